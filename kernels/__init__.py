@@ -1,0 +1,1 @@
+"""Tensor functions: one folder per op, each with its PyTorch reference."""

@@ -1,0 +1,1 @@
+"""The decode worker: receives KV blocks and writes the answer."""

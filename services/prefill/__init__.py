@@ -1,0 +1,1 @@
+"""The prefill worker: computes KV blocks and pushes them to decode workers."""

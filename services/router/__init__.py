@@ -1,0 +1,1 @@
+"""The front door: text to tokens, admission, routing, streaming."""

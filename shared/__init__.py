@@ -1,0 +1,1 @@
+"""Libraries that the services are made of."""

@@ -1,0 +1,1 @@
+"""Who is alive and who holds which block."""

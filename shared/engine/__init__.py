@@ -1,0 +1,1 @@
+"""One role-independent engine: scheduler, runner, sampler."""

@@ -1,0 +1,1 @@
+"""Block hashes, block pool, prefix cache. Pure Python: no torch, no transport."""

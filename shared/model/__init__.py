@@ -1,0 +1,1 @@
+"""Architectures from Hugging Face checkpoints."""

@@ -1,0 +1,1 @@
+"""gRPC plumbing: servers, channels, deadlines, status table. No business logic."""
