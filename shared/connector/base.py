@@ -1,0 +1,157 @@
+"""The connector interface: open a transfer, let a peer fill it.
+
+One primitive serves prefill hand-off, fetching a prefix from a peer, and moving a running
+sequence: only the sender differs. Implementations move bytes between two `KVMemory`s; they know
+nothing of requests, models or scheduling. tests/suites/connector.py runs on every one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shared.identity import WorkerId
+    from shared.kv.layout import KVLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """How a peer reaches this worker through one connector. Travels in the handshake."""
+
+    connector: str
+    address: str
+    #: Facts that the peer's `can_reach` needs, e.g. the host's boot id for `shm`.
+    params: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """The right to fill exactly these blocks once. Whoever presents it must be `sender`.
+
+    `transfer_id` is 16 random bytes made by the receiver and never reused. Blocks are named by
+    their index in the transfer (0 … num_blocks-1): a sender never learns the receiver's block ids.
+    """
+
+    transfer_id: bytes
+    connector: str
+    address: str
+    request_id: str
+    sender: WorkerId
+    receiver: WorkerId
+    num_blocks: int
+    layout: KVLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What arrived. `digest` is xxh3-64 over the per-block xxh3-64s in index order."""
+
+    digest: int
+    num_blocks: int
+    num_bytes: int
+    num_pieces: int
+    #: From the first byte to the last one verified.
+    duration_ms: float
+
+
+class InboundTransfer(Protocol):
+    """The receiver's side of one transfer. Owned by the request that opened it."""
+
+    @property
+    def ticket(self) -> Ticket:
+        """What to hand to the sender."""
+        ...
+
+    @property
+    def num_blocks_received(self) -> int:
+        """Blocks that are complete and verified so far."""
+        ...
+
+    async def wait(self, timeout_s: float) -> Receipt:
+        """Wait until every block has arrived and was verified, and the sender said it is done.
+
+        When this returns, the bytes are final and the ticket is spent. When it raises, the ticket
+        is spent too, no byte will be written any more, and nothing received may be used.
+
+        Raises:
+            TransferError: corrupt, short, aborted by the sender, sender lost, or timed out.
+        """
+        ...
+
+    async def abort(self) -> None:
+        """End the transfer. Once this returns, nobody writes to its blocks. Safe to repeat."""
+        ...
+
+
+class OutboundTransfer(Protocol):
+    """The sender's side of one transfer. Source blocks stay pinned until `finish` or `abort`."""
+
+    async def push(self, first_index: int, blocks: Sequence[int]) -> None:
+        """Send local `blocks` as indices first_index, first_index+1, … of the transfer.
+
+        Returns once flow control has taken them, which may be before they are read: the source
+        blocks must not change until `finish` or `abort` has returned. Indices may come in any
+        order, each exactly once.
+
+        Raises:
+            TransferError: the receiver refused or is gone; further pushes fail the same way.
+        """
+        ...
+
+    async def finish(self, timeout_s: float) -> int:
+        """Wait until the receiver has verified everything, and return the digest of what was sent.
+
+        Raises:
+            TransferError: as `push`, or INCOMPLETE when not every index was pushed.
+        """
+        ...
+
+    async def abort(self) -> None:
+        """Stop sending and tell the receiver. Once this returns, no source block is read."""
+        ...
+
+
+class Connector(Protocol):
+    """One way to move blocks between workers. Bound to one worker and its `KVMemory`.
+
+    All methods are called on the event loop that called `start`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in configuration, metrics and the handshake."""
+        ...
+
+    async def start(self) -> None:
+        """Bind sockets and start receiving. Not before this may `offer` be called."""
+        ...
+
+    async def close(self) -> None:
+        """Abort every open transfer in both directions, then release sockets and mappings."""
+        ...
+
+    def offer(self) -> Offer:
+        """What a peer needs to send to this worker."""
+        ...
+
+    def can_reach(self, offer: Offer) -> bool:
+        """Whether this worker could send to a peer that made this offer. No I/O beyond a stat."""
+        ...
+
+    def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
+        """Let `sender` fill local `blocks`, which must be distinct and owned by the caller.
+
+        The blocks must not be freed before `wait` or `abort` has returned.
+        """
+        ...
+
+    async def connect(self, ticket: Ticket, timeout_s: float) -> OutboundTransfer:
+        """Start sending into a ticket that names this worker as its sender.
+
+        Raises:
+            TransferError: unreachable receiver, or a ticket that it refuses.
+        """
+        ...

@@ -1,0 +1,125 @@
+"""The directory interfaces: who is alive, and who holds which block.
+
+A stale entry may cost a miss, never a wrong byte: entries belong to one incarnation of a worker
+and end with its lease. tests/suites/directory.py runs on every implementation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from shared.identity import Role, WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """What a worker says of itself when it registers. Constant for its incarnation."""
+
+    worker: WorkerId
+    role: Role
+    #: host:port of its gRPC services.
+    address: str
+    model: str
+    #: Hex digest under which its block hashes are rooted; equal digests can share blocks.
+    namespace: str
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLoad:
+    """A worker's load at its last heartbeat."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_free_blocks: int = 0
+    draining: bool = False
+
+
+class RegistryChange(StrEnum):
+    """What happened to a worker."""
+
+    JOINED = "joined"
+    UPDATED = "updated"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryEvent:
+    """One change of membership or load."""
+
+    change: RegistryChange
+    record: WorkerRecord
+    load: WorkerLoad
+
+
+class WorkerRegistry(Protocol):
+    """Who is alive. Liveness is a lease that the worker renews."""
+
+    async def register(self, record: WorkerRecord, lease_s: float) -> None:
+        """Add a worker. An older incarnation of the same name leaves, with all its blocks."""
+        ...
+
+    async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
+        """Renew the lease.
+
+        Raises:
+            UnknownIncarnationError: the lease ran out or the directory restarted: register again,
+                then publish a snapshot.
+        """
+        ...
+
+    async def deregister(self, worker: WorkerId) -> None:
+        """Leave at once, with all blocks. Unknown workers are ignored."""
+        ...
+
+    async def workers(self) -> list[RegistryEvent]:
+        """Everyone alive, each as a JOINED event."""
+        ...
+
+    def watch(self) -> AsyncIterator[RegistryEvent]:
+        """Everyone alive as JOINED, then every change, in order, until the caller closes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockUpdate:
+    """What changed in one worker's cache. `sequence` counts that incarnation's updates from 1."""
+
+    worker: WorkerId
+    sequence: int
+    stored: Sequence[bytes] = ()
+    removed: Sequence[bytes] = ()
+    cleared: bool = False
+
+
+class BlockDirectory(Protocol):
+    """Who holds which block. Hashes are 32-byte digests of shared/kv/block_hash.py."""
+
+    async def publish(self, update: BlockUpdate) -> None:
+        """Apply a delta. An update that was applied already is ignored.
+
+        Raises:
+            SequenceGapError: an update before this one is missing; nothing was applied.
+            UnknownIncarnationError: the worker is not registered.
+        """
+        ...
+
+    async def replace(self, worker: WorkerId, sequence: int, hashes: Sequence[bytes]) -> None:
+        """Forget what is known of this worker and take a snapshot as of `sequence`.
+
+        Raises:
+            UnknownIncarnationError: the worker is not registered.
+        """
+        ...
+
+    async def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
+        """For each worker that holds hashes[0], how many leading hashes it holds without a gap."""
+        ...

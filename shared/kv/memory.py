@@ -1,0 +1,63 @@
+"""The bytes behind a worker's KV blocks: memory that a peer on the same host can map."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shared.kv.layout import KVLayout
+
+
+class KVMemory:
+    """Zeroed, page-aligned memory for `num_blocks` blocks.
+
+    It is an anonymous file: its descriptor can be handed to another process (the `shm` connector
+    does), nothing of it has a name, and the last process that maps it frees it by exiting.
+
+    Whoever makes it calls `close`; arrays taken from `blocks` must be gone by then.
+    """
+
+    def __init__(self, layout: KVLayout, num_blocks: int) -> None:
+        if num_blocks < 1:
+            raise ConfigError(f"num_blocks must be at least 1, not {num_blocks}")
+        self.layout = layout
+        self.num_blocks = num_blocks
+        self.num_bytes = num_blocks * layout.block_bytes
+        self.fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self.fd, self.num_bytes)
+            self._map = mmap.mmap(self.fd, self.num_bytes)
+        except OSError as error:
+            os.close(self.fd)
+            raise ConfigError(f"cannot map {self.num_bytes} bytes of KV memory: {error}") from error
+
+    @property
+    def blocks(self) -> NDArray[np.uint8]:
+        """All bytes as [num_blocks, block_bytes]; writes go to the memory itself."""
+        flat = np.frombuffer(self._map, dtype=np.uint8)
+        return flat.reshape(self.num_blocks, self.layout.block_bytes)
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The mapping, for tensor libraries that take a writable buffer."""
+        return self._map
+
+    def close(self) -> None:
+        """Give the memory back. Idempotent."""
+        if self.fd < 0:
+            return
+        os.close(self.fd)
+        self.fd = -1
+        try:
+            self._map.close()
+        except BufferError:
+            # A tensor still looks at it; the mapping goes when that tensor does.
+            return
