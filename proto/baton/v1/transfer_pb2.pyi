@@ -252,18 +252,24 @@ class HandshakeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PEER_FIELD_NUMBER: _builtins.int
+    REACHABLE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def peer(self) -> Global___PeerInfo:
         """The callee. A refusal is the status FAILED_PRECONDITION, naming the field that differs."""
+
+    @_builtins.property
+    def reachable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of the caller's offers, the connectors on which the callee can send to it, best first."""
 
     def __init__(
         self,
         *,
         peer: Global___PeerInfo | None = ...,
+        reachable: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer", "reachable", b"reachable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
