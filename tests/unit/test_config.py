@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """A group of settings."""
+
+    block_size: int = setting(16, help="tokens per block")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Settings of a test service."""
 
@@ -23,6 +30,7 @@ class Settings:
     connectors: tuple[str, ...] = setting(("shm", "zmq"), help="in order of preference")
     enable_prefix_caching: bool = setting(True, help="reuse prefixes")
     num_blocks: int | None = setting(None, help="size of the pool")
+    pool: PoolSettings = setting(PoolSettings(), help="")
 
 
 def load(*argv: str, env: dict[str, str] | None = None) -> Settings:
@@ -44,6 +52,10 @@ def test_lists_and_booleans_from_flags() -> None:
     settings = load("--model", "m", "--connectors", "zmq, shm", "--no-enable-prefix-caching")
     assert settings.connectors == ("zmq", "shm")
     assert not settings.enable_prefix_caching
+
+
+def test_a_group_is_flat_from_outside() -> None:
+    assert load("--model", "m", "--block-size", "32").pool == PoolSettings(block_size=32)
 
 
 def test_booleans_from_the_environment() -> None:
