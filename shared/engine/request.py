@@ -38,5 +38,6 @@ class EngineRequest:
     #: Isolates the prefix cache; derived by the router from the tenant, never from the client.
     cache_salt: bytes = b""
     kv_source: KVSource = KVSource.COMPUTE
-    #: Keep the blocks after the last token until `release`: they are being sent to a peer.
+    #: A prefill for a peer: sample exactly one token with these parameters, whatever `max_tokens`
+    #: says, and keep the blocks until `release`, because they are being sent.
     hold_blocks: bool = False

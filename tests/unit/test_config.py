@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,7 +30,7 @@ class Settings:
     connectors: tuple[str, ...] = setting(("shm", "zmq"), help="in order of preference")
     enable_prefix_caching: bool = setting(True, help="reuse prefixes")
     num_blocks: int | None = setting(None, help="size of the pool")
-    pool: PoolSettings = setting(PoolSettings(), help="")
+    pool: PoolSettings = field(default_factory=PoolSettings)
 
 
 def load(*argv: str, env: dict[str, str] | None = None) -> Settings:
