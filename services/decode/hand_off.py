@@ -1,4 +1,4 @@
-"""The decode worker's side of a hand-off: reserve, open a transfer, let a prefill worker fill it."""
+"""The decode worker's side of a hand-off: open a transfer and let a prefill worker fill it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 import structlog
-from baton.v1 import prefill_pb2, prefill_pb2_grpc
 
+from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from shared.errors import BatonError, TransferError, TransferFailure
 from shared.rpc.status import from_rpc_error
 from shared.worker.wire import ticket_to_wire, worker_id_from_wire
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from baton.v1 import decode_pb2
-
     from shared.connector.base import InboundTransfer, Receipt
     from shared.rpc.channel import ChannelPool
     from shared.worker.peers import Peer, PeerBook

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from baton.v1 import prefill_pb2
-
 from services.prefill.publisher import Publisher
 from shared.engine.events import Admitted, Computed, Failed, NewTokens
 from shared.errors import InternalError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import grpc
-from baton.v1 import prefill_pb2_grpc
 
+from baton.v1 import prefill_pb2_grpc
 from services.prefill.job import PrefillJob
 from shared.engine.request import EngineRequest
 from shared.errors import InvalidRequestError
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from baton.v1 import prefill_pb2, transfer_pb2
-
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.identity import WorkerId

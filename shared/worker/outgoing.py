@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from baton.v1 import transfer_pb2
-
     from shared.connector.base import Connector, Ticket
     from shared.identity import WorkerId
 

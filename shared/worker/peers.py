@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
-from baton.v1 import transfer_pb2, transfer_pb2_grpc
 
+from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import IncompatiblePeerError
 from shared.rpc.status import from_rpc_error
 from shared.worker.compatibility import check_compatible

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import grpc
-from baton.v1 import transfer_pb2, transfer_pb2_grpc
 
+from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import TransferError, TransferFailure
 from shared.worker.compatibility import check_compatible
 from shared.worker.outgoing import check_ticket

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, transfer_pb2
-
 from shared.connector.base import Offer, Ticket
 from shared.engine.events import FinishReason, PositionLogprobs, TokenLogprob
 from shared.engine.sampling_params import SamplingParams

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import grpc
+
 from baton.v1 import worker_pb2, worker_pb2_grpc
 
 if TYPE_CHECKING:
