@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from baton.v1 import common_pb2, transfer_pb2
 
+from baton.v1 import common_pb2, transfer_pb2
 from shared.errors import IncompatiblePeerError
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR, check_compatible
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from baton.v1 import common_pb2
 
+from baton.v1 import common_pb2
 from shared.connector.base import Offer, Ticket
 from shared.engine.events import FinishReason, PositionLogprobs, TokenLogprob
 from shared.errors import InvalidRequestError
