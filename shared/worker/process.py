@@ -7,29 +7,74 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 from baton.v1 import transfer_pb2_grpc, worker_pb2_grpc
 
+from shared.config import load_config
 from shared.directory.remote import RemoteDirectory
+from shared.errors import ConfigError, ModelLoadError
 from shared.rpc.server import RpcServer
+from shared.telemetry.logs import configure_logs
 from shared.worker.membership import Membership
 from shared.worker.metrics import serve_metrics
-from shared.worker.parts import WorkerParts, describe, open_parts
+from shared.worker.parts import WorkerParts, open_parts
 from shared.worker.transfer_servicer import TransferServicer
 from shared.worker.worker_servicer import WorkerServicer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from shared.identity import Role
     from shared.worker.config import WorkerConfig
 
 log = structlog.get_logger(__name__)
 
+EXIT_BROKEN = 1
+EXIT_USAGE = 2
 WORKER_SERVICES = ("baton.v1.Worker", "baton.v1.Transfer")
+
+
+class HasWorkerConfig(Protocol):
+    """A role's settings: the worker's own, and what the role adds."""
+
+    @property
+    def worker(self) -> WorkerConfig:
+        """What all workers have."""
+        ...
+
+
+C = TypeVar("C", bound=HasWorkerConfig)
+AddService = Callable[[C, WorkerParts, RpcServer], None]
+
+
+def main(
+    config_type: type[C],
+    role: Role,
+    *,
+    argv: Sequence[str],
+    service: str,
+    add_service: AddService[C],
+) -> int:
+    """Run a worker until it is told to stop; returns the exit code.
+
+    `add_service` adds the role's own servicer, called `service` on the wire.
+    """
+    try:
+        config = load_config(config_type, argv, prog=f"python -m services.{role.value}")
+        worker = config.worker
+        configure_logs(service=role.value, level=worker.log_level, as_json=worker.log_json)
+        return asyncio.run(
+            run_worker(worker, role, service=service, add_service=partial(add_service, config))
+        )
+    except (ConfigError, ModelLoadError) as error:
+        sys.stderr.write(f"{role.value} worker cannot start: {error}\n")
+        return EXIT_USAGE
 
 
 async def run_worker(
@@ -38,10 +83,8 @@ async def run_worker(
     *,
     service: str,
     add_service: Callable[[WorkerParts, RpcServer], None],
-) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return.
-
-    `add_service` adds the role's own servicer, called `service` on the wire.
+) -> int:
+    """Serve until SIGTERM or SIGINT, then drain and return 0; 1 if the engine broke.
 
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
@@ -59,14 +102,15 @@ async def run_worker(
         if config.metrics_port:
             stack.callback(serve_metrics(parts.metrics, config.host, config.metrics_port))
         membership = await _join(parts, server, stack)
-        log.info("ready", worker=str(parts.worker), port=server.port, role=role.value)
-        await _until(stopping, parts)
+        log.info("ready", worker=str(parts.worker), address=f"{config.host}:{server.port}")
+        healthy = await _until(stopping, parts)
         await server.set_serving(serving=False)
-        num_unfinished = await parts.gate.drain(config.drain_grace_s)
+        num_unfinished = await parts.gate.drain(config.drain_grace_s if healthy else 0)
         if num_unfinished:
             log.warning("drain_timed_out", worker=str(parts.worker), unfinished=num_unfinished)
         await membership.leave()
     log.info("stopped", worker=str(parts.worker))
+    return 0 if healthy else EXIT_BROKEN
 
 
 def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
@@ -81,18 +125,18 @@ def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
     )
     worker_pb2_grpc.add_WorkerServicer_to_server(
         WorkerServicer(
-            info=describe(parts),
+            info=parts.describe(),
             engine=parts.engine,
             gate=parts.gate,
-            num_open_transfers=parts.transfers.num_open,
+            num_open_transfers=parts.num_open_transfers,
         ),
         server.server,
     )
 
 
 async def _join(parts: WorkerParts, server: RpcServer, stack: AsyncExitStack) -> Membership:
-    channel = parts.channels.get(parts.config.directory)
-    directory = RemoteDirectory(channel)
+    """Keep the worker in the directory until the stack closes."""
+    directory = RemoteDirectory(parts.channels.get(parts.config.directory))
     membership = Membership(
         record=parts.record(f"{parts.config.host}:{server.port}"),
         registry=directory,
@@ -112,12 +156,14 @@ async def _join(parts: WorkerParts, server: RpcServer, stack: AsyncExitStack) ->
     return membership
 
 
-async def _until(stopping: asyncio.Event, parts: WorkerParts) -> None:
-    """Wait for a signal, or for the engine's thread to die."""
+async def _until(stopping: asyncio.Event, parts: WorkerParts) -> bool:
+    """Wait for a signal (True), or for the engine's thread to die (False)."""
     broken = asyncio.create_task(parts.engine.wait_broken())
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({broken, stopped}, return_when=asyncio.FIRST_COMPLETED)
     for task in (broken, stopped):
         task.cancel()
-    if not stopping.is_set():
-        log.error("engine_broken", worker=str(parts.worker))
+    if stopping.is_set():
+        return True
+    log.error("engine_broken", worker=str(parts.worker))
+    return False
