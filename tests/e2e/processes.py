@@ -121,14 +121,14 @@ class Cluster:
             for process in self.processes:
                 process.check()
             if time.monotonic() > deadline:
-                raise AssertionError(f"not ready after {START_TIMEOUT_S} s; logs: {self._directory}")
+                raise AssertionError(
+                    f"not ready after {START_TIMEOUT_S} s; logs: {self._directory}"
+                )
             time.sleep(0.1)
 
     def router_stub(self) -> router_pb2_grpc.RouterStub:
         """A blocking client of the router's gRPC service."""
-        return router_pb2_grpc.RouterStub(
-            grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}")
-        )
+        return router_pb2_grpc.RouterStub(grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}"))
 
     def load(self, name: str) -> worker_pb2.GetLoadResponse:
         """What a worker says of its blocks now."""
