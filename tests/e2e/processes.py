@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.error import URLError
 
 import grpc
+
 from baton.v1 import router_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 if TYPE_CHECKING:

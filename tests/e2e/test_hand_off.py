@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from baton.v1 import common_pb2
 
+from baton.v1 import common_pb2
 from tests.e2e.asking import ask, ask_many, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS
 from tests.e2e.oracle import expect
