@@ -44,7 +44,7 @@ class FusedLinear(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """One output per projection."""
         fused = linear(x, self.weight, self.bias)
-        parts: tuple[Tensor, ...] = torch.split(fused, self.out_sizes, dim=-1)
+        parts: tuple[Tensor, ...] = torch.split(fused, list(self.out_sizes), dim=-1)
         return parts
 
     def part(self, index: int) -> tuple[Tensor, Tensor | None]:

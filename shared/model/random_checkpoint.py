@@ -115,7 +115,7 @@ def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> N
     if spec.num_shards == 1:
         _save(targets, out / "model.safetensors")
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for shard in range(spec.num_shards):
         file = f"model-{shard + 1:05d}-of-{spec.num_shards:05d}.safetensors"
         own = names[shard :: spec.num_shards]
