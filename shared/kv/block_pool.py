@@ -125,7 +125,7 @@ class BlockPool:
         Raises:
             InternalError: two of them disagree.
         """
-        free = Counter(self._blank) + Counter(self._evictable)
+        free = Counter([*self._blank, *self._evictable])
         unused = {block for block, refs in enumerate(self._refs) if refs == 0}
         _check(free == Counter(unused), "free lists and reference counts disagree")
         _check(min(self._refs, default=0) >= 0, "a reference count is negative")
@@ -135,6 +135,11 @@ class BlockPool:
         pairs = {(block, key) for key, blocks in self._copies.items() for block in blocks}
         _check(pairs == {(b, self._hashes[b]) for b in hashed}, "the hash index is wrong")
         _check(all(self._copies.values()), "the hash index has an empty entry")
+
+    def check_references(self, expected: Counter[int]) -> None:
+        """Raise InternalError unless exactly these blocks are in use, that many times each."""
+        actual = Counter({block: refs for block, refs in enumerate(self._refs) if refs})
+        _check(actual == expected, f"references are {actual}, but {expected} are accounted for")
 
     def _take_one(self) -> int:
         if self._blank:

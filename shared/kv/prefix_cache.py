@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -27,10 +28,9 @@ class PrefixCache:
         """Whether anything can be found at all."""
         return self._enabled
 
-    @property
-    def num_pins(self) -> int:
-        """Pins that were not given back yet."""
-        return len(self._pins)
+    def pinned(self) -> Counter[int]:
+        """Pinned blocks, and how many pins each has."""
+        return Counter(block for blocks in self._pins.values() for block in blocks)
 
     def match(self, block_hashes: Iterable[bytes]) -> list[int]:
         """Blocks that hold the leading hashes, up to the first that is missing.
