@@ -62,6 +62,11 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence that the positions cover."""
+        return self.max_position_embeddings
+
 
 def load_config(model_dir: Path) -> ModelConfig:
     """Read `config.json`, in the spelling of transformers 4 or 5.

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from shared.errors import ConfigError
 from shared.model.attention.registry import get_backend
-from shared.model.build import DTYPES
+from shared.model.loader import DTYPES
 from shared.model.config import parse_config
 from shared.model.llama import CausalLM
 from shared.model.random_tokenizer import write_tokenizer

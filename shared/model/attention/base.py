@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -22,8 +24,8 @@ class AttentionMetadata:
     #: int64 [num_tokens]: block * block_size + offset.
     slot_mapping: Tensor
     #: The same numbers on the host, for implementations that loop there.
-    query_lens_list: tuple[int, ...]
-    seq_lens_list: tuple[int, ...]
+    query_lens_list: Sequence[int]
+    seq_lens_list: Sequence[int]
 
 
 class AttentionBackend(Protocol):

@@ -35,7 +35,7 @@ class LoadedModel:
 
     model: CausalLM
     config: ModelConfig
-    dtype: str
+    dtype: torch.dtype
     #: Equal on two hosts exactly if they compute the same.
     fingerprint: str
     num_weight_bytes: int
@@ -73,7 +73,7 @@ def load_model(
     return LoadedModel(
         model=model,
         config=config,
-        dtype=name,
+        dtype=DTYPES[name],
         fingerprint=fingerprint,
         num_weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
     )
