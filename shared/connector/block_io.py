@@ -88,6 +88,10 @@ class BlockIO:
         rows = [self._rows[block] for block in blocks]
         return await self._run(partial(_checksum_blocks, rows, activity), len(blocks), activity)
 
+    async def in_thread(self, work: Callable[[], _T]) -> _T:
+        """Run something that blocks for a moment. Cancelling does not stop it."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     def close(self) -> None:
         """Every activity must have been stopped."""
         self._threads.shutdown(wait=True)

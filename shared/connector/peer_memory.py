@@ -32,7 +32,8 @@ class PeerMemory:
         num_bytes = hello.num_blocks * block_bytes
         if num_bytes == 0 or num_bytes != hello.length:
             raise TransferError(
-                TransferFailure.LAYOUT_MISMATCH, f"{hello.num_blocks} blocks in {hello.length} bytes"
+                TransferFailure.LAYOUT_MISMATCH,
+                f"{hello.num_blocks} blocks in {hello.length} bytes",
             )
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)

@@ -6,6 +6,7 @@ the other; different sessions may run at the same time.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import Counter, deque
 from typing import TYPE_CHECKING, TypeAlias
@@ -105,6 +106,9 @@ class Receiver:
         Raises:
             TransferError: the peer does not speak the protocol; call `drop` and hang up.
         """
+        if frame.kind is not Kind.PIECE:
+            # Pieces do so themselves: whatever a peer sends, others get their turn.
+            await asyncio.sleep(0)
         if frame.kind is Kind.HELLO:
             self._greet(session, frame)
         elif session.sender is None:
@@ -161,7 +165,9 @@ class Receiver:
 
     async def _take(self, session: Session, frame: Frame, payload: Payload) -> None:
         inbound = self._find(session, frame)
-        if inbound is not None:
+        if inbound is None:
+            await asyncio.sleep(0)
+        else:
             try:
                 blocks = payload(frame) if callable(payload) else payload
                 await inbound.accept(frame, blocks)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
-import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,31 +21,36 @@ from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
 from shared.connector.packets import Packets, connect, listen
 from shared.connector.peer_memory import PeerMemory
 from shared.connector.receiver import Session
-from shared.connector.runtime_dir import prepare, remove_stale
+from shared.connector.runtime_dir import boot_id, prepare, remove_stale
 from shared.connector.transport import Transport
-from shared.errors import ConfigError, TransferError, TransferFailure
+from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
     from shared.connector.link import Link, Wire
-    from shared.connector.receiver import Rows
+    from shared.connector.receiver import Payload
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 
 _PREFIX = "baton-kv-"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_ACCEPT_RETRY_S = 0.1
 
 
 class ShmWire:
-    """A `Wire` that names blocks of a memory whose descriptor the receiver has."""
+    """A `Wire` that names blocks of a memory whose descriptor the receiver has.
 
-    def __init__(self, packets: Packets) -> None:
+    Without a socket it leads nowhere.
+    """
+
+    def __init__(self, packets: Packets | None) -> None:
         self._packets = packets
 
     def send(self, frame: Frame) -> None:
         """See `Wire.send`."""
-        self._packets.send(frame.encode())
+        if self._packets is not None:
+            self._packets.send(frame.encode())
 
     def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
         """See `Wire.send_piece`."""
@@ -59,20 +62,8 @@ class ShmWire:
 
     def hang_up(self) -> None:
         """See `Wire.hang_up`."""
-        self._packets.close()
-
-
-class _NoWire(ShmWire):
-    """Where a link leads that could not be dialled."""
-
-    def __init__(self) -> None:
-        """Nothing to hold."""
-
-    def send(self, frame: Frame) -> None:
-        """Nobody is there."""
-
-    def hang_up(self) -> None:
-        """Nobody is there."""
+        if self._packets is not None:
+            self._packets.close()
 
 
 class ShmConnector(Transport):
@@ -104,6 +95,92 @@ class ShmConnector(Transport):
         if offer.params.get("boot_id") != self._boot_id:
             return False
         try:
-            return stat.S_ISSOCK(os.stat(offer.address).st_mode)
+            return Path(offer.address).is_socket()
         except OSError:
             return False
+
+    async def _listen(self) -> None:
+        prepare(self._path.parent)
+        remove_stale(self._path.parent, _PREFIX)
+        self._boot_id = boot_id()
+        self._listener = listen(self._path)
+        self._tasks.spawn(self._accept(self._listener), on_exit=lambda _: None)
+
+    async def _unlisten(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._path.unlink(missing_ok=True)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError:
+                # Out of descriptors. Who connects waits in the queue until there are some.
+                await asyncio.sleep(_ACCEPT_RETRY_S)
+                continue
+            self._admit(Packets(sock))
+
+    def _admit(self, packets: Packets) -> None:
+        session = Session(lambda frame: packets.send(frame.encode()))
+
+        def ended(why: str) -> None:
+            self._receiver.drop(session, TransferError(TransferFailure.PEER_LOST, why))
+            packets.close()
+
+        self._tasks.spawn(self._serve(session, packets), on_exit=ended)
+
+    async def _serve(self, session: Session, packets: Packets) -> None:
+        memory: PeerMemory | None = None
+        try:
+            while True:
+                data, fds = await packets.receive()
+                if not data:
+                    return
+                try:
+                    frame = decode(data)
+                    if frame.kind is Kind.HELLO and memory is None:
+                        memory = self._map(frame, fds)
+                finally:
+                    for fd in fds:
+                        os.close(fd)
+                blocks: Payload = () if memory is None else memory.blocks
+                await self._receiver.handle(session, frame, blocks)
+        except TransferError as error:
+            self._receiver.drop(session, error)
+        finally:
+            if memory is not None:
+                memory.close()
+
+    def _map(self, hello: Frame, fds: Sequence[int]) -> PeerMemory:
+        if not fds:
+            raise TransferError(TransferFailure.CORRUPT, "a greeting without a memory")
+        return PeerMemory(fds[0], hello, self._memory.layout.block_bytes)
+
+    def _dial(self, link: Link, hello: Frame) -> Wire:
+        def lost(why: str) -> None:
+            link.lose(TransferFailure.PEER_LOST, why)
+
+        try:
+            packets = Packets(connect(Path(link.address)))
+        except OSError as error:
+            asyncio.get_running_loop().call_soon(lost, str(error))
+            return ShmWire(None)
+        packets.send(hello.encode(), (self._memory.fd,))
+        self._tasks.spawn(self._listen_to(link, packets), on_exit=lost)
+        return ShmWire(packets)
+
+    async def _listen_to(self, link: Link, packets: Packets) -> None:
+        try:
+            while True:
+                data, fds = await packets.receive()
+                for fd in fds:
+                    os.close(fd)
+                if not data:
+                    return
+                link.on_frame(decode(data))
+        except TransferError as error:
+            link.lose(error.reason, error.detail)
+        finally:
+            packets.close()
