@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shared.connector.block_io import BlockIO
+    from shared.connector.inbound import Inbound
     from shared.connector.link import Link, Wire
     from shared.connector.tasks import Tasks
     from shared.identity import WorkerId
@@ -67,29 +68,35 @@ class LocalPort:
         self._on_close = on_close
         self._session = Session(self._reply)
         self._queue: asyncio.Queue[tuple[bytes, Sequence[NDArray[np.uint8]]]] = asyncio.Queue()
-        self._hung_up = False
-        #: Set once nobody reads anything that was sent.
-        self.closed = asyncio.Event()
-        tasks.spawn(self._serve(), on_exit=self._ended)
+        self._dropped: tuple[Inbound, ...] = ()
+        self._task = tasks.spawn(self._serve(), on_exit=self._ended)
 
     def send(self, data: bytes, payload: Sequence[NDArray[np.uint8]] = ()) -> None:
         """Queue a frame and what follows it."""
         self._queue.put_nowait((data, payload))
 
     def hang_up(self) -> None:
-        """Drop what is queued and end. `closed` tells when."""
-        self._hung_up = True
-        self._queue.put_nowait((b"", ()))
+        """Drop what is queued and end every transfer. Idempotent."""
+        self._drop("the sender hung up")
+        self._task.cancel()
+
+    async def closed(self) -> None:
+        """After `hang_up`: wait until nobody reads anything that was sent."""
+        await asyncio.wait([self._task])
+        for inbound in self._dropped:
+            await inbound.abort()
 
     def _reply(self, frame: Frame) -> None:
         # From the loop, as if it came from a socket: the sender is never called within its calls.
         asyncio.get_running_loop().call_soon(self._answer, frame)
 
+    def _drop(self, why: str) -> None:
+        self._dropped += tuple(self._session.transfers.values())
+        self._receiver.drop(self._session, TransferError(TransferFailure.PEER_LOST, why))
+
     async def _serve(self) -> None:
         while True:
             data, payload = await self._queue.get()
-            if self._hung_up:
-                return
             try:
                 await self._receiver.handle(self._session, decode(data), payload)
             except TransferError as error:
@@ -97,8 +104,7 @@ class LocalPort:
                 return
 
     def _ended(self, why: str) -> None:
-        self._receiver.drop(self._session, TransferError(TransferFailure.PEER_LOST, why))
-        self.closed.set()
+        self._drop(why)
         asyncio.get_running_loop().call_soon(self._on_close)
 
 
@@ -124,7 +130,7 @@ class LocalWire:
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`."""
         if self._port is not None and self._hung_up:
-            await self._port.closed.wait()
+            await self._port.closed()
 
     def hang_up(self) -> None:
         """See `Wire.hang_up`."""

@@ -57,7 +57,7 @@ class LocalRaw:
 
     async def hang_up(self) -> None:
         self._port.hang_up()
-        await self._port.closed.wait()
+        await self._port.closed()
 
 
 class ShmHarness:

@@ -7,6 +7,7 @@ import pytest
 from tests.integration.connector.harnesses import LocalHarness
 from tests.suites.connector import BehaviourSuite
 from tests.suites.connector_frames import FrameSuite
+from tests.suites.connector_stress import StressSuite
 
 
 @pytest.fixture
@@ -19,4 +20,8 @@ class TestLocalFrames(FrameSuite):
 
 
 class TestLocalBehaviour(BehaviourSuite):
+    pass
+
+
+class TestLocalStress(StressSuite):
     pass

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.connector.harnesses import ShmHarness
 from tests.suites.connector import BehaviourSuite
 from tests.suites.connector_frames import FrameSuite
+from tests.suites.connector_stress import StressSuite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,4 +26,8 @@ class TestShmFrames(FrameSuite):
 
 
 class TestShmBehaviour(BehaviourSuite):
+    pass
+
+
+class TestShmStress(StressSuite):
     pass
