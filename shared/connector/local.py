@@ -69,7 +69,9 @@ class LocalPort:
         self._session = Session(self._reply)
         self._queue: asyncio.Queue[tuple[bytes, Sequence[NDArray[np.uint8]]]] = asyncio.Queue()
         self._dropped: tuple[Inbound, ...] = ()
-        self._task = tasks.spawn(self._serve(), on_exit=self._ended)
+        self._ended = asyncio.Event()
+        # Let go when it ends: a cancelled task refers to all that it was working on.
+        self._task: asyncio.Task[None] | None = tasks.spawn(self._serve(), on_exit=self._end)
 
     def send(self, data: bytes, payload: Sequence[NDArray[np.uint8]] = ()) -> None:
         """Queue a frame and what follows it."""
@@ -78,11 +80,12 @@ class LocalPort:
     def hang_up(self) -> None:
         """Drop what is queued and end every transfer. Idempotent."""
         self._drop("the sender hung up")
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     async def closed(self) -> None:
         """After `hang_up`: wait until nobody reads anything that was sent."""
-        await asyncio.wait([self._task])
+        await self._ended.wait()
         for inbound in self._dropped:
             await inbound.abort()
 
@@ -103,8 +106,10 @@ class LocalPort:
                 self._receiver.drop(self._session, error)
                 return
 
-    def _ended(self, why: str) -> None:
+    def _end(self, why: str) -> None:
         self._drop(why)
+        self._task = None
+        self._ended.set()
         asyncio.get_running_loop().call_soon(self._on_close)
 
 
