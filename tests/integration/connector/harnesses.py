@@ -73,7 +73,7 @@ class ShmHarness:
         return ShmRaw(type(self.runtime_dir)(address))
 
     def files(self) -> set[str]:
-        return {path.name for path in self.runtime_dir.iterdir()}
+        return {path.name for path in self.runtime_dir.glob("*")}
 
 
 class ShmRaw:
