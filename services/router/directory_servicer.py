@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
-
 from shared.directory.base import BlockUpdate
 from shared.directory.wire import (
     load_from_wire,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
-from baton.v1 import directory_pb2, directory_pb2_grpc
 
+from baton.v1 import directory_pb2, directory_pb2_grpc
 from shared.directory.base import RegistryChange, RegistryEvent
 from shared.directory.wire import (
     load_to_wire,
@@ -34,15 +34,24 @@ MAX_HASHES_PER_MESSAGE = 400_000
 _PEER = "directory"
 
 
-class RemoteRegistry:
-    """WorkerRegistry over gRPC. Any failure of the connection is an UnavailableError."""
+class RemoteDirectory:
+    """WorkerRegistry and BlockDirectory over gRPC.
+
+    Any failure of the connection is an UnavailableError or a DeadlineError.
+    """
 
     def __init__(
-        self, channel: grpc.aio.Channel, *, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        poll_s: float = POLL_S,
+        max_hashes: int = MAX_HASHES_PER_MESSAGE,
     ) -> None:
         self._stub = directory_pb2_grpc.DirectoryStub(channel)
         self._timeout_s = timeout_s
         self._poll_s = poll_s
+        self._max_hashes = max_hashes
 
     async def register(self, record: WorkerRecord, lease_s: float) -> None:
         """See WorkerRegistry."""
@@ -81,21 +90,6 @@ class RemoteRegistry:
                     yield _changed(event, RegistryChange.UPDATED)
             known = now
             await asyncio.sleep(self._poll_s)
-
-
-class RemoteBlockDirectory:
-    """BlockDirectory over gRPC."""
-
-    def __init__(
-        self,
-        channel: grpc.aio.Channel,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        max_hashes: int = MAX_HASHES_PER_MESSAGE,
-    ) -> None:
-        self._stub = directory_pb2_grpc.DirectoryStub(channel)
-        self._timeout_s = timeout_s
-        self._max_hashes = max_hashes
 
     async def publish(self, update: BlockUpdate) -> None:
         """See BlockDirectory."""

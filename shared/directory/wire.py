@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from baton.v1 import common_pb2, directory_pb2
-
 from shared.directory.base import RegistryChange, RegistryEvent, WorkerLoad, WorkerRecord
 from shared.errors import InvalidRequestError
 from shared.identity import Role, WorkerId

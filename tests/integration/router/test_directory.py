@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc
 
+from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc
 from services.router.directory_servicer import DirectoryServicer
 from shared.directory.base import BlockUpdate
 from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
-from shared.directory.remote import RemoteBlockDirectory, RemoteRegistry
+from shared.directory.remote import RemoteDirectory
 from shared.errors import UnavailableError
 from shared.rpc.server import RpcServer
 from tests.suites.directory import A, Clock, Cluster, DirectorySuite, hashes, record
@@ -44,16 +44,16 @@ class TestRemoteDirectory(DirectorySuite):
     @pytest.fixture
     def cluster(self, served: tuple[grpc.aio.Channel, Cluster]) -> Cluster:
         channel, local = served
-        registry = RemoteRegistry(channel, poll_s=0.01)
-        return Cluster(registry, RemoteBlockDirectory(channel), local.advance)
+        directory = RemoteDirectory(channel, poll_s=0.01)
+        return Cluster(directory, directory, local.advance)
 
 
 async def test_a_directory_that_is_away_is_unavailable() -> None:
     async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
         with pytest.raises(UnavailableError, match="directory"):
-            await RemoteRegistry(channel).register(record(A), 1)
+            await RemoteDirectory(channel).register(record(A), 1)
         with pytest.raises(UnavailableError, match="directory"):
-            await RemoteBlockDirectory(channel).lookup(hashes("x"))
+            await RemoteDirectory(channel).lookup(hashes("x"))
 
 
 async def test_more_hashes_than_a_message_holds_are_left_out(
@@ -61,7 +61,7 @@ async def test_more_hashes_than_a_message_holds_are_left_out(
 ) -> None:
     channel, local = served
     await local.registry.register(record(A), 10)
-    blocks = RemoteBlockDirectory(channel, max_hashes=2)
+    blocks = RemoteDirectory(channel, max_hashes=2)
     await blocks.replace(A, 1, hashes("1", "2", "3"))
     assert await blocks.lookup(hashes("1", "2", "3")) == {A: 2}
     await blocks.publish(BlockUpdate(worker=A, sequence=2, stored=hashes("3", "4", "5")))
