@@ -1,0 +1,74 @@
+"""GET /v1/models, and which model a request means."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+
+from services.router.openai.responses import json_response
+from shared.errors import ModelNotFoundError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The one model that a cluster serves, under one or more names. The first is its own."""
+
+    names: tuple[str, ...]
+    max_model_len: int
+    #: Tokens the model has logits for; at least as many as the tokenizer knows.
+    vocab_size: int
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+    def resolve(self, name: str | None) -> str:
+        """The name to answer with; without one, the model's own.
+
+        Raises:
+            ModelNotFoundError: no such model.
+        """
+        if name is None or name == "":
+            return self.names[0]
+        if name not in self.names:
+            served = ", ".join(self.names)
+            raise ModelNotFoundError(f"the model {name[:200]!r} does not exist; served: {served}")
+        return name
+
+
+class ModelCard(msgspec.Struct):
+    """A model as OpenAI's clients and vLLM's tools read it."""
+
+    id: str
+    created: int
+    max_model_len: int
+    root: str
+    object: str = "model"
+    owned_by: str = "baton"
+    parent: str | None = None
+
+
+class ModelList(msgspec.Struct):
+    """All models."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+class ModelEndpoints:
+    """Lists the models."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    async def list_all(self) -> Response:
+        """Every name that is served."""
+        return json_response(ModelList([self._card(name) for name in self._models.names]))
+
+    async def retrieve(self, request: Request) -> Response:
+        """One of them."""
+        return json_response(self._card(self._models.resolve(request.path_params["model"])))
+
+    def _card(self, name: str) -> ModelCard:
+        models = self._models
+        return ModelCard(name, models.created_s, models.max_model_len, models.names[0])
