@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 
 from shared.errors import ConfigError
 from shared.model.attention.registry import get_backend
-from shared.model.loader import DTYPES
 from shared.model.config import parse_config
 from shared.model.llama import CausalLM
+from shared.model.loader import DTYPES
 from shared.model.random_tokenizer import write_tokenizer
 from shared.model.weights import weight_targets
 
