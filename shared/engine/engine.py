@@ -14,7 +14,7 @@ from shared.engine.events import EngineStats, Failed, FinishReason
 from shared.engine.kv_storage import KVStorage, choose_max_model_len, choose_num_blocks
 from shared.engine.model_runner import ModelRunner
 from shared.engine.postprocess import Postprocessor
-from shared.engine.scheduler import Scheduler
+from shared.engine.scheduler import Scheduler, SchedulerOutput
 from shared.engine.sequence import Sequence, Status
 from shared.engine.validation import RequestValidator
 from shared.errors import InternalError, InvalidRequestError, RequestCancelledError
@@ -24,12 +24,11 @@ from shared.kv.layout import KVLayout
 from shared.kv.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from shared.engine.config import EngineConfig
     from shared.engine.events import CacheChange, EngineEvent
     from shared.engine.request import EngineRequest
-    from shared.engine.scheduler import SchedulerOutput
     from shared.kv.memory import KVMemory
     from shared.model.loader import LoadedModel
 
@@ -75,6 +74,7 @@ class Engine:
         )
         self._arrivals = count()
         self._events: list[EngineEvent] = []
+        self._output = SchedulerOutput(budget=0)
         self._counters: Counter[str] = Counter()
         #: Nothing could be scheduled; only a call from outside can change that.
         self._stalled = False
@@ -166,14 +166,16 @@ class Engine:
         A failing model ends the sequences of that batch with `Failed`. A failing engine ends all
         sequences and sets `broken`. Nothing is raised.
         """
+        return self.begin_step() + self.end_step()
+
+    def begin_step(self) -> list[EngineEvent]:
+        """The first half of `step`: what can be told before anything is computed."""
         events, self._events = self._events, []
-        try:
-            events += self._step()
-        except Exception as error:  # whatever it was, nobody may wait for ever
-            log.exception("engine_broken")
-            self.broken = error
-            events += [_failure(seq, error) for seq in self._scheduler.abandon()]
-        return events
+        return events + self._guarded(self._schedule)
+
+    def end_step(self) -> list[EngineEvent]:
+        """The second half of `step`, which takes its time. Nothing may be called in between."""
+        return self._guarded(self._compute)
 
     def take_cache_changes(self) -> list[CacheChange]:
         """What prefix lookup gained and lost since the last call."""
@@ -229,21 +231,33 @@ class Engine:
         )
         config.check_unchunked(self.max_model_len)
 
-    def _step(self) -> list[EngineEvent]:
-        output = self._scheduler.schedule()
-        self._count(output)
-        events: list[EngineEvent] = list(output.admitted)
-        self._stalled = not (output.num_new_tokens or output.admitted or output.preempted)
-        if not output.num_new_tokens:
-            return events
+    def _guarded(self, half: Callable[[], list[EngineEvent]]) -> list[EngineEvent]:
+        if self.broken is not None:
+            return []
         try:
-            result = self._runner.run(output.num_new_tokens)
+            return half()
+        except Exception as error:  # whatever it was, nobody may wait for ever
+            log.exception("engine_broken")
+            self.broken = error
+            return [_failure(seq, error) for seq in self._scheduler.abandon()]
+
+    def _schedule(self) -> list[EngineEvent]:
+        self._output = output = self._scheduler.schedule()
+        self._stalled = not (output.num_new_tokens or output.admitted or output.preempted)
+        self._count(output)
+        return list(output.admitted)
+
+    def _compute(self) -> list[EngineEvent]:
+        num_new_tokens = self._output.num_new_tokens
+        if not num_new_tokens:
+            return []
+        try:
+            result = self._runner.run(num_new_tokens)
         except Exception as error:  # the batch fails, the engine goes on
-            log.exception("step_failed", num_sequences=len(output.num_new_tokens))
-            return events + self._fail(list(output.num_new_tokens), error)
-        events += self._postprocessor.apply(output, result)
+            log.exception("step_failed", num_sequences=len(num_new_tokens))
+            return self._fail(list(num_new_tokens), error)
         self._counters["generation_tokens"] += len(result.sampled)
-        return events
+        return list(self._postprocessor.apply(self._output, result))
 
     def _fail(self, seqs: list[Sequence], error: Exception) -> list[EngineEvent]:
         self._counters["requests_failed"] += len(seqs)

@@ -212,32 +212,43 @@ class EngineThread:
 
     def _turn(self) -> bool:
         """Take all commands, sleeping until there is one if there is nothing else; then step."""
-        messages: list[Callable[[], None]] = []
-        while True:
+        go_on = self._take_commands()
+        if go_on and self._engine.has_work():
+            # A peer can start on what was admitted while this step is still computed.
+            self._post(self._news(self._engine.begin_step()))
+            self._post([*self._news(self._engine.end_step()), self._stats_note()])
+        if self._engine.broken is not None:
+            raise self._engine.broken
+        return go_on
+
+    def _take_commands(self) -> bool:
+        replies: list[Callable[[], None]] = []
+        go_on = True
+        while go_on:
             try:
-                command = self._commands.get(block=not messages and not self._engine.has_work())
+                command = self._commands.get(block=not replies and not self._engine.has_work())
             except queue.Empty:
                 break
             if command is None:
-                self._post(messages)
-                return False
-            reply = command.run()
-            messages += self._news([])
-            messages.append(reply)
-        if self._engine.has_work():
-            messages += self._news(self._engine.step())
-        self._post([*messages, partial(self._note_stats, self._engine.stats())])
-        if self._engine.broken is not None:
-            raise self._engine.broken
-        return True
+                go_on = False
+            else:
+                reply = command.run()
+                replies += self._news([])
+                replies.append(reply)
+        if replies:
+            self._post([self._stats_note(), *replies])
+        return go_on
 
     def _news(self, events: list[EngineEvent]) -> list[Callable[[], None]]:
         changes = self._engine.take_cache_changes()
         return [partial(self._announce, changes, events)] if changes or events else []
 
     def _post(self, messages: list[Callable[[], None]]) -> None:
-        if self._loop is not None and not self._loop.is_closed():
+        if messages and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_call_all, messages)
+
+    def _stats_note(self) -> Callable[[], None]:
+        return partial(self._note_stats, self._engine.stats())
 
     def _note_stats(self, stats: EngineStats) -> None:
         self._stats = stats

@@ -132,6 +132,8 @@ class Scheduler:
         """Drop everything without tidying up; returns the sequences that had not ended."""
         unfinished = [seq for seq in self.sequences.values() if seq.status is not Status.HELD]
         for seq in unfinished:
+            if seq.status is Status.WAITING:
+                self.waiting.remove(seq)
             seq.status = Status.ENDED
         for places in (self.running, self.receiving, self.held, self.sequences):
             places.clear()
