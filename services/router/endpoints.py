@@ -13,7 +13,7 @@ from shared.errors import BatonError, DrainingError, NoWorkerError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from services.router.canary import Check
     from shared.directory.base import RegistryEvent, WorkerRegistry
@@ -80,7 +80,11 @@ class EndpointPool:
 
     async def wait_ready(self) -> None:
         """Return as soon as a request could be served."""
-        while not self.is_ready:
+        await self.wait_until(lambda: self.is_ready)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Look at `condition` after every change of a worker's state, until it is true."""
+        while not condition():
             self._changed.clear()
             await self._changed.wait()
 
