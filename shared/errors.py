@@ -107,6 +107,7 @@ class TransferFailure(StrEnum):
     """Why a transfer did not complete; the label of a metric."""
 
     UNKNOWN_TICKET = "unknown_ticket"
+    LATE = "late"
     DUPLICATE = "duplicate"
     CORRUPT = "corrupt"
     OVERSIZED = "oversized"
@@ -124,6 +125,7 @@ class TransferError(BatonError):
     def __init__(self, reason: TransferFailure, message: str) -> None:
         super().__init__(f"{reason}: {message}")
         self.reason = reason
+        self.detail = message
 
 
 class UnknownIncarnationError(BatonError):

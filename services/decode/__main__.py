@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from baton.v1 import decode_pb2_grpc
-
 from services.decode.answer import Answer
 from services.decode.config import DecodeConfig
 from services.decode.decider import Decider

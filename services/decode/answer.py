@@ -20,7 +20,7 @@ from shared.worker.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from baton.v1 import prefill_pb2
     from services.decode.decider import Decider
@@ -51,7 +51,7 @@ class Answer:
         self._max_model_len = max_model_len
         self.account = Account(num_prompt_tokens=len(request.token_ids))
 
-    async def run(self) -> AsyncIterator[decode_pb2.DecodeResponse]:
+    async def run(self) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         """Stream the answer; the last piece has a finish reason."""
         stream = await self._engine.submit(self._engine_request())
         async with aclosing(stream):
@@ -83,7 +83,7 @@ class Answer:
             kv_source=KVSource.TRANSFER if request.prefill_candidates else KVSource.COMPUTE,
         )
 
-    async def _admit(self, event: Admitted) -> AsyncIterator[decode_pb2.DecodeResponse]:
+    async def _admit(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         """The sequence has its blocks: fetch what is missing, or let the engine compute it."""
         self.account.admit(event.num_cached_tokens)
         place = self._decider.place(
@@ -98,7 +98,7 @@ class Answer:
         elif place is PrefillPlace.LOCAL_SHORT:
             await self._engine.fail_transfer(self._request.request_id)
 
-    async def _fetch(self, event: Admitted) -> AsyncIterator[decode_pb2.DecodeResponse]:
+    async def _fetch(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         first_block = event.num_cached_tokens // self._block_size
         report = HandOffReport()
         first_token: int | None = None

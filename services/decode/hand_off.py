@@ -16,7 +16,7 @@ from shared.rpc.status import from_rpc_error
 from shared.worker.wire import ticket_to_wire, worker_id_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from baton.v1 import decode_pb2
     from shared.connector.base import InboundTransfer, Receipt
@@ -62,7 +62,7 @@ class HandOff:
         blocks: Sequence[int],
         first_block: int,
         report: HandOffReport,
-    ) -> AsyncIterator[prefill_pb2.FirstToken]:
+    ) -> AsyncGenerator[prefill_pb2.FirstToken]:
         """Have `blocks` filled with the prompt's KV from block `first_block` on.
 
         Yields the first token as soon as a prefill worker has it, once, then goes on until the
@@ -98,7 +98,7 @@ class HandOff:
         blocks: Sequence[int],
         first_block: int,
         report: HandOffReport,
-    ) -> AsyncIterator[prefill_pb2.FirstToken]:
+    ) -> AsyncGenerator[prefill_pb2.FirstToken]:
         inbound = peer.connector.open(
             request_id=request.request_id, sender=peer.worker, blocks=blocks
         )

@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from baton.v1 import prefill_pb2_grpc
-
 from services.prefill.config import PrefillConfig
 from services.prefill.servicer import PrefillServicer
 from shared.identity import Role

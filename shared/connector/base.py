@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from shared.errors import TransferFailure
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
 
@@ -123,6 +124,11 @@ class Connector(Protocol):
     @property
     def name(self) -> str:
         """The name in configuration, metrics and the handshake."""
+        ...
+
+    @property
+    def refusals(self) -> Mapping[TransferFailure, int]:
+        """How many frames were refused so far, by reason: from anyone, on any ticket or none."""
         ...
 
     async def start(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from shared.kv.change_log import CacheChange as CacheChange  # part of what the engine says
+
 
 class FinishReason(StrEnum):
     """Why a sequence ended."""
@@ -68,22 +70,16 @@ class NewTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The engine gave the sequence up. Its last event; blocks are free."""
+    """The engine gave the sequence up. Its last event.
+
+    Its blocks are free, or, with `hold_blocks`, kept until `release` like after any other end.
+    """
 
     request_id: str
     error: Exception
 
 
 EngineEvent = Admitted | Computed | NewTokens | Failed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheChange:
-    """Blocks that became visible to prefix lookup, or ceased to be, in the order it happened."""
-
-    stored: tuple[bytes, ...] = ()
-    removed: tuple[bytes, ...] = ()
-    cleared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

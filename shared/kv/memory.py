@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from typing import TYPE_CHECKING
@@ -15,12 +16,16 @@ if TYPE_CHECKING:
 
     from shared.kv.layout import KVLayout
 
+#: A peer that maps the memory must never find it shorter than it was: that would be a SIGBUS.
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
 
 class KVMemory:
     """Zeroed, page-aligned memory for `num_blocks` blocks.
 
     It is an anonymous file: its descriptor can be handed to another process (the `shm` connector
-    does), nothing of it has a name, and the last process that maps it frees it by exiting.
+    does), its size is sealed, nothing of it has a name, and the last process that maps it frees
+    it by exiting.
 
     Whoever makes it calls `close`; arrays taken from `blocks` must be gone by then.
     """
@@ -31,9 +36,10 @@ class KVMemory:
         self.layout = layout
         self.num_blocks = num_blocks
         self.num_bytes = num_blocks * layout.block_bytes
-        self.fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, self.num_bytes)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
             self._map = mmap.mmap(self.fd, self.num_bytes)
         except OSError as error:
             os.close(self.fd)

@@ -137,12 +137,14 @@ class Membership:
 
     async def _send_snapshot(self) -> None:
         self._position.needs_snapshot = False
-        hashes = await self._engine.cache_snapshot()
-        # Changes up to here are part of the snapshot: they were queued before it came back.
-        while not self._changes.empty():
-            self._changes.get_nowait()
+        hashes = await self._engine.cache_snapshot(at_cut=self._forget_changes)
         self._position.sequence += 1
         await self._blocks.replace(self._record.worker, self._position.sequence, hashes)
+
+    def _forget_changes(self) -> None:
+        """What is queued so far is part of the snapshot."""
+        while not self._changes.empty():
+            self._changes.get_nowait()
 
     async def _send(self, change: CacheChange) -> None:
         self._position.sequence += 1

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from baton.v1 import common_pb2, transfer_pb2, worker_pb2
+import torch
 from prometheus_client import CollectorRegistry
 
+from baton.v1 import common_pb2, transfer_pb2, worker_pb2
 from shared import __version__
+from shared.connector.instrumented import InstrumentedConnector, TransferCounters
+from shared.connector.registry import ConnectorSettings, create
 from shared.directory.base import WorkerRecord
+from shared.engine.engine import Engine
+from shared.engine.engine_thread import EngineThread
+from shared.errors import ConfigError
 from shared.identity import Role, WorkerId
+from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.worker.gate import RequestGate
@@ -24,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from shared.connector.base import Connector
-    from shared.engine.engine_thread import EngineThread
     from shared.kv.layout import KVLayout
     from shared.worker.config import WorkerConfig
 
@@ -48,6 +57,7 @@ class WorkerParts:
     channels: ChannelPool
     peers: PeerBook
     peer_info: transfer_pb2.PeerInfo
+    transfers: TransferCounters
     gate: RequestGate
     metrics: CollectorRegistry
 
@@ -74,3 +84,90 @@ class WorkerParts:
             max_model_len=self.max_model_len,
             software_version=__version__,
         )
+
+
+@asynccontextmanager
+async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerParts]:
+    """Load the model, start the engine and the connectors; undo it all at the end.
+
+    Raises:
+        ConfigError, ModelLoadError: the worker cannot start as configured.
+    """
+    worker = WorkerId.born(config.name)
+    async with AsyncExitStack() as stack:
+        engine = await asyncio.to_thread(_build_engine, config)
+        stack.callback(engine.close)
+        thread = EngineThread(engine)
+        await thread.start()
+        stack.push_async_callback(thread.stop)
+        transfers = TransferCounters()
+        connectors = _connectors(config, worker, engine, transfers)
+        for connector in connectors:
+            await connector.start()
+            stack.push_async_callback(connector.close)
+        channels = ChannelPool()
+        stack.push_async_callback(channels.close)
+        info = _peer_info(worker, engine, connectors)
+        metrics = CollectorRegistry()
+        metrics.register(EngineCollector(thread.stats, model=config.model.name))
+        yield WorkerParts(
+            config=config,
+            role=role,
+            worker=worker,
+            engine=thread,
+            layout=engine.layout,
+            max_model_len=engine.max_model_len,
+            connectors=connectors,
+            channels=channels,
+            peers=PeerBook(info=info, connectors=connectors, channels=channels),
+            peer_info=info,
+            transfers=transfers,
+            gate=RequestGate(config.name),
+            metrics=metrics,
+        )
+
+
+def _build_engine(config: WorkerConfig) -> Engine:
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    settings = config.model
+    loaded = load_model(
+        settings.model,
+        dtype=settings.dtype,
+        load_format=settings.load_format,
+        seed=settings.model_seed,
+        attention_backend=settings.attention_backend,
+    )
+    return Engine(loaded, config.engine)
+
+
+def _connectors(
+    config: WorkerConfig, worker: WorkerId, engine: Engine, transfers: TransferCounters
+) -> list[Connector]:
+    if engine.kv_memory is None:
+        raise ConfigError("connectors move host memory only; use --device cpu")
+    settings = ConnectorSettings(
+        runtime_dir=config.runtime_dir or _default_runtime_dir(),
+        endpoint=f"tcp://{config.host}:0",
+    )
+    created = create(config.connectors, worker=worker, memory=engine.kv_memory, settings=settings)
+    return [InstrumentedConnector(inner, observer=transfers) for inner in created]
+
+
+def _default_runtime_dir() -> Path:
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return Path(base) / f"baton-{os.getuid()}"
+
+
+def _peer_info(
+    worker: WorkerId, engine: Engine, connectors: Sequence[Connector]
+) -> transfer_pb2.PeerInfo:
+    return transfer_pb2.PeerInfo(
+        protocol=common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
+        worker=worker_id_to_wire(worker),
+        model_fingerprint=engine.model_fingerprint,
+        layout=layout_to_wire(engine.layout),
+        namespace=engine.namespace.hex(),
+        offers=[offer_to_wire(connector.offer()) for connector in connectors],
+        tensor_parallel_size=1,
+    )

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
-from baton.v1 import transfer_pb2_grpc, worker_pb2_grpc
 
+from baton.v1 import transfer_pb2_grpc, worker_pb2_grpc
 from shared.config import load_config
 from shared.directory.remote import RemoteDirectory
 from shared.errors import ConfigError, ModelLoadError
@@ -128,7 +128,7 @@ def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
             info=parts.describe(),
             engine=parts.engine,
             gate=parts.gate,
-            num_open_transfers=parts.num_open_transfers,
+            num_open_transfers=lambda: parts.transfers.num_open,
         ),
         server.server,
     )

@@ -1,0 +1,179 @@
+"""The receiver's side of one transfer: what has arrived, whether it is true, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shared.connector.base import Receipt
+from shared.connector.block_io import Activity
+from shared.connector.checksum import layout_fingerprint, transfer_digest
+from shared.errors import TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from shared.connector.base import Ticket
+    from shared.connector.block_io import BlockIO
+    from shared.connector.frame import Frame
+
+
+class Inbound:
+    """An `InboundTransfer`. It ends once: by `done`, `fail`, `abort` or a deadline.
+
+    `on_end` is called at that moment, before anybody who waits has noticed. A piece that is being
+    copied then is stopped; `wait` and `abort` return only after it has.
+    """
+
+    def __init__(
+        self, ticket: Ticket, blocks: Sequence[int], io: BlockIO, on_end: Callable[[Inbound], None]
+    ) -> None:
+        self._ticket = ticket
+        self._blocks = tuple(blocks)
+        self._io = io
+        self._on_end = on_end
+        self._layout = layout_fingerprint(ticket.layout)
+        self._claimed = np.zeros(len(blocks), np.bool_)
+        self._checksums = np.zeros(len(blocks), np.uint64)
+        self._num_received = 0
+        self._num_pieces = 0
+        self._started_at: float | None = None
+        self._verified_at = 0.0
+        self._activity = Activity()
+        self._ended = asyncio.Event()
+        self._receipt: Receipt | None = None
+        self._reason: TransferFailure | None = None
+        self._message = ""
+
+    @property
+    def ticket(self) -> Ticket:
+        """What to hand to the sender."""
+        return self._ticket
+
+    @property
+    def num_blocks_received(self) -> int:
+        """Blocks that are complete and verified so far."""
+        return self._num_received
+
+    @property
+    def ended(self) -> bool:
+        """Whether the ticket is spent."""
+        return self._ended.is_set()
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Set once the transfer has succeeded."""
+        return self._receipt
+
+    @property
+    def failure(self) -> TransferFailure | None:
+        """Set once the transfer has failed."""
+        return self._reason
+
+    async def wait(self, timeout_s: float) -> Receipt:
+        """See `InboundTransfer.wait`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            self.fail(TransferFailure.TIMEOUT, f"not complete after {timeout_s} s")
+        await self._activity.stop()
+        if self._receipt is not None:
+            return self._receipt
+        raise TransferError(self._reason or TransferFailure.ABORTED, self._message)
+
+    async def abort(self) -> None:
+        """See `InboundTransfer.abort`."""
+        self.fail(TransferFailure.ABORTED, "the receiver gave it up")
+        await self._activity.stop()
+
+    def fail(self, reason: TransferFailure, message: str) -> None:
+        """End the transfer as failed. Without effect if it has ended."""
+        if self.ended:
+            return
+        self._reason = reason
+        self._message = (
+            f"request {self._ticket.request_id} from {self._ticket.sender}: {message}, "
+            f"with {self._num_received} of {len(self._blocks)} blocks received"
+        )
+        self._end()
+
+    async def accept(self, frame: Frame, sources: Sequence[NDArray[np.uint8]]) -> None:
+        """Copy a piece to its place and verify it there.
+
+        Raises:
+            TransferError: what is wrong with it; the caller fails the transfer.
+        """
+        self._check(frame, sources)
+        if self._started_at is None:
+            self._started_at = time.monotonic()
+        piece = slice(frame.first_index, frame.first_index + frame.num_blocks)
+        self._claimed[piece] = True
+        checksums = await self._io.write(self._blocks[piece], sources, self._activity)
+        if self.ended or checksums is None:
+            return
+        if not np.array_equal(checksums, frame.checksums):
+            raise TransferError(
+                TransferFailure.CORRUPT, f"piece at {frame.first_index} is not what was sent"
+            )
+        self._checksums[piece] = checksums
+        self._num_received += frame.num_blocks
+        self._num_pieces += 1
+        self._verified_at = time.monotonic()
+
+    def done(self, digest: int) -> None:
+        """The sender says that it has sent everything, and what.
+
+        Raises:
+            TransferError: that is not what has arrived; the caller fails the transfer.
+        """
+        if self._num_received < len(self._blocks):
+            raise TransferError(TransferFailure.INCOMPLETE, "the sender says it is done")
+        ours = transfer_digest(self._checksums)
+        if ours != digest:
+            raise TransferError(
+                TransferFailure.CORRUPT, f"digest {digest:016x} was sent, {ours:016x} has come"
+            )
+        started_at = self._verified_at if self._started_at is None else self._started_at
+        self._receipt = Receipt(
+            digest=ours,
+            num_blocks=len(self._blocks),
+            num_bytes=len(self._blocks) * self._ticket.layout.block_bytes,
+            num_pieces=self._num_pieces,
+            duration_ms=(self._verified_at - started_at) * 1e3,
+        )
+        self._end()
+
+    def _end(self) -> None:
+        self._activity.stopped = True
+        self._ended.set()
+        self._on_end(self)
+
+    def _check(self, frame: Frame, sources: Sequence[NDArray[np.uint8]]) -> None:
+        fault = self._fault(frame, [source.size for source in sources])
+        if fault is not None:
+            raise TransferError(fault, f"piece of {frame.num_blocks} at {frame.first_index}")
+
+    def _fault(self, frame: Frame, sizes: Sequence[int]) -> TransferFailure | None:
+        """Why a piece that carries blocks of these sizes must not be written, or None."""
+        layout = self._ticket.layout
+        expected_bytes = frame.num_blocks * layout.block_bytes
+        piece = slice(frame.first_index, frame.first_index + frame.num_blocks)
+        if frame.layout != self._layout:
+            return TransferFailure.LAYOUT_MISMATCH
+        # The format can carry slices of layers; this version takes whole blocks only.
+        whole = frame.first_layer == 0 and frame.num_layers == layout.num_layers
+        if not whole or piece.stop > len(self._blocks):
+            return TransferFailure.OUT_OF_RANGE
+        if max(sum(sizes), frame.length) > expected_bytes:
+            return TransferFailure.OVERSIZED
+        if min(sum(sizes), frame.length) < expected_bytes:
+            return TransferFailure.INCOMPLETE
+        if any(size != layout.block_bytes for size in sizes):
+            return TransferFailure.CORRUPT
+        return TransferFailure.DUPLICATE if self._claimed[piece].any() else None

@@ -1,0 +1,235 @@
+"""Counts what any connector does. Which counters there are is the observer's affair."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from shared.errors import TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shared.connector.base import (
+        Connector,
+        InboundTransfer,
+        Offer,
+        OutboundTransfer,
+        Receipt,
+        Ticket,
+    )
+    from shared.identity import WorkerId
+
+#: The outcome of a transfer that succeeded; every other one is a `TransferFailure`.
+OK = "ok"
+
+
+class Direction(StrEnum):
+    """Seen from the worker whose connector it is."""
+
+    INBOUND = "inbound"
+    OUTBOUND = "outbound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferEnd:
+    """How one transfer ended. Of a failed one, what was moved in vain is counted too."""
+
+    connector: str
+    direction: Direction
+    outcome: str
+    num_blocks: int
+    num_bytes: int
+    num_pieces: int
+    #: From `open` or `connect` to the end.
+    duration_s: float
+
+
+class TransferObserver(Protocol):
+    """Is told of every transfer twice: when it begins and when it ends. On the event loop."""
+
+    def began(self, connector: str, direction: Direction) -> None:
+        """A transfer is open; `ended` follows, whatever happens to it."""
+        ...
+
+    def ended(self, end: TransferEnd) -> None:
+        """A transfer is over."""
+        ...
+
+
+@dataclass(slots=True)
+class TransferCounters:
+    """An observer that adds up, by (connector, direction) and by (… , outcome)."""
+
+    num_bytes: Counter[tuple[str, Direction]] = field(default_factory=Counter)
+    num_blocks: Counter[tuple[str, Direction]] = field(default_factory=Counter)
+    num_pieces: Counter[tuple[str, Direction]] = field(default_factory=Counter)
+    duration_s: defaultdict[tuple[str, Direction], float] = field(
+        default_factory=lambda: defaultdict(float)
+    )
+    num_transfers: Counter[tuple[str, Direction, str]] = field(default_factory=Counter)
+    num_open: int = 0
+
+    def began(self, connector: str, direction: Direction) -> None:
+        """See `TransferObserver`."""
+        self.num_open += 1
+
+    def ended(self, end: TransferEnd) -> None:
+        """See `TransferObserver`."""
+        self.num_open -= 1
+        key = (end.connector, end.direction)
+        self.num_bytes[key] += end.num_bytes
+        self.num_blocks[key] += end.num_blocks
+        self.num_pieces[key] += end.num_pieces
+        self.duration_s[key] += end.duration_s
+        self.num_transfers[(*key, end.outcome)] += 1
+
+
+class _Tally:
+    """What one transfer has moved; reported once."""
+
+    def __init__(
+        self, connector: str, direction: Direction, block_bytes: int, observer: TransferObserver
+    ) -> None:
+        self.num_blocks = 0
+        self.num_pieces = 0
+        self._connector = connector
+        self._direction = direction
+        self._block_bytes = block_bytes
+        self._observer = observer
+        self._started_at = time.monotonic()
+        self._reported = False
+        observer.began(connector, direction)
+
+    def end(self, outcome: str) -> None:
+        if self._reported:
+            return
+        self._reported = True
+        self._observer.ended(
+            TransferEnd(
+                connector=self._connector,
+                direction=self._direction,
+                outcome=outcome,
+                num_blocks=self.num_blocks,
+                num_bytes=self.num_blocks * self._block_bytes,
+                num_pieces=self.num_pieces,
+                duration_s=time.monotonic() - self._started_at,
+            )
+        )
+
+
+class _Inbound:
+    """An `InboundTransfer` that reports its end."""
+
+    def __init__(self, inner: InboundTransfer, tally: _Tally) -> None:
+        self._inner = inner
+        self._tally = tally
+
+    @property
+    def ticket(self) -> Ticket:
+        return self._inner.ticket
+
+    @property
+    def num_blocks_received(self) -> int:
+        return self._inner.num_blocks_received
+
+    async def wait(self, timeout_s: float) -> Receipt:
+        try:
+            receipt = await self._inner.wait(timeout_s)
+        except TransferError as error:
+            self._tally.num_blocks = self._inner.num_blocks_received
+            self._tally.end(error.reason)
+            raise
+        self._tally.num_blocks = receipt.num_blocks
+        self._tally.num_pieces = receipt.num_pieces
+        self._tally.end(OK)
+        return receipt
+
+    async def abort(self) -> None:
+        await self._inner.abort()
+        self._tally.num_blocks = self._inner.num_blocks_received
+        self._tally.end(TransferFailure.ABORTED)
+
+
+class _Outbound:
+    """An `OutboundTransfer` that reports its end."""
+
+    def __init__(self, inner: OutboundTransfer, tally: _Tally) -> None:
+        self._inner = inner
+        self._tally = tally
+
+    async def push(self, first_index: int, blocks: Sequence[int]) -> None:
+        await self._inner.push(first_index, blocks)
+        self._tally.num_blocks += len(blocks)
+        self._tally.num_pieces += 1
+
+    async def finish(self, timeout_s: float) -> int:
+        try:
+            digest = await self._inner.finish(timeout_s)
+        except TransferError as error:
+            self._tally.end(error.reason)
+            raise
+        self._tally.end(OK)
+        return digest
+
+    async def abort(self) -> None:
+        await self._inner.abort()
+        self._tally.end(TransferFailure.ABORTED)
+
+
+class InstrumentedConnector:
+    """`inner`, and every transfer of it reported to `observer`."""
+
+    def __init__(self, inner: Connector, *, observer: TransferObserver) -> None:
+        self._inner = inner
+        self._observer = observer
+
+    @property
+    def name(self) -> str:
+        """See `Connector.name`."""
+        return self._inner.name
+
+    @property
+    def refusals(self) -> Mapping[TransferFailure, int]:
+        """See `Connector.refusals`."""
+        return self._inner.refusals
+
+    async def start(self) -> None:
+        """See `Connector.start`."""
+        await self._inner.start()
+
+    async def close(self) -> None:
+        """See `Connector.close`."""
+        await self._inner.close()
+
+    def offer(self) -> Offer:
+        """See `Connector.offer`."""
+        return self._inner.offer()
+
+    def can_reach(self, offer: Offer) -> bool:
+        """See `Connector.can_reach`."""
+        return self._inner.can_reach(offer)
+
+    def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
+        """See `Connector.open`."""
+        inbound = self._inner.open(request_id=request_id, sender=sender, blocks=blocks)
+        return _Inbound(inbound, self._tally(Direction.INBOUND, inbound.ticket))
+
+    async def connect(self, ticket: Ticket, timeout_s: float) -> OutboundTransfer:
+        """See `Connector.connect`."""
+        tally = self._tally(Direction.OUTBOUND, ticket)
+        try:
+            return _Outbound(await self._inner.connect(ticket, timeout_s), tally)
+        except TransferError as error:
+            tally.end(error.reason)
+            raise
+        except asyncio.CancelledError:
+            tally.end(TransferFailure.ABORTED)
+            raise
+
+    def _tally(self, direction: Direction, ticket: Ticket) -> _Tally:
+        return _Tally(self.name, direction, ticket.layout.block_bytes, self._observer)

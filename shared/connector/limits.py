@@ -1,0 +1,23 @@
+"""How much a connector lets flow at once, and how long it waits for a peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferLimits:
+    """Of one connector, in both directions."""
+
+    #: Bytes that one peer may have under way to this worker. At least one block.
+    window_bytes: int = 32 << 20
+    #: Bytes of one piece, unless a single block is larger.
+    piece_bytes: int = 4 << 20
+    #: A sender gives up on a receiver that takes nothing for so long.
+    stall_timeout_s: float = 30.0
+    #: A sender that stops waits so long for the receiver's word that it has stopped reading, then
+    #: cuts the connection.
+    release_timeout_s: float = 5.0
+
+
+DEFAULT_LIMITS = TransferLimits()

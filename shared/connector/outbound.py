@@ -1,0 +1,237 @@
+"""The sender's side of one transfer, whatever the transport."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shared.connector.block_io import Activity
+from shared.connector.checksum import layout_fingerprint, transfer_digest
+from shared.connector.frame import MAX_PIECE_BLOCKS, Frame, Kind
+from shared.errors import TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from shared.connector.base import Ticket
+    from shared.connector.block_io import BlockIO
+    from shared.connector.limits import TransferLimits
+    from shared.connector.link import Link
+
+
+class Outbound:
+    """An `OutboundTransfer`.
+
+    A failed one is not over before the receiver has confirmed that it reads no source block
+    (ABORTED), or the connection is cut: `finish` and `abort` wait for that.
+    """
+
+    def __init__(self, ticket: Ticket, link: Link, io: BlockIO, limits: TransferLimits) -> None:
+        self._ticket = ticket
+        self._link = link
+        self._io = io
+        self._limits = limits
+        self._layout = layout_fingerprint(ticket.layout)
+        piece_bytes = min(limits.piece_bytes, link.piece_bytes, link.credits.window_bytes)
+        piece_blocks = piece_bytes // ticket.layout.block_bytes
+        self._piece_blocks = min(max(piece_blocks, 1), MAX_PIECE_BLOCKS)
+        self._claimed = np.zeros(ticket.num_blocks, np.bool_)
+        self._checksums = np.zeros(ticket.num_blocks, np.uint64)
+        self._num_sent = 0
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._activity = Activity()
+        self._error: TransferError | None = None
+        self._digest: int | None = None
+        self._abort_sent = False
+        self._accepted = asyncio.Event()  # or failed
+        self._settled = asyncio.Event()  # verified or failed
+        self._released = asyncio.Event()  # the receiver reads no source block
+
+    async def open(self) -> None:
+        """Present the ticket.
+
+        Raises:
+            TransferError: the receiver refuses it.
+        """
+        self._link.transfers[self._ticket.transfer_id] = self
+        self._link.wire.send(self._frame(Kind.OPEN, num_blocks=self._ticket.num_blocks))
+        try:
+            await self._accepted.wait()
+            self._raise_if_failed()
+        except BaseException:
+            # Nothing was sent that anybody could be reading.
+            self._send_abort(TransferFailure.ABORTED)
+            self._forget()
+            raise
+
+    async def push(self, first_index: int, blocks: Sequence[int]) -> None:
+        """See `OutboundTransfer.push`."""
+        self._io.check(blocks)
+        self._raise_if_failed()
+        end = first_index + len(blocks)
+        if first_index < 0 or end > self._ticket.num_blocks:
+            self.fail(TransferFailure.OUT_OF_RANGE, f"push of {first_index}..{end}")
+        elif self._claimed[first_index:end].any():
+            self.fail(TransferFailure.DUPLICATE, f"push of {first_index}..{end}")
+        self._raise_if_failed()
+        self._claimed[first_index:end] = True
+        sent = first_index
+        try:
+            while sent < end:
+                offset = sent - first_index
+                piece = blocks[offset : offset + self._piece_blocks]
+                await self._send(sent, piece)
+                sent += len(piece)
+        finally:
+            self._claimed[sent:end] = False
+
+    async def finish(self, timeout_s: float) -> int:
+        """See `OutboundTransfer.finish`."""
+        if self._digest is None and self._num_sent < self._ticket.num_blocks:
+            sent = f"{self._num_sent} of {self._ticket.num_blocks} blocks were pushed"
+            self.fail(TransferFailure.INCOMPLETE, sent)
+        if self._error is None and self._digest is None:
+            await self._conclude(timeout_s)
+        await self._release()
+        self._raise_if_failed()
+        return transfer_digest(self._checksums)
+
+    async def abort(self) -> None:
+        """See `OutboundTransfer.abort`."""
+        if self._digest is None:
+            self.fail(TransferFailure.ABORTED, "the sender gave it up")
+        await self._release()
+
+    def fail(self, reason: TransferFailure, message: str) -> None:
+        """Nothing more is sent. Without effect if the transfer has failed or succeeded."""
+        if self._settled.is_set():
+            return
+        request = f"request {self._ticket.request_id} to {self._ticket.receiver}"
+        self._error = TransferError(reason, f"{request}: {message}")
+        self._activity.stopped = True
+        self._accepted.set()
+        self._settled.set()
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(self._error)
+
+    def on_frame(self, frame: Frame) -> None:
+        """The link calls this with each frame for this transfer."""
+        if frame.kind is Kind.READY:
+            self._accepted.set()
+        elif frame.kind is Kind.REFUSE:
+            self.fail(frame.reason or TransferFailure.ABORTED, "the receiver refuses it")
+        elif frame.kind is Kind.ABORTED:
+            self.fail(TransferFailure.ABORTED, "the receiver ended it")
+            self._released.set()
+        elif frame.kind is Kind.VERIFIED:
+            self._verified(frame.digest)
+        else:
+            raise TransferError(TransferFailure.CORRUPT, f"{frame.kind.name} from a receiver")
+
+    def on_lost(self, error: TransferError) -> None:
+        """The link calls this when it is gone."""
+        self.fail(error.reason, error.detail)
+        self._released.set()
+
+    def _verified(self, digest: int) -> None:
+        complete = self._num_sent == self._ticket.num_blocks
+        if not complete or digest != transfer_digest(self._checksums):
+            self.fail(TransferFailure.CORRUPT, f"the receiver verified {digest:016x}")
+        elif not self._settled.is_set():
+            self._digest = digest
+            self._settled.set()
+            self._released.set()
+
+    async def _send(self, first_index: int, blocks: Sequence[int]) -> None:
+        checksums = await self._io.checksums(blocks, self._activity)
+        self._raise_if_failed()
+        assert checksums is not None  # only an ended transfer's work is stopped
+        num_bytes = len(blocks) * self._ticket.layout.block_bytes
+        credit = self._link.credits.take(num_bytes)
+        self._waiting.add(credit)
+        sent = False
+        try:
+            async with asyncio.timeout(self._limits.stall_timeout_s):
+                await credit
+            self._raise_if_failed()
+            frame = self._piece(first_index, checksums, num_bytes)
+            self._link.wire.send_piece(frame, blocks)
+            sent = True
+        except TimeoutError:
+            self.fail(TransferFailure.TIMEOUT, "the receiver takes nothing")
+            self._raise_if_failed()
+        finally:
+            self._waiting.discard(credit)
+            granted = not credit.cancelled() and credit.exception() is None
+            if granted and not sent:
+                self._link.credits.give(num_bytes)
+        self._checksums[first_index : first_index + len(blocks)] = checksums
+        self._num_sent += len(blocks)
+
+    def _piece(self, first_index: int, checksums: NDArray[np.uint64], num_bytes: int) -> Frame:
+        return Frame(
+            kind=Kind.PIECE,
+            transfer_id=self._ticket.transfer_id,
+            layout=self._layout,
+            first_index=first_index,
+            num_blocks=len(checksums),
+            num_layers=self._ticket.layout.num_layers,
+            length=num_bytes,
+            body=checksums.astype("<u8", copy=False).tobytes(),
+        )
+
+    async def _conclude(self, timeout_s: float) -> None:
+        digest = transfer_digest(self._checksums)
+        self._link.wire.send(self._frame(Kind.DONE, digest=digest))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._settled.wait()
+        except TimeoutError:
+            self.fail(TransferFailure.TIMEOUT, f"not verified after {timeout_s} s")
+
+    async def _release(self) -> None:
+        await self._activity.stop()
+        if not self._released.is_set():
+            self._send_abort(self._error.reason if self._error else TransferFailure.ABORTED)
+            try:
+                async with asyncio.timeout(self._limits.release_timeout_s):
+                    await self._released.wait()
+            except TimeoutError:
+                # What it may still read cannot count any more: its side fails with the link.
+                self._link.lose(TransferFailure.PEER_LOST, "does not confirm the end of a transfer")
+        await self._link.wire.release(self._ticket.transfer_id)
+        self._forget()
+
+    def _send_abort(self, reason: TransferFailure) -> None:
+        if not self._abort_sent:
+            self._abort_sent = True
+            self._link.wire.send(self._frame(Kind.ABORT, reason=reason))
+
+    def _forget(self) -> None:
+        self._link.transfers.pop(self._ticket.transfer_id, None)
+
+    def _frame(
+        self,
+        kind: Kind,
+        *,
+        num_blocks: int = 0,
+        digest: int = 0,
+        reason: TransferFailure | None = None,
+    ) -> Frame:
+        return Frame(
+            kind=kind,
+            transfer_id=self._ticket.transfer_id,
+            layout=self._layout,
+            num_blocks=num_blocks,
+            digest=digest,
+            reason=reason,
+        )
+
+    def _raise_if_failed(self) -> None:
+        if self._error is not None:
+            raise TransferError(self._error.reason, self._error.detail)

@@ -1,0 +1,226 @@
+"""The receiving half of every connector: the open tickets, and what may be done with them.
+
+It sees frames and payloads, never a socket. Frames of one session must be handed over one after
+the other; different sessions may run at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter, deque
+from typing import TYPE_CHECKING, TypeAlias
+
+from shared.connector.base import Ticket
+from shared.connector.checksum import layout_fingerprint
+from shared.connector.frame import ID_BYTES, Frame, Kind
+from shared.connector.greeting import grant, parties
+from shared.connector.inbound import Inbound
+from shared.errors import ConfigError, TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shared.connector.block_io import BlockIO
+    from shared.connector.limits import TransferLimits
+    from shared.identity import WorkerId
+    from shared.kv.layout import KVLayout
+
+#: The blocks of a piece, one array each, or what finds them; it may raise TransferError.
+Rows: TypeAlias = "Sequence[NDArray[np.uint8]]"
+Payload: TypeAlias = "Rows | Callable[[Frame], Rows]"
+
+#: How many spent tickets are remembered, only to tell a late frame from a made-up one.
+_NUM_SPENT = 4096
+
+
+class Session:
+    """The receiver's half of one connection: who is there, and what it may fill."""
+
+    def __init__(self, send: Callable[[Frame], None]) -> None:
+        #: Queues a frame for the peer; must not block, nor raise if the peer is gone.
+        self.send = send
+        self.sender: WorkerId | None = None
+        self.transfers: dict[bytes, Inbound] = {}
+
+
+class Receiver:
+    """Tickets of one worker. `refusals` counts everything refused, by reason."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        layout: KVLayout,
+        io: BlockIO,
+        limits: TransferLimits,
+    ) -> None:
+        window_bytes = limits.window_bytes
+        if window_bytes < layout.block_bytes:
+            raise ConfigError(
+                f"window_bytes is {window_bytes}, less than one block of {layout.block_bytes} bytes"
+            )
+        self._worker = worker
+        self._layout = layout
+        self._fingerprint = layout_fingerprint(layout)
+        self._io = io
+        self._grant = grant(window_bytes=window_bytes, piece_bytes=limits.piece_bytes)
+        self._open: dict[bytes, Inbound] = {}
+        self._sessions: dict[bytes, Session] = {}
+        self._spent: deque[bytes] = deque(maxlen=_NUM_SPENT)
+        self.refusals: Counter[TransferFailure] = Counter()
+
+    def open(
+        self,
+        *,
+        connector: str,
+        address: str,
+        request_id: str,
+        sender: WorkerId,
+        blocks: Sequence[int],
+    ) -> Inbound:
+        """A new ticket for `sender` to fill `blocks`."""
+        if len(set(blocks)) != len(blocks) or not blocks:
+            raise ValueError(f"request {request_id}: {len(blocks)} blocks, not distinct or none")
+        self._io.check(blocks)
+        ticket = Ticket(
+            transfer_id=secrets.token_bytes(ID_BYTES),
+            connector=connector,
+            address=address,
+            request_id=request_id,
+            sender=sender,
+            receiver=self._worker,
+            num_blocks=len(blocks),
+            layout=self._layout,
+        )
+        inbound = Inbound(ticket, blocks, self._io, self._ended)
+        self._open[ticket.transfer_id] = inbound
+        return inbound
+
+    async def handle(self, session: Session, frame: Frame, payload: Payload) -> None:
+        """Act on one frame. A `payload` that is a function is called only if its blocks are due.
+
+        Raises:
+            TransferError: the peer does not speak the protocol; call `drop` and hang up.
+        """
+        if frame.kind is not Kind.PIECE:
+            # Pieces do so themselves: whatever a peer sends, others get their turn.
+            await asyncio.sleep(0)
+        if frame.kind is Kind.HELLO:
+            self._greet(session, frame)
+        elif session.sender is None:
+            raise TransferError(TransferFailure.UNKNOWN_TICKET, "the peer has not said who it is")
+        elif frame.kind is Kind.OPEN:
+            self._bind(session, frame)
+        elif frame.kind is Kind.PIECE:
+            await self._take(session, frame, payload)
+        elif frame.kind is Kind.DONE:
+            self._done(session, frame)
+        elif frame.kind is Kind.ABORT:
+            self._abort(session, frame)
+        else:
+            raise TransferError(TransferFailure.CORRUPT, f"{frame.kind.name} from a sender")
+
+    def drop(self, session: Session, error: TransferError) -> None:
+        """The connection is gone, or broke the protocol: fail all that hung on it."""
+        if error.reason is not TransferFailure.PEER_LOST:
+            self.refusals[error.reason] += 1
+            session.send(Frame(kind=Kind.REFUSE, reason=error.reason))
+        for inbound in tuple(session.transfers.values()):
+            inbound.fail(error.reason, error.detail)
+        session.sender = None
+
+    async def close(self) -> None:
+        """Abort every open transfer."""
+        for inbound in tuple(self._open.values()):
+            await inbound.abort()
+
+    def _greet(self, session: Session, frame: Frame) -> None:
+        sender, receiver = parties(frame)
+        if session.sender is not None:
+            raise TransferError(TransferFailure.DUPLICATE, f"{sender} greets twice")
+        if receiver != self._worker:
+            raise TransferError(TransferFailure.UNKNOWN_TICKET, f"{sender} looks for {receiver}")
+        if frame.layout != self._fingerprint:
+            raise TransferError(TransferFailure.LAYOUT_MISMATCH, f"{sender} has other blocks")
+        session.sender = sender
+        session.send(self._grant)
+
+    def _bind(self, session: Session, frame: Frame) -> None:
+        inbound = self._open.get(frame.transfer_id)
+        # A stranger learns nothing about a ticket, and does it no harm.
+        if inbound is None or inbound.ticket.sender != session.sender:
+            self._refuse(session, frame, self._unknown(frame))
+        elif frame.transfer_id in self._sessions:
+            self._refuse(session, frame, TransferFailure.DUPLICATE)
+        elif frame.num_blocks != inbound.ticket.num_blocks:
+            self._refuse(session, frame, TransferFailure.OUT_OF_RANGE)
+        else:
+            self._sessions[frame.transfer_id] = session
+            session.transfers[frame.transfer_id] = inbound
+            session.send(Frame(kind=Kind.READY, transfer_id=frame.transfer_id))
+
+    async def _take(self, session: Session, frame: Frame, payload: Payload) -> None:
+        inbound = self._find(session, frame)
+        if inbound is None:
+            await asyncio.sleep(0)
+        else:
+            try:
+                blocks = payload(frame) if callable(payload) else payload
+                await inbound.accept(frame, blocks)
+            except TransferError as error:
+                self._fail(inbound, error)
+        # Refused or not, its bytes no longer count against the window.
+        session.send(Frame(kind=Kind.ACK, transfer_id=frame.transfer_id, length=frame.length))
+
+    def _done(self, session: Session, frame: Frame) -> None:
+        inbound = self._find(session, frame)
+        if inbound is not None:
+            try:
+                inbound.done(frame.digest)
+            except TransferError as error:
+                self._fail(inbound, error)
+
+    def _fail(self, inbound: Inbound, error: TransferError) -> None:
+        self.refusals[error.reason] += 1
+        inbound.fail(error.reason, error.detail)
+
+    def _abort(self, session: Session, frame: Frame) -> None:
+        inbound = session.transfers.get(frame.transfer_id)
+        if inbound is not None:
+            reason = frame.reason or TransferFailure.ABORTED
+            inbound.fail(reason, "the sender gave it up")
+        # Frames of a session come one by one, so no piece of it is being copied now.
+        session.send(Frame(kind=Kind.ABORTED, transfer_id=frame.transfer_id))
+
+    def _find(self, session: Session, frame: Frame) -> Inbound | None:
+        inbound = session.transfers.get(frame.transfer_id)
+        if inbound is None:
+            self._refuse(session, frame, self._unknown(frame))
+        return inbound
+
+    def _unknown(self, frame: Frame) -> TransferFailure:
+        if frame.transfer_id in self._spent:
+            return TransferFailure.LATE
+        return TransferFailure.UNKNOWN_TICKET
+
+    def _refuse(self, session: Session, frame: Frame, reason: TransferFailure) -> None:
+        self.refusals[reason] += 1
+        session.send(Frame(kind=Kind.REFUSE, transfer_id=frame.transfer_id, reason=reason))
+
+    def _ended(self, inbound: Inbound) -> None:
+        transfer_id = inbound.ticket.transfer_id
+        del self._open[transfer_id]
+        self._spent.append(transfer_id)
+        session = self._sessions.pop(transfer_id, None)
+        if session is None:
+            return
+        del session.transfers[transfer_id]
+        if inbound.receipt is not None:
+            digest = inbound.receipt.digest
+            session.send(Frame(kind=Kind.VERIFIED, transfer_id=transfer_id, digest=digest))
+            return
+        session.send(Frame(kind=Kind.REFUSE, transfer_id=transfer_id, reason=inbound.failure))

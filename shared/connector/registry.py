@@ -1,0 +1,99 @@
+"""Connectors by name, and which of them two workers use: the best that both have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.local import LocalConnector, LocalHub
+from shared.connector.shm import ShmConnector
+from shared.connector.zeromq import ZmqConnector
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from shared.connector.base import Connector, Offer
+    from shared.identity import WorkerId
+    from shared.kv.memory import KVMemory
+
+#: Best first.
+PREFERENCE = ("local", "shm", "zmq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorSettings:
+    """What the connectors of one process need. Each takes what concerns it."""
+
+    #: `local`: shared by all workers of the process; None where there is only one.
+    hub: LocalHub | None = None
+    #: `shm`: the folder of the sockets, this user's alone.
+    runtime_dir: Path | None = None
+    #: `zmq`.
+    endpoint: str = "tcp://127.0.0.1:0"
+    advertise_host: str | None = None
+    heartbeat_s: float = 2.0
+    limits: TransferLimits = DEFAULT_LIMITS
+
+
+Factory: TypeAlias = "Callable[[WorkerId, KVMemory, ConnectorSettings], Connector]"
+
+
+def _local(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
+    if settings.hub is None:
+        raise ConfigError("connector local needs a hub: it joins workers of one process")
+    return LocalConnector(worker=worker, memory=memory, hub=settings.hub, limits=settings.limits)
+
+
+def _shm(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
+    if settings.runtime_dir is None:
+        raise ConfigError("connector shm needs a runtime_dir")
+    return ShmConnector(
+        worker=worker, memory=memory, runtime_dir=settings.runtime_dir, limits=settings.limits
+    )
+
+
+def _zmq(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
+    return ZmqConnector(
+        worker=worker,
+        memory=memory,
+        endpoint=settings.endpoint,
+        advertise_host=settings.advertise_host,
+        heartbeat_s=settings.heartbeat_s,
+        limits=settings.limits,
+    )
+
+
+FACTORIES: Mapping[str, Factory] = {"local": _local, "shm": _shm, "zmq": _zmq}
+
+
+def create(
+    names: Sequence[str], *, worker: WorkerId, memory: KVMemory, settings: ConnectorSettings
+) -> list[Connector]:
+    """Connectors by name, not started.
+
+    Raises:
+        ConfigError: a name is unknown, or a setting that its connector needs is missing.
+    """
+    unknown = [name for name in names if name not in FACTORIES]
+    if unknown:
+        raise ConfigError(f"unknown connector {unknown[0]!r}; there are {', '.join(FACTORIES)}")
+    return [FACTORIES[name](worker, memory, settings) for name in names]
+
+
+def choose(
+    connectors: Sequence[Connector], offers: Sequence[Offer]
+) -> tuple[Connector, Offer] | None:
+    """The best of our connectors that reaches a peer, and the peer's offer for it."""
+    for connector in sorted(connectors, key=_rank):
+        for offer in offers:
+            if offer.connector == connector.name and connector.can_reach(offer):
+                return connector, offer
+    return None
+
+
+def _rank(connector: Connector) -> int:
+    known = connector.name in PREFERENCE
+    return PREFERENCE.index(connector.name) if known else len(PREFERENCE)

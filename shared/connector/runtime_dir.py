@@ -1,0 +1,48 @@
+"""What workers of one host share: a kernel, and the folder where their sockets lie."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+from shared.connector.packets import connect
+from shared.errors import ConfigError
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: Younger sockets that refuse may belong to a worker between `bind` and `listen`.
+_MIN_STALE_AGE_S = 10.0
+
+
+def boot_id() -> str:
+    """Equal for two processes only if they run under the same kernel."""
+    return _BOOT_ID.read_text().strip()
+
+
+def prepare(folder: Path) -> None:
+    """Make `folder` if need be; only this user may enter it.
+
+    Raises:
+        ConfigError: it cannot be made, or somebody else could enter it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise ConfigError(f"runtime_dir {folder}: {error}") from error
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigError(f"runtime_dir {folder} must be this user's alone (mode 0700)")
+
+
+def remove_stale(folder: Path, prefix: str) -> None:
+    """Remove the sockets that killed workers left behind. Live ones are not touched."""
+    for path in folder.glob(f"{prefix}*.sock"):
+        try:
+            if time.time() - path.stat().st_mtime < _MIN_STALE_AGE_S:
+                continue
+            connect(path).close()
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except OSError:
+            continue  # gone meanwhile, busy, or not ours to judge

@@ -1,0 +1,102 @@
+"""The sending half of every connector: links to receivers, made once and shared."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from shared.connector.checksum import layout_fingerprint
+from shared.connector.greeting import hello
+from shared.connector.link import Link
+from shared.connector.outbound import Outbound
+from shared.errors import TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.connector.base import Ticket
+    from shared.connector.block_io import BlockIO
+    from shared.connector.frame import Frame
+    from shared.connector.limits import TransferLimits
+    from shared.connector.link import Wire
+    from shared.identity import WorkerId
+    from shared.kv.memory import KVMemory
+
+_Peer = tuple[str, "WorkerId"]
+
+
+class Sender:
+    """Transfers that one worker sends. `dial` starts a connection and greets with the frame."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        memory: KVMemory,
+        io: BlockIO,
+        limits: TransferLimits,
+        dial: Callable[[Link, Frame], Wire],
+    ) -> None:
+        self._worker = worker
+        self._layout = memory.layout
+        self._num_blocks = memory.num_blocks
+        self._num_bytes = memory.num_bytes
+        self._io = io
+        self._limits = limits
+        self._dial = dial
+        self._links: dict[_Peer, Link] = {}
+
+    async def connect(self, ticket: Ticket, timeout_s: float) -> Outbound:
+        """See `Connector.connect`."""
+        if ticket.sender != self._worker:
+            raise TransferError(
+                TransferFailure.UNKNOWN_TICKET, f"it is {ticket.sender}'s, not {self._worker}'s"
+            )
+        if ticket.layout != self._layout:
+            raise TransferError(
+                TransferFailure.LAYOUT_MISMATCH, f"{ticket.layout} there, {self._layout} here"
+            )
+        link = self._link(ticket)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await link.ready()
+                if ticket.transfer_id in link.transfers:
+                    raise TransferError(TransferFailure.DUPLICATE, "this ticket is in use")
+                outbound = Outbound(ticket, link, self._io, self._limits)
+                await outbound.open()
+                return outbound
+        except TimeoutError:
+            if not link.is_ready and link.num_waiting == 0:
+                # It may never be ready; another try starts afresh.
+                link.lose(TransferFailure.PEER_LOST, f"no answer in {timeout_s} s")
+            raise TransferError(
+                TransferFailure.TIMEOUT, f"{ticket.receiver} at {ticket.address}: no answer"
+            ) from None
+
+    async def close(self) -> None:
+        """Abort every transfer, then hang up everywhere."""
+        links = tuple(self._links.values())
+        await asyncio.gather(
+            *(outbound.abort() for link in links for outbound in tuple(link.transfers.values()))
+        )
+        for link in links:
+            link.lose(TransferFailure.ABORTED, "this worker is closing")
+
+    def _link(self, ticket: Ticket) -> Link:
+        peer = (ticket.address, ticket.receiver)
+        link = self._links.get(peer)
+        if link is None:
+            link = Link(ticket, self._unlink)
+            self._links[peer] = link
+            greeting = hello(
+                sender=self._worker,
+                receiver=ticket.receiver,
+                layout=layout_fingerprint(self._layout),
+                num_blocks=self._num_blocks,
+                num_bytes=self._num_bytes,
+            )
+            link.wire = self._dial(link, greeting)
+        return link
+
+    def _unlink(self, link: Link) -> None:
+        self._links.pop((link.address, link.receiver), None)

@@ -1,0 +1,95 @@
+"""What every connector is made of; a subclass adds its sockets and nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from shared.connector.block_io import BlockIO
+from shared.connector.receiver import Receiver
+from shared.connector.sender import Sender
+from shared.connector.tasks import Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shared.connector.base import InboundTransfer, Offer, OutboundTransfer, Ticket
+    from shared.connector.frame import Frame
+    from shared.connector.limits import TransferLimits
+    from shared.connector.link import Link, Wire
+    from shared.errors import TransferFailure
+    from shared.identity import WorkerId
+    from shared.kv.memory import KVMemory
+
+
+class Transport(ABC):
+    """A `Connector` of one worker and its memory, which must outlive it."""
+
+    name: ClassVar[str]
+
+    def __init__(self, *, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> None:
+        self._worker = worker
+        self._memory = memory
+        self._limits = limits
+        self._io = BlockIO(memory)
+        self._tasks = Tasks()
+        self._closed = False
+        self._receiver = Receiver(worker=worker, layout=memory.layout, io=self._io, limits=limits)
+        self._sender = Sender(
+            worker=worker, memory=memory, io=self._io, limits=limits, dial=self._dial
+        )
+
+    @property
+    def refusals(self) -> Mapping[TransferFailure, int]:
+        """See `Connector.refusals`."""
+        return self._receiver.refusals
+
+    async def start(self) -> None:
+        """See `Connector.start`."""
+        await self._listen()
+
+    async def close(self) -> None:
+        """See `Connector.close`. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        # Peers are answered until the end: only then do they know that nobody reads their blocks.
+        await self._sender.close()
+        await self._receiver.close()
+        await self._tasks.close()
+        await self._unlisten()
+        self._io.close()
+
+    def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
+        """See `Connector.open`."""
+        return self._receiver.open(
+            connector=self.name,
+            address=self.offer().address,
+            request_id=request_id,
+            sender=sender,
+            blocks=blocks,
+        )
+
+    async def connect(self, ticket: Ticket, timeout_s: float) -> OutboundTransfer:
+        """See `Connector.connect`."""
+        return await self._sender.connect(ticket, timeout_s)
+
+    @abstractmethod
+    def offer(self) -> Offer:
+        """See `Connector.offer`."""
+
+    @abstractmethod
+    def can_reach(self, offer: Offer) -> bool:
+        """See `Connector.can_reach`."""
+
+    @abstractmethod
+    async def _listen(self) -> None:
+        """Bind and start to serve senders."""
+
+    @abstractmethod
+    async def _unlisten(self) -> None:
+        """Release what `_listen` has bound. Every task is gone by then."""
+
+    @abstractmethod
+    def _dial(self, link: Link, hello: Frame) -> Wire:
+        """Start a connection for `link` and greet with `hello`. Failures go to `link.lose`."""

@@ -1,0 +1,182 @@
+"""Transfers over the network, by ZeroMQ: a ROUTER receives, a DEALER per receiver sends."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import zmq
+import zmq.asyncio
+
+from shared.connector.base import Offer
+from shared.connector.frame import Frame, Kind, decode
+from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.receiver import Session
+from shared.connector.runtime_dir import boot_id
+from shared.connector.transport import Transport
+from shared.connector.zeromq_sockets import PlainText, Sockets, SocketSecurity, close, send, watch
+from shared.connector.zeromq_wire import ZmqWire
+from shared.errors import ConfigError, TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from shared.connector.link import Link, Wire
+    from shared.identity import WorkerId
+    from shared.kv.memory import KVMemory
+
+_IPC = "ipc://"
+_WILDCARDS = ("tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:")
+#: libzmq says that a connection is gone a moment before it forgets the peer.
+_PROBE_DELAYS_S = (0.0, 0.05, 0.5)
+_NO_SECURITY = PlainText()
+
+
+class ZmqConnector(Transport):
+    """The connector `zmq`.
+
+    Binds `endpoint` (tcp://host:port, port 0 for any, or ipc://path). Peers are told to connect to
+    `advertise_host`, which a wildcard endpoint needs. A peer that is silent for three heartbeats
+    is lost.
+    """
+
+    name = "zmq"
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        memory: KVMemory,
+        endpoint: str = "tcp://127.0.0.1:0",
+        advertise_host: str | None = None,
+        heartbeat_s: float = 2.0,
+        security: SocketSecurity = _NO_SECURITY,
+        limits: TransferLimits = DEFAULT_LIMITS,
+    ) -> None:
+        if endpoint.startswith(_WILDCARDS) and advertise_host is None:
+            raise ConfigError(f"endpoint {endpoint} needs an advertise_host that peers can reach")
+        super().__init__(worker=worker, memory=memory, limits=limits)
+        self._endpoint = endpoint
+        self._advertise_host = advertise_host
+        self._heartbeat_s = heartbeat_s
+        self._security = security
+        self._sessions: dict[bytes, Session] = {}
+        self._sockets: Sockets | None = None
+        self._router: zmq.asyncio.Socket | None = None
+        self._monitor: zmq.asyncio.Socket | None = None
+        self._address = ""
+        self._boot_id = ""
+
+    def offer(self) -> Offer:
+        """See `Connector.offer`."""
+        return Offer(connector=self.name, address=self._address, params={"boot_id": self._boot_id})
+
+    def can_reach(self, offer: Offer) -> bool:
+        """Any TCP address is worth a try; a path is not, from another host."""
+        if not offer.address.startswith(_IPC):
+            return offer.address.startswith("tcp://")
+        if offer.params.get("boot_id") != self._boot_id:
+            return False
+        try:
+            return Path(offer.address.removeprefix(_IPC)).is_socket()
+        except OSError:
+            return False
+
+    async def _listen(self) -> None:
+        self._boot_id = boot_id()
+        self._sockets = Sockets(heartbeat_s=self._heartbeat_s, security=self._security)
+        max_bytes = max(self._limits.piece_bytes, self._memory.layout.block_bytes)
+        try:
+            router = self._sockets.router(self._endpoint, max_bytes)
+        except zmq.ZMQError as error:
+            raise ConfigError(f"endpoint {self._endpoint}: {error}") from error
+        self._router = router
+        self._address = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        if self._advertise_host is not None:
+            port = self._address.rpartition(":")[2]
+            self._address = f"tcp://{self._advertise_host}:{port}"
+        self._monitor = self._sockets.monitor(router)
+        self._tasks.spawn(self._serve(router), on_exit=self._unserved)
+        self._tasks.spawn(watch(self._monitor, self._probe), on_exit=lambda _: None)
+
+    async def _unlisten(self) -> None:
+        if self._router is not None and self._monitor is not None:
+            close(self._router, self._monitor)
+        if self._sockets is not None:
+            # It waits until every socket is really gone, sometimes for some milliseconds.
+            await self._io.in_thread(self._sockets.context.term)
+
+    async def _serve(self, router: zmq.asyncio.Socket) -> None:
+        while True:
+            parts = await router.recv_multipart(copy=False)
+            await self._take(parts[0].bytes, parts[1:])
+            # Not even the last piece may stay in memory twice while nothing comes.
+            del parts
+
+    async def _take(self, peer: bytes, parts: Sequence[zmq.Frame]) -> None:
+        session = self._sessions.get(peer)
+        if session is None:
+            session = Session(partial(self._reply, peer))
+        try:
+            frame = decode(parts[0].buffer if parts else b"")
+            blocks = partial(_blocks, parts[1:], self._memory.layout.block_bytes)
+            await self._receiver.handle(session, frame, blocks)
+        except TransferError as error:
+            self._receiver.drop(session, error)
+            self._sessions.pop(peer, None)
+            await asyncio.sleep(0)
+            return
+        # Only who has greeted is remembered.
+        self._sessions[peer] = session
+
+    def _reply(self, peer: bytes, frame: Frame) -> None:
+        if self._router is None or self._router.closed:
+            return
+        if send(self._router, [peer, frame.encode()]) is not None:
+            # Gone, or it does not read its answers.
+            asyncio.get_running_loop().call_soon(self._lost, peer)
+
+    def _probe(self, event: str) -> None:
+        """A connection is gone, but whose? The router knows whom it cannot reach."""
+        loop = asyncio.get_running_loop()
+        for delay_s in _PROBE_DELAYS_S:
+            loop.call_later(delay_s, self._probe_all)
+
+    def _probe_all(self) -> None:
+        for peer in tuple(self._sessions):
+            self._reply(peer, Frame(kind=Kind.PROBE))
+
+    def _lost(self, peer: bytes) -> None:
+        session = self._sessions.pop(peer, None)
+        if session is not None:
+            error = TransferError(TransferFailure.PEER_LOST, "the sender's connection is gone")
+            self._receiver.drop(session, error)
+
+    def _unserved(self, why: str) -> None:
+        for peer in tuple(self._sessions):
+            self._lost(peer)
+
+    def _dial(self, link: Link, hello: Frame) -> Wire:
+        wire = ZmqWire(link, self._io)
+        try:
+            if self._sockets is None:
+                raise TransferError(TransferFailure.PEER_LOST, "this connector is not started")
+            wire.run(*self._sockets.dealer(link.address), self._tasks)
+        except zmq.ZMQError as error:
+            asyncio.get_running_loop().call_soon(link.lose, TransferFailure.PEER_LOST, str(error))
+        wire.send(hello)
+        return wire
+
+
+def _blocks(parts: Sequence[zmq.Frame], block_bytes: int, frame: Frame) -> list[NDArray[np.uint8]]:
+    """The parts cut into blocks. What does not fit is left as it is, for the receiver to refuse."""
+    blocks: list[NDArray[np.uint8]] = []
+    for part in parts:
+        flat = np.frombuffer(part.buffer, np.uint8)
+        blocks += [flat[i : i + block_bytes] for i in range(0, flat.size, block_bytes)]
+    return blocks

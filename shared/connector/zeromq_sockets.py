@@ -1,0 +1,129 @@
+"""ZeroMQ sockets as the `zmq` connector needs them: bounded, quick to notice a dead peer."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Protocol, cast
+
+import zmq
+import zmq.asyncio
+
+from shared.connector.frame import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+#: Frames queued per peer. What they weigh is bounded by credits; this bounds frames without any.
+_HIGH_WATER_MARK = 16384
+#: A peer that answers no heartbeat for so many intervals is gone.
+_MISSED_HEARTBEATS = 3
+_EVENT = struct.Struct("=Hi")
+GONE = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+class SocketSecurity(Protocol):
+    """Encryption and authentication of connections; set before a socket binds or connects."""
+
+    def secure_server(self, socket: zmq.asyncio.Socket) -> None:
+        """Configure the socket that senders connect to."""
+        ...
+
+    def secure_client(self, socket: zmq.asyncio.Socket, address: str) -> None:
+        """Configure a socket that is about to connect to `address`."""
+        ...
+
+
+class PlainText:
+    """No encryption: for a network where nobody else can listen or connect."""
+
+    def secure_server(self, socket: zmq.asyncio.Socket) -> None:
+        """See `SocketSecurity`."""
+
+    def secure_client(self, socket: zmq.asyncio.Socket, address: str) -> None:
+        """See `SocketSecurity`."""
+
+
+class Sockets:
+    """Makes the sockets of one connector."""
+
+    def __init__(self, *, heartbeat_s: float, security: SocketSecurity) -> None:
+        self.context = zmq.asyncio.Context()
+        self._heartbeat_ms = int(heartbeat_s * 1e3)
+        self._security = security
+
+    def router(self, endpoint: str, max_message_bytes: int) -> zmq.asyncio.Socket:
+        """A bound socket that takes frames from senders, no part larger than stated."""
+        socket = self._socket(zmq.ROUTER, max(max_message_bytes, MAX_FRAME_BYTES))
+        # A sender that is gone must be an error, not a frame that vanishes.
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._security.secure_server(socket)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError:
+            socket.close(0)
+            raise
+        return socket
+
+    def dealer(self, address: str) -> tuple[zmq.asyncio.Socket, zmq.asyncio.Socket]:
+        """A socket that connects to `address`, and one that tells when it is `GONE`."""
+        socket = self._socket(zmq.DEALER, MAX_FRAME_BYTES)
+        # A second connection must never carry what was meant for the first.
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._security.secure_client(socket, address)
+        monitor = self.monitor(socket)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError:
+            close(socket, monitor)
+            raise
+        return socket, monitor
+
+    def monitor(self, socket: zmq.asyncio.Socket) -> zmq.asyncio.Socket:
+        """A socket that reports when connections of `socket` are `GONE`."""
+        monitor: zmq.asyncio.Socket = socket.get_monitor_socket(GONE)
+        return monitor
+
+    def _socket(self, kind: int, max_message_bytes: int) -> zmq.asyncio.Socket:
+        socket: zmq.asyncio.Socket = self.context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
+        socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
+        socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, self._heartbeat_ms)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, self._heartbeat_ms * _MISSED_HEARTBEATS)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, self._heartbeat_ms * _MISSED_HEARTBEATS)
+        return socket
+
+
+def send(
+    socket: zmq.asyncio.Socket, parts: Sequence[bytes | zmq.Frame], *, copy: bool = True
+) -> BaseException | None:
+    """Send at once or not at all; what it did not like is returned, not raised."""
+    sent = cast(
+        "asyncio.Future[object]", socket.send_multipart(parts, flags=zmq.NOBLOCK, copy=copy)
+    )
+    return sent.exception()
+
+
+def close(socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
+    """Close both, and drop what they have queued. Idempotent."""
+    if not socket.closed:
+        socket.disable_monitor()
+        monitor.close(0)
+        socket.close(0)
+
+
+async def watch(monitor: zmq.asyncio.Socket, on_gone: Callable[[str], None]) -> None:
+    """Call `on_gone` with the event's name each time a connection is gone."""
+    while True:
+        parts = await monitor.recv_multipart()
+        event, _ = _EVENT.unpack(parts[0])
+        if event & GONE:
+            on_gone(zmq.Event(event).name or "gone")

@@ -1,0 +1,108 @@
+"""The sending side of `zmq`: parts that refer to KV blocks instead of copying them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import zmq
+import zmq.asyncio
+
+from shared.connector.frame import Frame, decode
+from shared.connector.zeromq_sockets import close, send, watch
+from shared.errors import TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shared.connector.block_io import BlockIO
+    from shared.connector.link import Link
+    from shared.connector.tasks import Tasks
+
+#: How long libzmq may keep what was already received, or a closed socket's frames.
+_DRAIN_TIMEOUT_S = 2.0
+
+
+class ZmqWire:
+    """A `Wire` over a DEALER socket. Without sockets it leads nowhere."""
+
+    def __init__(self, link: Link, io: BlockIO) -> None:
+        self._link = link
+        self._io = io
+        self._socket: zmq.asyncio.Socket | None = None
+        self._monitor: zmq.asyncio.Socket | None = None
+        self._trackers: dict[bytes, list[zmq.MessageTracker]] = {}
+
+    def run(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, tasks: Tasks) -> None:
+        """Start to use the sockets, which are this object's from now on."""
+        self._socket = socket
+        self._monitor = monitor
+        tasks.spawn(self._receive(socket), on_exit=self._lost)
+        tasks.spawn(watch(monitor, self._lost), on_exit=self._lost)
+
+    def send(self, frame: Frame) -> None:
+        """See `Wire.send`."""
+        self._queue([frame.encode()])
+
+    def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
+        """See `Wire.send_piece`. Neighbouring blocks go as one part."""
+        parts = [
+            zmq.Frame(self._io.rows[start:end].reshape(-1).data, track=True, copy=False)
+            for start, end in _runs(blocks)
+        ]
+        trackers = self._trackers.setdefault(frame.transfer_id, [])
+        trackers[:] = [tracker for tracker in trackers if not tracker.done]
+        trackers.extend(part.tracker for part in parts if part.tracker is not None)
+        self._queue([frame.encode(), *parts])
+
+    async def release(self, transfer_id: bytes) -> None:
+        """See `Wire.release`."""
+        trackers = self._trackers.get(transfer_id, ())
+        if any(not tracker.done for tracker in trackers):
+            try:
+                await self._io.in_thread(partial(_drain, trackers))
+            except zmq.NotDone:
+                self._link.lose(TransferFailure.PEER_LOST, "keeps blocks that it has confirmed")
+                await self._io.in_thread(partial(_drain, trackers))
+        self._trackers.pop(transfer_id, None)
+
+    def hang_up(self) -> None:
+        """See `Wire.hang_up`."""
+        if self._socket is not None and self._monitor is not None:
+            close(self._socket, self._monitor)
+
+    def _queue(self, parts: Sequence[bytes | zmq.Frame]) -> None:
+        if self._socket is None or self._socket.closed:
+            return
+        error = send(self._socket, parts, copy=False)
+        if error is not None:
+            # Credits keep honest queues far below the high-water mark: this peer reads nothing.
+            asyncio.get_running_loop().call_soon(self._lost, repr(error))
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        try:
+            while True:
+                parts = await socket.recv_multipart()
+                self._link.on_frame(decode(parts[0]))
+        except TransferError as error:
+            self._link.lose(error.reason, error.detail)
+
+    def _lost(self, why: str) -> None:
+        self._link.lose(TransferFailure.PEER_LOST, why)
+
+
+def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Neighbouring blocks as (first, one past the last)."""
+    start = blocks[0]
+    for block, following in pairwise(blocks):
+        if following != block + 1:
+            yield start, block + 1
+            start = following
+    yield start, blocks[-1] + 1
+
+
+def _drain(trackers: Sequence[zmq.MessageTracker]) -> None:
+    for tracker in trackers:
+        tracker.wait(_DRAIN_TIMEOUT_S)

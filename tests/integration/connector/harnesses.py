@@ -1,0 +1,158 @@
+"""The connector suite's harness for each connector."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import zmq
+import zmq.asyncio
+
+from shared.connector.frame import Frame, Kind, decode
+from shared.connector.local import LocalConnector, LocalHub
+from shared.connector.packets import Packets, connect
+from shared.connector.shm import ShmConnector
+from shared.connector.zeromq import ZmqConnector
+from shared.errors import TransferError
+from shared.kv.memory import KVMemory
+from tests.suites.connector_harness import LAYOUT, NUM_BLOCKS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shared.connector.limits import TransferLimits
+    from shared.connector.transport import Transport
+    from shared.identity import WorkerId
+
+
+class LocalHarness:
+    def __init__(self) -> None:
+        self.hub = LocalHub()
+
+    def make(self, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> Transport:
+        return LocalConnector(worker=worker, memory=memory, hub=self.hub, limits=limits)
+
+    async def raw(self, address: str) -> LocalRaw:
+        return LocalRaw(self.hub, address)
+
+    def files(self) -> set[str]:
+        return set()
+
+
+class LocalRaw:
+    def __init__(self, hub: LocalHub, address: str) -> None:
+        self._answers: asyncio.Queue[Frame] = asyncio.Queue()
+        port = hub.ring(address, answer=self._answers.put_nowait, on_close=lambda: None)
+        assert port is not None
+        self._port = port
+
+    async def send(self, data: bytes, payload: Sequence[bytes] = ()) -> None:
+        self._port.send(data, [np.frombuffer(block, np.uint8) for block in payload])
+
+    async def receive(self) -> Frame:
+        return await self._answers.get()
+
+    async def hang_up(self) -> None:
+        self._port.hang_up()
+        await self._port.closed()
+
+
+class ShmHarness:
+    def __init__(self, runtime_dir: Path) -> None:
+        self.runtime_dir = runtime_dir
+
+    def make(self, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> Transport:
+        return ShmConnector(
+            worker=worker, memory=memory, runtime_dir=self.runtime_dir, limits=limits
+        )
+
+    async def raw(self, address: str) -> ShmRaw:
+        return ShmRaw(type(self.runtime_dir)(address))
+
+    def files(self) -> set[str]:
+        return {path.name for path in self.runtime_dir.glob("*")}
+
+
+class ShmRaw:
+    def __init__(self, path: Path) -> None:
+        self._packets = Packets(connect(path))
+        self._memory = KVMemory(LAYOUT, NUM_BLOCKS)
+        self._greeted = False
+        self._next_block = 0
+
+    async def send(self, data: bytes, payload: Sequence[bytes] = ()) -> None:
+        fds = () if self._greeted else (self._memory.fd,)
+        self._greeted = True
+        # A block must not change while the receiver may still read it.
+        sources = [(self._next_block + i) % NUM_BLOCKS for i in range(len(payload))]
+        self._next_block += len(payload)
+        for source, block in zip(sources, payload, strict=True):
+            self._memory.blocks[source] = np.frombuffer(block, np.uint8)
+        self._packets.send(with_sources(data, sources) if sources else data, fds)
+
+    async def receive(self) -> Frame:
+        data, _ = await self._packets.receive()
+        return decode(data)
+
+    async def hang_up(self) -> None:
+        self._packets.close()
+        self._memory.close()
+
+
+def with_sources(data: bytes, sources: Sequence[int]) -> bytes:
+    """The bytes of a piece that names its blocks; bytes that are no frame stay as they are."""
+    try:
+        frame = decode(data)
+    except TransferError:
+        return data
+    assert frame.kind is Kind.PIECE
+    return replace(frame, body=frame.body + np.asarray(sources, "<u4").tobytes()).encode()
+
+
+class ZmqHarness:
+    def __init__(self, endpoint: str = "tcp://127.0.0.1:0", heartbeat_s: float = 2.0) -> None:
+        self.endpoint = endpoint
+        self.heartbeat_s = heartbeat_s
+        _start_collector()
+
+    def make(self, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> Transport:
+        return ZmqConnector(
+            worker=worker,
+            memory=memory,
+            endpoint=self.endpoint,
+            heartbeat_s=self.heartbeat_s,
+            limits=limits,
+        )
+
+    async def raw(self, address: str) -> ZmqRaw:
+        return ZmqRaw(address)
+
+    def files(self) -> set[str]:
+        return set()
+
+
+def _start_collector() -> None:
+    """pyzmq's own thread, which lives until the process ends, is none of the connector's."""
+    tracker = zmq.Frame(bytes(1 << 20), copy=False, track=True).tracker
+    assert tracker is not None
+    tracker.wait(5)
+
+
+class ZmqRaw:
+    def __init__(self, address: str) -> None:
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.connect(address)
+
+    async def send(self, data: bytes, payload: Sequence[bytes] = ()) -> None:
+        await self._socket.send_multipart([data, *payload])
+
+    async def receive(self) -> Frame:
+        return decode((await self._socket.recv_multipart())[0])
+
+    async def hang_up(self) -> None:
+        self._socket.close(0)
+        self._context.term()

@@ -1,0 +1,141 @@
+"""Real processes that are killed or stopped in the middle of a transfer."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from shared.connector.block_io import BlockIO
+from shared.connector.registry import ConnectorSettings, create
+from shared.errors import TransferError, TransferFailure
+from shared.kv.memory import KVMemory
+from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_json, to_json
+from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+
+    from shared.connector.base import Connector
+
+ROOT = Path(__file__).parents[3]
+#: Far more than a disconnection or three heartbeats of a tenth of a second need.
+NOTICED_S = 5.0
+
+
+@asynccontextmanager
+async def parent(kind: str, folder: Path) -> AsyncIterator[Connector]:
+    memory = KVMemory(LAYOUT, NUM_BLOCKS)
+    settings = ConnectorSettings(runtime_dir=folder, heartbeat_s=0.1, limits=LIMITS)
+    (connector,) = create([kind], worker=PARENT, memory=memory, settings=settings)
+    await connector.start()
+    try:
+        yield connector
+    finally:
+        await connector.close()
+        memory.close()
+
+
+@asynccontextmanager
+async def child(kind: str, role: str, folder: Path) -> AsyncIterator[Process]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tests.integration.connector.peer", kind, role, str(folder)),
+        stdin=pipe,
+        stdout=pipe,
+        cwd=ROOT,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def _line(process: Process) -> str:
+    async with asyncio.timeout(30):
+        return (await process.stdout.readline()).decode()
+
+
+async def _tell(process: Process, line: str) -> None:
+    process.stdin.write(line.encode() + b"\n")
+    await process.stdin.drain()
+
+
+async def _is_lost(awaitable: object) -> None:
+    started_at = time.monotonic()
+    with pytest.raises(TransferError) as error:
+        await awaitable
+    assert error.value.reason is TransferFailure.PEER_LOST
+    assert time.monotonic() - started_at < NOTICED_S
+
+
+def _segments() -> set[Path]:
+    return set(Path("/dev/shm").iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("shm", signal.SIGKILL), ("zmq", signal.SIGKILL), ("zmq", signal.SIGSTOP)],
+)
+async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: Path) -> None:
+    segments = _segments()
+    async with parent(kind, folder) as connector, child(kind, "sender", folder) as process:
+        inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
+        await _tell(process, to_json(inbound.ticket))
+        assert await _line(process) == "pushed\n"
+        process.send_signal(how)
+        await _is_lost(inbound.wait(30))
+    assert _segments() == segments
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("shm", signal.SIGKILL), ("zmq", signal.SIGKILL), ("zmq", signal.SIGSTOP)],
+)
+async def test_a_lost_receiver_is_noticed(kind: str, how: signal.Signals, folder: Path) -> None:
+    async with parent(kind, folder) as connector, child(kind, "receiver", folder) as process:
+        ticket = from_json(await _line(process))
+        outbound = await connector.connect(ticket, 5)
+        await outbound.push(0, range(8))
+        process.send_signal(how)
+        if how is signal.SIGKILL:
+            await process.wait()
+        await _is_lost(outbound.finish(30))
+        await outbound.abort()
+
+
+async def test_the_memory_of_a_killed_sender_is_read_without_harm(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = BlockIO.write
+    async with parent("shm", folder) as connector, child("shm", "sender", folder) as process:
+
+        async def after_its_death(io: BlockIO, *args: object) -> object:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            return await write(io, *args)
+
+        monkeypatch.setattr(BlockIO, "write", after_its_death)
+        inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
+        await _tell(process, to_json(inbound.ticket))
+        await _is_lost(inbound.wait(30))
+        assert inbound.num_blocks_received == 3
+        assert (np.asarray(connector._memory.blocks[:3]) == BYTE).all()

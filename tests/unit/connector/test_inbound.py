@@ -1,0 +1,208 @@
+"""The receiver's state machine, without any transport."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from shared.connector import block_io
+from shared.connector.base import Ticket
+from shared.connector.block_io import Activity, BlockIO
+from shared.connector.checksum import transfer_digest
+from shared.connector.inbound import Inbound
+from shared.errors import TransferError, TransferFailure
+from shared.identity import WorkerId
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
+from tests.suites.connector_harness import (
+    BLOCK_BYTES,
+    LAYOUT,
+    NUM_BLOCKS,
+    a_piece,
+    checksums,
+    some_blocks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BLOCKS = [4, 2, 9]
+DATA = some_blocks(3)
+DIGEST = transfer_digest(checksums(DATA))
+
+
+@pytest.fixture
+def io() -> Iterator[BlockIO]:
+    memory = KVMemory(LAYOUT, NUM_BLOCKS)
+    io = BlockIO(memory)
+    yield io
+    io.close()
+    memory.close()
+
+
+@pytest.fixture
+def ends() -> list[Inbound]:
+    return []
+
+
+@pytest.fixture
+def inbound(io: BlockIO, ends: list[Inbound]) -> Inbound:
+    ticket = Ticket(
+        transfer_id=bytes(16),
+        connector="test",
+        address="nowhere",
+        request_id="request-1",
+        sender=WorkerId("sender", "1"),
+        receiver=WorkerId("receiver", "1"),
+        num_blocks=len(BLOCKS),
+        layout=LAYOUT,
+    )
+    return Inbound(ticket, BLOCKS, io, ends.append)
+
+
+async def _accept(inbound: Inbound, first: int, end: int) -> None:
+    payload = DATA[first:end]
+    rows = [np.frombuffer(block, np.uint8) for block in payload]
+    await inbound.accept(a_piece(inbound.ticket, first, payload), rows)
+
+
+async def test_it_ends_when_all_is_there_and_the_sender_is_done(
+    inbound: Inbound, io: BlockIO, ends: list[Inbound]
+) -> None:
+    await _accept(inbound, 1, 3)
+    await _accept(inbound, 0, 1)
+    assert not inbound.ended
+    inbound.done(DIGEST)
+    receipt = await inbound.wait(1)
+    assert ends == [inbound]
+    assert (receipt.digest, receipt.num_blocks, receipt.num_pieces) == (DIGEST, 3, 2)
+    assert receipt.num_bytes == 3 * BLOCK_BYTES
+    assert receipt.duration_ms >= 0
+    assert io.rows[BLOCKS].tobytes() == b"".join(DATA)
+
+
+async def test_done_too_early_or_with_another_digest_is_refused(inbound: Inbound) -> None:
+    for end, digest, reason in (
+        (2, DIGEST, TransferFailure.INCOMPLETE),
+        (3, DIGEST + 1, TransferFailure.CORRUPT),
+    ):
+        await _accept(inbound, 0 if end == 2 else 2, end)
+        with pytest.raises(TransferError) as error:
+            inbound.done(digest)
+        assert error.value.reason is reason
+
+
+async def test_the_first_end_counts(inbound: Inbound, ends: list[Inbound]) -> None:
+    inbound.fail(TransferFailure.CORRUPT, "first")
+    inbound.fail(TransferFailure.TIMEOUT, "second")
+    await inbound.abort()
+    with pytest.raises(TransferError, match="request-1") as error:
+        await inbound.wait(1)
+    assert error.value.reason is TransferFailure.CORRUPT
+    assert ends == [inbound]
+
+
+async def test_success_cannot_be_undone(inbound: Inbound) -> None:
+    await _accept(inbound, 0, 3)
+    inbound.done(DIGEST)
+    await inbound.abort()
+    assert (await inbound.wait(0)).digest == DIGEST
+
+
+async def test_a_deadline_that_passes_ends_it(inbound: Inbound) -> None:
+    with pytest.raises(TransferError) as error:
+        await inbound.wait(0)
+    assert error.value.reason is TransferFailure.TIMEOUT
+    assert inbound.ended
+
+
+async def test_a_block_counts_only_once_verified(inbound: Inbound) -> None:
+    rows = [np.frombuffer(block, np.uint8) for block in DATA]
+    frame = a_piece(inbound.ticket, 0, DATA, body=checksums(DATA[::-1]).tobytes())
+    with pytest.raises(TransferError) as error:
+        await inbound.accept(frame, rows)
+    assert error.value.reason is TransferFailure.CORRUPT
+    assert inbound.num_blocks_received == 0
+
+
+async def test_large_blocks_are_copied_off_the_loop_and_small_ones_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[bool] = []
+    copy = block_io._copy_block
+
+    def watched(target: np.ndarray, source: np.ndarray) -> int:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return copy(target, source)
+
+    monkeypatch.setattr(block_io, "_copy_block", watched)
+    layout = KVLayout(num_layers=4, num_kv_heads=8, block_size=16, head_dim=256, dtype="float16")
+    assert layout.block_bytes == block_io.INLINE_BYTES // 2
+    memory = KVMemory(layout, 8)
+    io = BlockIO(memory)
+    source = np.ones(layout.block_bytes, np.uint8)
+    await io.write([0, 1], [source] * 2, Activity())
+    await io.write([0, 1, 2], [source] * 3, Activity())
+    assert threads == [True] * 2 + [False] * 3
+    io.close()
+    memory.close()
+
+
+@pytest.mark.parametrize("num_layers", [1, 9, 40])
+async def test_checksums_are_the_same_in_one_go_and_in_chunks(num_layers: int) -> None:
+    layout = KVLayout(
+        num_layers=num_layers, num_kv_heads=8, block_size=16, head_dim=128, dtype="float32"
+    )
+    memory = KVMemory(layout, 2)
+    io = BlockIO(memory)
+    io.rows[0] = np.random.default_rng(0).integers(0, 256, layout.block_bytes, np.uint8)
+    written = await io.write([1], [io.rows[0]], Activity())
+    assert written == await io.checksums([0], Activity())
+    assert (io.rows[0] == io.rows[1]).all()
+    io.close()
+    memory.close()
+
+
+async def test_stopped_work_writes_nothing_more() -> None:
+    memory = KVMemory(LAYOUT, 2)
+    io = BlockIO(memory)
+    activity = Activity()
+    await activity.stop()
+    assert await io.write([0], [np.ones(BLOCK_BYTES, np.uint8)], activity) is None
+    assert await io.checksums([0], activity) is None
+    assert not io.rows.any()
+    io.close()
+    memory.close()
+
+
+async def test_cancelling_who_waits_leaves_the_work_to_its_activity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def held(row: np.ndarray) -> int:
+        begun.set()
+        go_on.wait(5)
+        return 0
+
+    monkeypatch.setattr(block_io, "block_checksum", held)
+    monkeypatch.setattr(block_io, "INLINE_BYTES", 0)
+    memory = KVMemory(LAYOUT, 2)
+    io = BlockIO(memory)
+    activity = Activity()
+    reading = asyncio.create_task(io.checksums([0, 1], activity))
+    await asyncio.to_thread(begun.wait, 5)
+    reading.cancel()
+    await asyncio.wait([reading])
+    stopping = asyncio.create_task(activity.stop())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not stopping.done()
+    go_on.set()
+    await stopping
+    io.close()
+    memory.close()

@@ -1,0 +1,83 @@
+"""Connectors by name and by preference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shared.connector.base import Offer
+from shared.connector.limits import TransferLimits
+from shared.connector.local import LocalHub
+from shared.connector.registry import FACTORIES, PREFERENCE, ConnectorSettings, choose, create
+from shared.errors import ConfigError
+from shared.identity import WorkerId
+from shared.kv.memory import KVMemory
+from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WORKER = WorkerId("worker", "1")
+
+
+@pytest.fixture
+def memory() -> Iterator[KVMemory]:
+    memory = KVMemory(LAYOUT, 2)
+    yield memory
+    memory.close()
+
+
+class FakeConnector:
+    """As much of a connector as choosing needs."""
+
+    def __init__(self, name: str, reach: str) -> None:
+        self.name = name
+        self._reach = reach
+
+    def can_reach(self, offer: Offer) -> bool:
+        return offer.address in self._reach
+
+
+def _offer(name: str, address: str = "a") -> Offer:
+    return Offer(connector=name, address=address, params={})
+
+
+def test_every_known_connector_is_made_by_its_name(memory: KVMemory, tmp_path: Path) -> None:
+    settings = ConnectorSettings(hub=LocalHub(), runtime_dir=tmp_path)
+    made = create(list(FACTORIES), worker=WORKER, memory=memory, settings=settings)
+    assert [connector.name for connector in made] == list(FACTORIES)
+    assert set(PREFERENCE) == set(FACTORIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("rdma", "local, shm, zmq"), ("local", "hub"), ("shm", "runtime_dir")]
+)
+def test_what_is_unknown_or_missing_is_named(memory: KVMemory, name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        create([name], worker=WORKER, memory=memory, settings=ConnectorSettings())
+
+
+def test_a_window_smaller_than_a_block_is_a_config_error(memory: KVMemory) -> None:
+    limits = TransferLimits(window_bytes=BLOCK_BYTES - 1)
+    with pytest.raises(ConfigError, match="window_bytes"):
+        create(["zmq"], worker=WORKER, memory=memory, settings=ConnectorSettings(limits=limits))
+
+
+def test_the_best_that_both_have_is_chosen() -> None:
+    ours = [FakeConnector("zmq", "a"), FakeConnector("local", "-"), FakeConnector("shm", "ab")]
+    offers = [_offer("zmq"), _offer("local"), _offer("shm", "c"), _offer("shm", "b")]
+    assert choose(ours, offers) == (ours[2], offers[3])
+    assert choose(ours, offers[:3]) == (ours[0], offers[0])
+
+
+def test_connectors_of_others_come_last() -> None:
+    ours = [FakeConnector("exotic", "a"), FakeConnector("zmq", "a")]
+    assert choose(ours, [_offer("exotic"), _offer("zmq")]) == (ours[1], _offer("zmq"))
+    assert choose(ours, [_offer("exotic")]) == (ours[0], _offer("exotic"))
+
+
+def test_nothing_in_common_is_none() -> None:
+    assert choose([FakeConnector("zmq", "a")], [_offer("shm"), _offer("zmq", "b")]) is None
+    assert choose([], []) is None
