@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import structlog
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import directory_pb2_grpc, router_pb2_grpc
@@ -71,11 +72,20 @@ async def serve(config: RouterConfig) -> None:
         )
         await http.start(config.host, config.port)
         log.info("listening", http_port=http.port, grpc_port=rpc.port, models=parts.models.names)
-        await stopping.wait()
+        await _until(stopping, parts)
         log.info("stopping", num_requests=parts.admission.num_inside)
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
+
+
+async def _until(stopping: asyncio.Event, parts: RouterParts) -> None:
+    """Wait for a signal. A router that no longer sees its workers must not go on."""
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait({stopped, parts.following}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if parts.following.done():
+        parts.following.result()
 
 
 def _rpc_server(parts: RouterParts, generator: Generator) -> RpcServer:
@@ -98,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         config = load_config(RouterConfig, argv, prog="python -m services.router")
         configure_logs(service="router", level=config.log_level, as_json=config.log_json)
-        asyncio.run(serve(config))
+        uvloop.run(serve(config))
     except ConfigError as error:
         sys.stderr.write(f"router cannot start: {error}\n")
         return EXIT_USAGE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -44,7 +45,7 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
         "baton_workers_ready", "Workers that take requests.", ["role"], registry=registry
     )
     for role in (Role.PREFILL, Role.DECODE):
-        usable.labels(role.value).set_function(lambda role=role: _num_usable(parts, role))
+        usable.labels(role.value).set_function(partial(_num_usable, parts, role))
 
 
 def _num_usable(parts: RouterParts, role: Role) -> int:

@@ -38,6 +38,8 @@ class RouterParts:
     endpoints: EndpointPool
     admission: Admission
     pipeline: Pipeline
+    #: Follows the registry; it ends only if there is a bug.
+    following: asyncio.Task[None]
 
 
 @asynccontextmanager
@@ -47,21 +49,20 @@ async def open_parts(config: RouterConfig) -> AsyncGenerator[RouterParts, None]:
     Raises:
         ConfigError: the model's directory cannot be used.
     """
-    parts, channels = _build(config)
-    following = asyncio.create_task(parts.endpoints.run())
+    channels = ChannelPool()
+    parts = _build(config, channels)
     try:
         yield parts
     finally:
-        following.cancel()
+        parts.following.cancel()
         with suppress(asyncio.CancelledError):
-            await following
+            await parts.following
         await channels.close()
 
 
-def _build(config: RouterConfig) -> tuple[RouterParts, ChannelPool]:
+def _build(config: RouterConfig, channels: ChannelPool) -> RouterParts:
     tokenizer = Tokenizer.load(config.model)
     vocab_size = read_vocab_size(config.model, tokenizer)
-    channels = ChannelPool()
     registry = MemoryRegistry()
     endpoints = EndpointPool(registry, Canary(channels), channels, model_names=config.model_names)
     models = ServedModels(
@@ -86,7 +87,7 @@ def _build(config: RouterConfig) -> tuple[RouterParts, ChannelPool]:
         channels=channels,
         request_timeout_s=config.request_timeout_s,
     )
-    parts = RouterParts(
+    return RouterParts(
         tokenizer=tokenizer,
         chat_template=ChatTemplate.load(config.model, tokenizer.special_tokens),
         models=models,
@@ -95,5 +96,5 @@ def _build(config: RouterConfig) -> tuple[RouterParts, ChannelPool]:
         endpoints=endpoints,
         admission=admission,
         pipeline=pipeline,
+        following=asyncio.create_task(endpoints.run()),
     )
-    return parts, channels

@@ -32,8 +32,9 @@ EOS = 0
 
 
 async def test_text_streams_piece_by_piece(bench: Bench) -> None:
-    await bench.add_worker(say(*bench.ids("abc")))
+    worker = await bench.add_worker(say(*bench.ids("abc")))
     answer = await bench.answer()
+    assert worker.cancelled == []
     assert [p.text for p in answer.pieces] == ["a", "b", "c"]
     assert answer.token_ids() == bench.ids("abc")
     assert answer.last.finish_reason is FinishReason.LENGTH
