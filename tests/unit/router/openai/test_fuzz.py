@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx
-import pydantic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,9 @@ from services.router.openai.schema_tokenize import (
 )
 from services.router.openai.unsupported import _REFUSED
 from tests.fakes.openai_api import OpenAIApi
+
+if TYPE_CHECKING:
+    import pydantic
 
 API = OpenAIApi("ok")
 ENDPOINTS: dict[str, tuple[type[pydantic.BaseModel], ...]] = {
