@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from services.router.generation import GenerationParams
     from services.router.routing.base import Route
     from shared.text.tokenizer import Tokenizer
+
+
+#: How long a worker may take from its last piece to the end of the call.
+FINISH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +83,13 @@ class AnswerStream:
         booking = Booking(route.decode, first_prefill, len(call.request.token_ids))
         stub = decode_pb2_grpc.DecodeStub(call.channel)
         stream = stub.Generate(call.request, timeout=call.timeout_s)
+        ended_by_worker = False
         try:
-            async for message in stream:
+            while (read := await stream.read()) is not grpc.aio.EOF:
+                message = cast("decode_pb2.DecodeResponse", read)
                 piece = self._piece(message)
                 booking.add_tokens(len(piece.token_ids))
+                ended_by_worker = bool(message.finish_reason)
                 yield piece
                 if piece.finish_reason is not None:
                     return
@@ -88,8 +97,12 @@ class AnswerStream:
         except grpc.RpcError as error:
             raise _meaning(error, call) from error
         finally:
-            stream.cancel()
-            booking.release()
+            try:
+                if ended_by_worker:
+                    await _let_finish(stream)
+            finally:
+                stream.cancel()
+                booking.release()
 
     def _piece(self, message: decode_pb2.DecodeResponse) -> AnswerPiece:
         if message.HasField("usage"):
@@ -118,6 +131,13 @@ class AnswerStream:
                 else None
             ),
         )
+
+
+async def _let_finish(stream: Any) -> None:
+    """The worker is done and only has to say so: cancelling now would disturb its clean-up."""
+    with suppress(grpc.RpcError, TimeoutError):
+        async with asyncio.timeout(FINISH_S):
+            await stream.read()
 
 
 def _meaning(error: grpc.RpcError, call: Call) -> BatonError:

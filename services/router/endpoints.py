@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -13,7 +14,7 @@ from shared.errors import BatonError, DrainingError, NoWorkerError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import AsyncGenerator, Callable, Collection
 
     from services.router.canary import Check
     from shared.directory.base import RegistryEvent, WorkerRegistry
@@ -80,7 +81,11 @@ class EndpointPool:
 
     async def wait_ready(self) -> None:
         """Return as soon as a request could be served."""
-        while not self.is_ready:
+        await self.wait_until(lambda: self.is_ready)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Look at `condition` after every change of a worker's state, until it is true."""
+        while not condition():
             self._changed.clear()
             await self._changed.wait()
 
@@ -112,8 +117,11 @@ class EndpointPool:
         alive = {event.record.worker for event in await self._registry.workers()}
         for worker in self._endpoints.keys() - alive:
             await self._remove(worker)
-        async for event in self._registry.watch():
-            await self._apply(event)
+        # The contract promises an iterator that can be closed, which the type cannot say.
+        events = cast("AsyncGenerator[RegistryEvent]", self._registry.watch())
+        async with aclosing(events):
+            async for event in events:
+                await self._apply(event)
 
     async def _apply(self, event: RegistryEvent) -> None:
         worker = event.record.worker

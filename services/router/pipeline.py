@@ -158,8 +158,7 @@ class Pipeline:
                 if piece.finish_reason is not None:
                     num_unfinished -= 1
                     if not num_unfinished:
-                        yield replace(piece, usage=job.usage(), timings=job.timings(route))
-                        return
+                        piece = replace(piece, usage=job.usage(), timings=job.timings(route))
                 yield piece
 
     async def _several(self, job: Job, route: Route) -> AsyncGenerator[AnswerPiece, None]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer as HfTokenizer
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, InvalidRequestError
 from shared.text.decode_scheme import DecodeScheme, SchemeKind
 from shared.text.generation_defaults import FILE as GENERATION_FILE
 from shared.text.generation_defaults import GenerationDefaults, read_token_ids
@@ -82,14 +82,14 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of `text`; special tokens are added as tokenizer.json says (often a BOS)."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        ids: list[int] = self._encoding(text, add_special_tokens).ids
         return ids
 
     def encode_with_offsets(
         self, text: str, add_special_tokens: bool = True
     ) -> list[tuple[int, int, int]]:
         """(token id, start, end) with positions in characters; added tokens have start == end."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        encoding = self._encoding(text, add_special_tokens)
         return [(i, *span) for i, span in zip(encoding.ids, encoding.offsets, strict=True)]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -117,6 +117,13 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The token's text in the middle of a text; half a character becomes U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def _encoding(self, text: str, add_special_tokens: bool) -> Any:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except (TypeError, UnicodeEncodeError) as error:
+            message = f"the text cannot be written in UTF-8: {error}"
+            raise InvalidRequestError(message, param="prompt") from error
 
     def _make_bytes(self, token_id: int) -> bytes:
         token = self.token(token_id)

@@ -81,7 +81,9 @@ def _add_models(app: FastAPI, backend: Backend) -> None:
 
 def _add_health(app: FastAPI, health: HealthEndpoints) -> None:
     app.add_api_route("/health", health.health, tags=["operations"])
-    app.add_api_route("/ping", health.ping, methods=["GET", "POST"], tags=["operations"])
+    app.add_api_route("/ping", health.ping, tags=["operations"])
+    # SageMaker's probe may use either method; two in one route would share an operation id.
+    app.add_api_route("/ping", health.ping, methods=["POST"], include_in_schema=False)
     app.add_api_route("/ready", health.ready, tags=["operations"])
     app.add_api_route("/version", health.version, tags=["operations"])
     app.add_api_route("/metrics", health.metrics, tags=["operations"])

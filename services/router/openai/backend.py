@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from services.router.generation import Generator
-    from services.router.openai.models import Models
+    from services.router.openai.models import ServedModel
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ class Backend:
     generator: Generator
     tokenizer: Tokenizer
     chat_template: ChatTemplate
-    models: Models
+    models: ServedModel
     limits: Limits = field(default_factory=Limits)
     #: Whom a request belongs to, as authentication found out; prefixes are not shared beyond it.
     tenant_of: Callable[[Request], str] = no_tenant

@@ -56,22 +56,20 @@ class Completions:
             raw,
             lambda: encode_prompts(given, backend.tokenizer, add_special_tokens=special),
         )
+        fitted = self._fit(params, body, prompts)
         ids = generation_ids(request, _PREFIX, len(prompts))
-        salt = cache_salt(backend.tenant_of(request), body.cache_salt)
         generations = [
             GenerationRequest(
-                request_id=request_id,
+                request_id=ids[i],
                 model=backend.models.names[0],
                 prompt_token_ids=prompt.token_ids,
-                params=prompt_params,
+                params=fitted[i],
                 priority=body.priority or 0,
-                cache_salt=salt,
+                cache_salt=cache_salt(backend.tenant_of(request), body.cache_salt),
                 arrival_s=arrival_s,
                 tokenize_ms=tokenize_ms,
             )
-            for request_id, prompt, prompt_params in zip(
-                ids, prompts, self._fit(params, body, prompts), strict=True
-            )
+            for i, prompt in enumerate(prompts)
         ]
         reply = CompletionReply(
             id=response_id(request, _PREFIX),

@@ -131,7 +131,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     return Response(
         error_json(error, request_id=request_id),
         status_code=status,
-        headers=error_headers(error),
+        # The framework answers foreign exceptions outside all middleware.
+        headers={**error_headers(error), "x-request-id": request_id},
         media_type="application/json",
     )
 

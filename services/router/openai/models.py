@@ -4,12 +4,41 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
 from services.router.openai.responses import json_response
 from shared.errors import ModelNotFoundError
+
+
+class ServedModel(Protocol):
+    """What the API says of the model, and checks requests against."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names to use in requests; the first is its own."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus answer; raises NoWorkerError while nobody knows."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens the model has logits for."""
+        ...
+
+    @property
+    def created_s(self) -> int:
+        """Since when it is served, in Unix seconds."""
+        ...
+
+    def resolve(self, name: str | None) -> str:
+        """The name to answer with; raises ModelNotFoundError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +87,7 @@ class ModelList(msgspec.Struct):
 class ModelEndpoints:
     """Lists the models."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: ServedModel) -> None:
         self._models = models
 
     async def list_all(self) -> Response:

@@ -10,7 +10,7 @@ from services.router.openai.errors import FieldError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.router.openai.models import Models
+    from services.router.openai.models import ServedModel
     from shared.text.tokenizer import Tokenizer
 
 
@@ -60,7 +60,7 @@ def encode_prompts(
 
 def check_prompt(
     token_ids: Sequence[int],
-    models: Models,
+    models: ServedModel,
     *,
     param: str,
     max_tokens: int | None,
@@ -86,7 +86,7 @@ def check_prompt(
     raise FieldError(message, param=param, code="context_length_exceeded")
 
 
-def check_vocabulary(token_ids: Sequence[int], models: Models, *, param: str) -> None:
+def check_vocabulary(token_ids: Sequence[int], models: ServedModel, *, param: str) -> None:
     """Refuse ids that the model has no embedding for.
 
     Raises:

@@ -41,7 +41,10 @@ class RequestIdMiddleware:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode())]
+                headers = message.get("headers", ())
+                # Errors set it themselves, for those that pass by this middleware.
+                if all(name != HEADER for name, _ in headers):
+                    message["headers"] = [*headers, (HEADER, request_id.encode())]
             await send(message)
 
         with bound_contextvars(request_id=request_id):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, InvalidRequestError
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
 from tests.fakes import tiny_tokenizer
@@ -34,6 +34,11 @@ def test_special_tokens_are_added_as_the_post_processor_says(tmp_path: Path) -> 
     assert tokenizer.encode("a")[0] == bos
     assert bos not in tokenizer.encode("a", add_special_tokens=False)
     assert tokenizer.decode(tokenizer.encode("a"), skip_special_tokens=False) == "<|bos|>a"
+
+
+def test_half_a_surrogate_pair_is_no_text(model_dir: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="UTF-8"):
+        Tokenizer.load(model_dir).encode("a\ud800")
 
 
 def test_offsets_are_in_characters(model_dir: Path) -> None:
