@@ -30,9 +30,9 @@ class Account:
         """Whether `admit` was called; a second admission follows a preemption."""
         return self._admitted_s is not None
 
-    def admit(self, num_cached_tokens: int) -> None:
+    def admit(self, num_cached_tokens: int, at_s: float) -> None:
         """The sequence got its blocks, with this many tokens in the worker's own cache."""
-        self._admitted_s = time.monotonic()
+        self._admitted_s = at_s
         self._num_cached_tokens = num_cached_tokens
 
     def settle(self, report: HandOffReport) -> None:

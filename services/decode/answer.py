@@ -85,7 +85,7 @@ class Answer:
 
     async def _admit(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         """The sequence has its blocks: fetch what is missing, or let the engine compute it."""
-        self.account.admit(event.num_cached_tokens)
+        self.account.admit(event.num_cached_tokens, event.at_s)
         place = self._decider.place(
             num_uncached_tokens=len(self._request.token_ids) - event.num_cached_tokens,
             num_candidates=len(self._request.prefill_candidates),

@@ -68,7 +68,7 @@ class PrefillJob:
             await self._publisher.close()
 
     async def _begin(self, event: Admitted) -> None:
-        self._admitted_s = time.monotonic()
+        self._admitted_s = event.at_s
         self._num_cached_tokens = event.num_cached_tokens
         outbound = await self._connector.connect(self._ticket, self._timeout_s)
         self._publisher = Publisher(outbound, blocks=event.block_ids, first_block=self._first_block)

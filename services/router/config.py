@@ -17,7 +17,7 @@ class RouterConfig:
     served_model_name: tuple[str, ...] = setting(
         (), help="names that clients use, the first one in answers; default: the directory's name"
     )
-    host: str = setting("0.0.0.0", help="address to listen on")
+    host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, help="port of the OpenAI API over HTTP; 0 takes a free one")
     grpc_port: int = setting(50051, help="port of the gRPC services; 0 takes a free one")
     max_concurrent_requests: int = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -44,6 +45,8 @@ class Admitted:
     request_id: str
     block_ids: tuple[int, ...]
     num_cached_tokens: int
+    #: time.monotonic() of the admission; the event itself comes after the step that follows.
+    at_s: float = field(default_factory=time.monotonic, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

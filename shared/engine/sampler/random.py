@@ -46,7 +46,8 @@ def uniforms(
     counter[2] = int(purpose)
     words = philox4x32(counter, np.stack([seed & _LOW, seed >> _SHIFT]))
     bits = (words[0] << np.uint64(21)) | (words[1] >> np.uint64(11))
-    return np.multiply(bits, 2.0**-53, dtype=np.float64)
+    numbers: NDArray[np.float64] = bits * np.float64(2.0**-53)
+    return numbers
 
 
 def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
