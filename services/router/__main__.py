@@ -112,6 +112,8 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         sys.stderr.write(f"router cannot start: {error}\n")
         return EXIT_USAGE
+    # It has stopped in order: a second signal while the interpreter ends must not say otherwise.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return 0
 
 

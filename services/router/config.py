@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
-from shared.config import setting
+from shared.config import flag_name, setting
+from shared.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,17 @@ class RouterConfig:
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
+
+    def __post_init__(self) -> None:
+        for name in ("port", "grpc_port"):
+            if not 0 <= getattr(self, name) < 2**16:
+                raise ConfigError(f"{flag_name(name)} must be a port, not {getattr(self, name)}")
+        for name in ("max_concurrent_requests", "request_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")
+        for name in ("max_queued_requests", "max_queued_tokens", "max_queue_s", "drain_grace_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{flag_name(name)} must not be negative")
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -109,6 +109,11 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
         async with asyncio.timeout(10), self._changed:
             await self._changed.wait_for(lambda: len(self.requests) >= count)
 
+    async def wait_idle(self) -> None:
+        """Until no answer is being given."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: self.num_open == 0)
+
     async def wait_canaries(self, count: int) -> None:
         """Until the router has tried this worker so often."""
         async with asyncio.timeout(10), self._changed:
@@ -147,6 +152,7 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
             raise
         finally:
             self.num_open -= 1
+            await asyncio.shield(self._note([], None))
 
     async def _note(self, where: list[Any], what: Any) -> None:
         async with self._changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -392,6 +393,34 @@ async def test_bad_requests_reach_no_worker(bench: Bench) -> None:
             await bench.answer(request)
         assert caught.value.param == param
     assert worker.requests == []
+
+
+async def test_whatever_clients_do_nothing_is_left_over(bench: Bench) -> None:
+    rng = random.Random(11)
+    steps = [Step(token_ids=(70 + i % 9,)) for i in range(40)]
+    workers = [await bench.add_worker(Script(steps)) for _ in range(2)]
+    await bench.add_worker(role=Role.PREFILL)
+
+    async def client() -> None:
+        num_wanted = rng.choice([0, 1, 3, 20, 10_000])
+        stop = rng.choice([(), (bench.parts.tokenizer.decode([75, 76]),)])
+        request = bench.request(n=rng.choice([1, 2, 5]), stop=stop)
+        async with aclosing(bench.parts.pipeline.generate(request)) as pieces:
+            async for _ in pieces:
+                num_wanted -= 1
+                if num_wanted <= 0:
+                    return
+
+    tasks = [asyncio.create_task(client()) for _ in range(60)]
+    for task in rng.sample(tasks, 15):
+        await asyncio.sleep(0.002)
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert [t for t in tasks if not t.cancelled() and t.exception()] == []
+    assert bench.is_idle()
+    async with asyncio.timeout(5):
+        for worker in workers:
+            await worker.wait_idle()
 
 
 async def test_load_is_spread(bench: Bench) -> None:

@@ -92,6 +92,9 @@ async def test_a_router_serves_both_protocols_and_ends_in_order(
         ((), b"--model is required"),
         (("--model", "/nonexistent"), b"tokenizer.json does not exist"),
         (("--model", ".", "--colour", "red"), b"unknown setting --colour"),
+        (("--model", ".", "--port", "70000"), b"--port must be a port"),
+        (("--model", ".", "--request-timeout-s", "0"), b"--request-timeout-s must be over 0"),
+        (("--model", ".", "--max-queue-s", "-1"), b"--max-queue-s must not be negative"),
     ],
 )
 async def test_a_router_that_cannot_start_says_why(flags: tuple[str, ...], message: bytes) -> None:
