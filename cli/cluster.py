@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,6 +66,11 @@ class ClusterSpec:
     def directory(self) -> str:
         """The router's gRPC services, as a client on this machine reaches them."""
         return f"{self.client_host}:{self.grpc_port}"
+
+    @property
+    def num_threads(self) -> int:
+        """Each worker's share of the cores."""
+        return max(1, len(os.sched_getaffinity(0)) // (self.num_prefill + self.num_decode))
 
     @property
     def client_host(self) -> str:
@@ -154,6 +160,8 @@ class Cluster:
     def _worker_flags(self, name: str) -> list[str]:
         # Workers take a free port and tell it to the directory.
         flags = ["--name", name, "--directory", self.spec.directory, "--port", "0"]
+        # Workers that spin for the same core slow each other down.
+        flags += ["--num-threads", str(self.spec.num_threads)]
         return [*self._common_flags(), *flags, *self.spec.worker_flags]
 
     def _common_flags(self) -> list[str]:

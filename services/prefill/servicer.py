@@ -56,7 +56,6 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
             connector = check_ticket(ticket, self._worker, self._info, self._connectors)
             _check_range(request, ticket)
             timeout_s = min(self._timeout_s, context.time_remaining() or self._timeout_s)
-            stream = await self._engine.submit(_engine_request(request))
             job = PrefillJob(
                 request_id=request.request_id,
                 ticket=ticket,
@@ -65,6 +64,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                 num_tokens=len(request.token_ids),
                 timeout_s=timeout_s,
             )
+            stream = await self._engine.submit(_engine_request(request))
             try:
                 async for response in job.run(stream):
                     yield response
