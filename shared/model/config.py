@@ -7,33 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.model.families import FAMILIES, WindowRule
 from shared.model.rope import RopeConfig, read_rope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How one architecture differs from Llama."""
-
-    qkv_bias: bool | None = None  # None: the config decides, as `attention_bias`
-    output_bias: bool | None = None
-    qk_norm: bool = False
-    default_head_dim: int | None = None
-    #: Value of an absent `sliding_window`.
-    default_window: int | None = None
-    #: The window counts only with `use_sliding_window`, from `max_window_layers` on.
-    gated_window: bool = False
-
-
-FAMILIES: Mapping[str, Family] = {
-    "LlamaForCausalLM": Family(),
-    "MistralForCausalLM": Family(qkv_bias=False, output_bias=False, default_window=4096),
-    "Qwen2ForCausalLM": Family(qkv_bias=True, output_bias=False, gated_window=True),
-    "Qwen3ForCausalLM": Family(qk_norm=True, default_head_dim=128, gated_window=True),
-}
+    from shared.model.families import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +41,7 @@ class ModelConfig:
     layer_windows: tuple[int | None, ...] = ()
     dtype: str = "float32"
     eos_token_ids: tuple[int, ...] = ()
+    #: config.json as it was read.
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -69,10 +51,10 @@ class ModelConfig:
 
 
 def load_config(model_dir: Path) -> ModelConfig:
-    """Read `config.json`, in the spelling of transformers 4 or 5.
+    """Read `config.json`, in the spelling of transformers 5 or of the files on the hub.
 
     Raises:
-        ModelLoadError: missing or broken file, unsupported architecture, or a missing key.
+        ModelLoadError: missing or broken file, unsupported architecture, or a bad or missing key.
     """
     path = model_dir / "config.json"
     try:
@@ -83,25 +65,35 @@ def load_config(model_dir: Path) -> ModelConfig:
         raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
     try:
         return parse_config(raw)
-    except KeyError as error:
-        raise ModelLoadError(f"{path} has no {error}") from error
-    except (TypeError, ValueError) as error:
-        raise ModelLoadError(f"{path} has a bad value: {error}") from error
     except ModelLoadError as error:
         raise ModelLoadError(f"{path}: {error}") from error
 
 
-def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
-    """Turn the parsed file into a ModelConfig."""
+def parse_config(raw: Any) -> ModelConfig:
+    """Turn the parsed file into a ModelConfig.
+
+    Raises:
+        ModelLoadError: unsupported architecture, or a bad or missing key.
+    """
+    if not isinstance(raw, dict):
+        raise ModelLoadError(f"the file holds a {type(raw).__name__}, not an object")
     architecture = _architecture(raw)
-    family = FAMILIES[architecture]
+    try:
+        _check_supported(raw)
+        config = _parse(raw, architecture, FAMILIES[architecture])
+    except KeyError as error:
+        raise ModelLoadError(f"key {error} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise ModelLoadError(f"a value is wrong: {error}") from error
+    _check_shape(config, FAMILIES[architecture])
+    return config
+
+
+def _parse(raw: Mapping[str, Any], architecture: str, family: Family) -> ModelConfig:
     hidden_size, num_heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
-    head_dim = raw.get("head_dim") or family.default_head_dim or hidden_size // num_heads
-    bias = bool(raw.get("attention_bias", False))
+    head_dim = int(raw.get("head_dim") or family.default_head_dim or hidden_size // num_heads)
     max_positions = int(raw["max_position_embeddings"])
-    num_kv_heads = int(raw.get("num_key_value_heads") or num_heads)
-    if num_heads % num_kv_heads:
-        raise ModelLoadError(f"{num_heads} heads cannot share {num_kv_heads} key/value heads")
+    num_kv_heads = raw.get("num_key_value_heads", family.default_num_kv_heads)
     return ModelConfig(
         architecture=architecture,
         vocab_size=int(raw["vocab_size"]),
@@ -109,15 +101,15 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
         intermediate_size=int(raw["intermediate_size"]),
         num_layers=int(raw["num_hidden_layers"]),
         num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=int(head_dim),
+        num_kv_heads=int(num_heads if num_kv_heads is None else num_kv_heads),
+        head_dim=head_dim,
         rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope=read_rope(raw, head_dim=int(head_dim), max_positions=max_positions),
+        rope=read_rope(raw, head_dim=head_dim, max_positions=max_positions),
         max_position_embeddings=max_positions,
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
-        output_bias=bias if family.output_bias is None else family.output_bias,
-        mlp_bias=bool(raw.get("mlp_bias", False)),
+        qkv_bias=_flag(raw, "attention_bias", family.qkv_bias),
+        output_bias=_flag(raw, "attention_bias", family.output_bias),
+        mlp_bias=_flag(raw, "mlp_bias", family.mlp_bias),
         qk_norm=family.qk_norm,
         layer_windows=_layer_windows(raw, family),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch."),
@@ -131,19 +123,62 @@ def _architecture(raw: Mapping[str, Any]) -> str:
     for name in names:
         if name in FAMILIES:
             return str(name)
-    raise ModelLoadError(f"architectures is {names}; supported are {', '.join(sorted(FAMILIES))}")
+    shown = ", ".join(map(str, names)) or "missing"
+    raise ModelLoadError(
+        f"architecture {shown} is not supported; supported: {', '.join(sorted(FAMILIES))}"
+    )
+
+
+def _check_supported(raw: Mapping[str, Any]) -> None:
+    """What would silently compute something else must be refused."""
+    if raw.get("quantization_config"):
+        raise ModelLoadError("quantization_config is set; quantized weights are not supported")
+    activation = raw.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise ModelLoadError(f"hidden_act {activation!r} is not supported; supported: silu")
+
+
+def _check_shape(config: ModelConfig, family: Family) -> None:
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads")
+    sizes += ("num_kv_heads", "head_dim", "max_position_embeddings")
+    for name in sizes:
+        if getattr(config, name) < 1:
+            raise ModelLoadError(f"{name} must be at least 1, not {getattr(config, name)}")
+    if config.num_heads % config.num_kv_heads:
+        raise ModelLoadError(
+            f"{config.num_heads} heads cannot share {config.num_kv_heads} key/value heads"
+        )
+    if config.head_dim % 2:
+        raise ModelLoadError(f"head_dim {config.head_dim} is odd; rotary embedding needs halves")
+    if family.hidden_is_multiple_of_heads and config.hidden_size % config.num_heads:
+        raise ModelLoadError(
+            f"hidden_size {config.hidden_size} is not a multiple of {config.num_heads} heads, "
+            f"as {config.architecture} requires"
+        )
+    if len(config.layer_windows) != config.num_layers:
+        raise ModelLoadError(
+            f"layer_types has {len(config.layer_windows)} entries for {config.num_layers} layers"
+        )
+
+
+def _flag(raw: Mapping[str, Any], key: str, fixed: bool | None) -> bool:
+    return bool(raw.get(key, False)) if fixed is None else fixed
 
 
 def _layer_windows(raw: Mapping[str, Any], family: Family) -> tuple[int | None, ...]:
     num_layers = int(raw["num_hidden_layers"])
-    window = raw.get("sliding_window", family.default_window)
-    if window is None or (family.gated_window and not raw.get("use_sliding_window", False)):
+    window = raw.get("sliding_window", 4096)
+    if family.window is WindowRule.PER_LAYER and not raw.get("use_sliding_window", False):
+        window = None
+    if window is None or family.window is WindowRule.NEVER:
         return (None,) * num_layers
+    if family.window is WindowRule.EVERY_LAYER:
+        return (int(window),) * num_layers
     types = raw.get("layer_types")
-    if types is not None:
-        return tuple(int(window) if kind == "sliding_attention" else None for kind in types)
-    first = int(raw.get("max_window_layers", 28)) if family.gated_window else 0
-    return tuple(int(window) if layer >= first else None for layer in range(num_layers))
+    if types is None:
+        first = int(raw.get("max_window_layers", 28))
+        types = ["sliding_attention" if n >= first else "" for n in range(num_layers)]
+    return tuple(int(window) if kind == "sliding_attention" else None for kind in types)
 
 
 def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:

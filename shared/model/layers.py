@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear
+
+from kernels.rms_norm import rms_norm
+from kernels.silu_mul import silu_mul
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm, computed in float32 (Zhang and Sennrich 2019)."""
+    """Root-mean-square norm over the last dimension, with a weight."""
 
     def __init__(self, *, size: int, eps: float, dtype: torch.dtype) -> None:
         super().__init__()
@@ -22,9 +25,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension."""
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
+        return rms_norm(x, self.weight, eps=self.eps)
 
 
 class FusedLinear(nn.Module):
@@ -55,7 +56,7 @@ class FusedLinear(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """SwiGLU (Shazeer 2020)."""
+    """SwiGLU: a projection down of silu(gate) times up."""
 
     def __init__(self, *, hidden: int, inner: int, bias: bool, dtype: torch.dtype) -> None:
         super().__init__()
@@ -65,16 +66,5 @@ class GatedMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[num_tokens, hidden] to the same."""
         gate, up = self.gate_up(x)
-        out: Tensor = self.down(silu(gate) * up)[0]
+        out: Tensor = self.down(silu_mul(gate, up))[0]
         return out
-
-
-def apply_rope(x: Tensor, cos_sin: Tensor) -> Tensor:
-    """Rotate the first dimensions of each head, halves against each other.
-
-    x: [num_tokens, num_heads, head_dim]; cos_sin: [num_tokens, rotary_dim].
-    """
-    cos, sin = cos_sin[:, None].chunk(2, dim=-1)
-    half = cos.shape[-1]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)

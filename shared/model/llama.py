@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
-from shared.model.layers import FusedLinear, GatedMLP, RMSNorm, apply_rope
+from kernels.rotary import rotate
+from shared.model.layers import FusedLinear, GatedMLP, RMSNorm
 from shared.model.rope import cos_sin_table
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class Attention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         mixed = self.backend.forward(
-            apply_rope(q, cos_sin),
-            apply_rope(k, cos_sin),
+            rotate(q, cos_sin),
+            rotate(k, cos_sin),
             v,
             kv_cache,
             self.layer,
@@ -118,7 +119,8 @@ class CausalLM(nn.Module):
         self.lm_head = self.embedding
         if not config.tie_word_embeddings:
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
-        self.cos_sin: Tensor = cos_sin_table(config.rope, config.max_position_embeddings, dtype)
+        table = cos_sin_table(config.rope, config.max_position_embeddings, dtype)
+        self.cos_sin: Tensor = table.to(self.embedding.device)
 
     @torch.inference_mode()
     def forward(

@@ -47,9 +47,12 @@ def load_model(
     dtype: str = "auto",
     load_format: str = "auto",
     seed: int = 0,
+    device: str | torch.device = "cpu",
     attention_backend: str = "torch",
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
+
+    `auto` is the checkpoint's own dtype, and safetensors as the format.
 
     Raises:
         ConfigError: an unknown dtype, load format or attention backend.
@@ -61,9 +64,9 @@ def load_model(
     name = config.dtype if dtype == "auto" else dtype
     if name not in DTYPES:
         raise ConfigError(f"dtype {name!r} is unknown; known: auto, {', '.join(DTYPES)}")
-    model = CausalLM(
-        config=config, backend=get_backend(attention_backend), dtype=DTYPES[name]
-    ).eval()
+    backend = get_backend(attention_backend)
+    with torch.device(device):
+        model = CausalLM(config=config, backend=backend, dtype=DTYPES[name]).eval()
     if load_format == "dummy":
         _fill_with_noise(model, seed)
         fingerprint = fingerprint_dummy(config.raw, name, seed)
@@ -80,9 +83,11 @@ def load_model(
 
 
 def _fill_with_noise(model: CausalLM, seed: int) -> None:
+    """Drawn on the host in float32, so that a seed means the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
             parameter.fill_(1.0)
         else:
-            parameter.normal_(0.0, _DUMMY_STD, generator=generator)
+            noise = torch.empty(parameter.shape).normal_(0.0, _DUMMY_STD, generator=generator)
+            parameter.copy_(noise)

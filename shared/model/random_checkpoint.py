@@ -107,10 +107,10 @@ def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> N
     targets = weight_targets(model)
     generator = torch.Generator().manual_seed(spec.seed)
     for name, tensor in targets.items():
-        if name.endswith("norm.weight"):
-            tensor.fill_(1.0)
-        else:
-            tensor.normal_(0.0, spec.weight_std, generator=generator)
+        # Norms differ from one, so that a norm in the wrong place shows.
+        mean = 1.0 if name.endswith("norm.weight") else 0.0
+        noise = torch.empty(tensor.shape).normal_(mean, spec.weight_std, generator=generator)
+        tensor.copy_(noise)
     names = list(targets)
     if spec.num_shards == 1:
         _save(targets, out / "model.safetensors")

@@ -1,9 +1,12 @@
 """Rotary position embeddings: the angles of every scheme, as transformers computes them.
 
 Default (Su et al. 2021), linear (Chen et al. 2023), dynamic NTK, llama3 (Llama 3.1's model card)
-and YaRN (Peng et al. 2023). Dynamic NTK changes its base with the length of the sequence, so the
-rotation of a cached key would depend on who asks; here, as in vLLM, it is plain RoPE: exact up to
-the model's original context, and the same for everybody beyond it.
+and YaRN (Peng et al. 2023).
+
+Dynamic NTK makes the base grow with the length of the sequence once that is past
+`max_position_embeddings`, so a cached key would be right for one length only, and no block could
+be shared. Here, as in vLLM, it is plain RoPE: the same as transformers up to
+`max_position_embeddings`, which is also where sequences end (`ModelConfig.max_model_len`).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ class RopeConfig:
 
     rope_type: str
     theta: float
-    rotary_dim: int
+    head_dim: int
     original_max_positions: int
     max_positions: int
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -38,38 +41,57 @@ def read_rope(raw: Mapping[str, Any], *, head_dim: int, max_positions: int) -> R
     """From config.json: `rope_parameters` of transformers 5, or `rope_scaling` and `rope_theta`.
 
     Raises:
-        ModelLoadError: an unknown scheme.
+        ModelLoadError: an unknown scheme, or a parameter that it needs is missing or wrong.
     """
-    params = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    params = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
     rope_type = str(params.get("rope_type") or params.get("type") or "default")
     if rope_type not in _SCHEMES:
-        raise ModelLoadError(f"rope type {rope_type!r} is unknown; known: {sorted(_SCHEMES)}")
-    original = params.get("original_max_position_embeddings") or max_positions
-    partial = float(params.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1)
-    return RopeConfig(
+        known = ", ".join(_SCHEMES)
+        raise ModelLoadError(f"rope_type {rope_type!r} is not supported; supported: {known}")
+    if any(isinstance(value, dict) for value in params.values()):
+        raise ModelLoadError("RoPE parameters per layer type are not supported")
+    if float(params.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1) != 1:
+        raise ModelLoadError("partial_rotary_factor is not supported: all of a head is rotated")
+    original = (
+        raw.get("original_max_position_embeddings")
+        or params.get("original_max_position_embeddings")
+        or max_positions
+    )
+    rope = RopeConfig(
         rope_type=rope_type,
         theta=float(params.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
-        rotary_dim=int(head_dim * partial),
+        head_dim=head_dim,
         original_max_positions=int(original),
         max_positions=max_positions,
         params=params,
     )
+    try:
+        inverse_frequencies(rope)
+    except KeyError as error:
+        raise ModelLoadError(f"rope_type {rope_type!r} needs the parameter {error}") from error
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ModelLoadError(f"rope_type {rope_type!r} has a wrong parameter: {error}") from error
+    return rope
 
 
 def inverse_frequencies(rope: RopeConfig) -> tuple[Tensor, float]:
-    """float32 [rotary_dim / 2], and the factor that multiplies cos and sin."""
+    """float32 [head_dim / 2], and the factor that multiplies cos and sin."""
     return _SCHEMES[rope.rope_type](rope)
 
 
 def cos_sin_table(rope: RopeConfig, num_positions: int, dtype: torch.dtype) -> Tensor:
-    """[num_positions, rotary_dim]: cosines in the first half, sines in the second."""
-    frequencies, factor = inverse_frequencies(rope)
-    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
-    return (torch.cat((angles.cos(), angles.sin()), dim=-1) * factor).to(dtype)
+    """[num_positions, head_dim]: cosines in the first half, sines in the second.
+
+    Computed on the host, so that all devices rotate by the same angles.
+    """
+    with torch.device("cpu"):
+        frequencies, factor = inverse_frequencies(rope)
+        angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * factor).to(dtype)
 
 
 def _default(rope: RopeConfig) -> tuple[Tensor, float]:
-    exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / rope.rotary_dim
+    exponents = torch.arange(0, rope.head_dim, 2, dtype=torch.int64).float() / rope.head_dim
     return 1.0 / (rope.theta**exponents), 1.0
 
 
@@ -92,7 +114,7 @@ def _llama3(rope: RopeConfig) -> tuple[Tensor, float]:
 def _yarn(rope: RopeConfig) -> tuple[Tensor, float]:
     params = rope.params
     factor = float(params.get("factor") or rope.max_positions / rope.original_max_positions)
-    dim, theta = rope.rotary_dim, rope.theta
+    dim, theta = rope.head_dim, rope.theta
 
     def boundary(num_rotations: float) -> float:
         length = rope.original_max_positions

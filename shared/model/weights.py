@@ -2,83 +2,69 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint_files import find_checkpoint_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from torch import Tensor
 
     from shared.model.llama import CausalLM, DecoderLayer
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 #: Buffers that old checkpoints carry and that are computed instead.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".masked_bias")
-
-
-def shard_paths(model_dir: Path) -> list[Path]:
-    """The checkpoint's files in a fixed order.
-
-    Raises:
-        ModelLoadError: none are there, or one that the index names is missing.
-    """
-    index = model_dir / _INDEX
-    if not index.exists():
-        single = model_dir / _SINGLE
-        if not single.exists():
-            raise ModelLoadError(f"{model_dir} has neither {_SINGLE} nor {_INDEX}")
-        return [single]
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise ModelLoadError(f"{index} is not a safetensors index: {error!r}") from error
-    for name in names:
-        if not (model_dir / name).exists():
-            raise ModelLoadError(f"{model_dir / name} is missing; {_INDEX} names it")
-    return [model_dir / name for name in names]
+_STORED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def load_weights(model: CausalLM, model_dir: Path) -> None:
-    """Copy every tensor into the model.
+    """Copy every tensor into the model. Needs memory for one tensor beside the model's own.
 
     Raises:
-        ModelLoadError: a tensor is missing, unknown or of a wrong shape, or a file is damaged.
+        ModelLoadError: a tensor is missing, unknown, doubled or of a wrong shape or dtype, or a
+            file is missing or damaged.
     """
+    files = find_checkpoint_files(model_dir)
     targets = weight_targets(model)
-    missing = set(targets)
-    stored_head: Tensor | None = None
-    for path, name, tensor in _stored_tensors(shard_paths(model_dir)):
+    seen: set[str] = set()
+    tied_head: Tensor | None = None
+    for path, name, tensor in _stored_tensors(files.shards):
+        if name in seen:
+            raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
             _copy(targets[name], tensor, path, name)
-            missing.discard(name)
-        elif name == "lm_head.weight":
-            stored_head = tensor
+            seen.add(name)
+        elif name == _HEAD:  # the config says that it is tied
+            tied_head = torch.empty_like(model.embedding)
+            _copy(tied_head, tensor, path, name)
         elif not name.endswith(_IGNORED_SUFFIXES):
-            raise ModelLoadError(f"{path} has a tensor {name!r} that the model does not have")
+            raise ModelLoadError(f"{path}: tensor {name!r} is not part of {_describe(model)}")
+    if tied_head is not None:
+        _resolve_tie(model, tied_head, seen)
+    missing = targets.keys() - seen
     if missing:
+        name = min(missing)
         raise ModelLoadError(
-            f"{model_dir} lacks the tensor {min(missing)!r} ({len(missing)} in all)"
+            f"{files.expected_in(name)}: tensor {name!r} is missing "
+            f"({len(missing)} of {len(targets)} are)"
         )
-    if stored_head is not None:
-        _untie_if_different(model, stored_head)
 
 
 def weight_targets(model: CausalLM) -> dict[str, Tensor]:
     """Where each tensor of a checkpoint goes: views into the fused parameters."""
     targets: dict[str, Tensor] = {
-        "model.embed_tokens.weight": model.embedding,
+        _EMBEDDING: model.embedding,
         "model.norm.weight": model.norm.weight,
     }
     if model.lm_head is not model.embedding:
-        targets["lm_head.weight"] = model.lm_head
+        targets[_HEAD] = model.lm_head
     for number, layer in enumerate(model.decoder_layers):
         for name, tensor in _layer_targets(layer):
             targets[f"model.layers.{number}.{name}"] = tensor
@@ -106,14 +92,19 @@ def _layer_targets(layer: DecoderLayer) -> Iterator[tuple[str, Tensor]]:
                 yield f"{name}.bias", bias
 
 
-def _untie_if_different(model: CausalLM, stored: Tensor) -> None:
-    """The config says tied, yet a head is stored: it counts if it differs, as in transformers 5."""
-    head = stored.to(model.dtype)
-    if not torch.equal(head, model.embedding):
+def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str]) -> None:
+    """What to do with a head that is stored although the config says tied; as transformers 5.
+
+    If it differs from the embedding, both are used; without an embedding, it serves as both.
+    """
+    if _EMBEDDING not in seen:
+        model.embedding.copy_(head)
+        seen.add(_EMBEDDING)
+    elif not torch.equal(head, model.embedding):
         model.lm_head = torch.nn.Parameter(head, requires_grad=False)
 
 
-def _stored_tensors(paths: list[Path]) -> Iterator[tuple[Path, str, Tensor]]:
+def _stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
     for path in paths:
         try:
             with safe_open(path, framework="pt") as file:
@@ -129,6 +120,13 @@ def _copy(target: Tensor, stored: Tensor, path: Path, name: str) -> None:
             f"{path}: tensor {name!r} has shape {list(stored.shape)}, "
             f"the config asks for {list(target.shape)}"
         )
-    if not stored.is_floating_point():
-        raise ModelLoadError(f"{path}: tensor {name!r} has dtype {stored.dtype}, not a float")
+    if stored.dtype not in _STORED_DTYPES:
+        raise ModelLoadError(
+            f"{path}: tensor {name!r} has dtype {stored.dtype}; supported: "
+            f"{', '.join(map(str, _STORED_DTYPES))}"
+        )
     target.copy_(stored)
+
+
+def _describe(model: CausalLM) -> str:
+    return f"{model.config.architecture} with {model.config.num_layers} layers as configured"

@@ -31,7 +31,10 @@ class AttentionMetadata:
 class AttentionBackend(Protocol):
     """One implementation. Stateless: everything comes in the arguments."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the registry knows it as."""
+        ...
 
     def forward(
         self,
