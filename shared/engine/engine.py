@@ -34,6 +34,20 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: What `EngineStats.counters` counts since start.
+COUNTERS = (
+    "engine_steps",
+    "computed_tokens",
+    "generation_tokens",
+    "num_preemptions",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "transfers_completed",
+    "transfers_failed",
+    "requests_aborted",
+    "requests_failed",
+)
+
 
 class Engine:
     """Generates for many sequences at a time. Not thread-safe: see `EngineThread`.
@@ -75,7 +89,7 @@ class Engine:
         self._arrivals = count()
         self._events: list[EngineEvent] = []
         self._output = SchedulerOutput(budget=0)
-        self._counters: Counter[str] = Counter()
+        self._counters = Counter(dict.fromkeys(COUNTERS, 0))
         #: Nothing could be scheduled; only a call from outside can change that.
         self._stalled = False
         #: Why the engine cannot go on, if it cannot. Then everything has failed.
@@ -134,7 +148,6 @@ class Engine:
             RequestCancelledError: the request has ended.
         """
         self._end_transfer(request_id, received=True, first_token=first_token)
-        self._counters["transfers_completed"] += 1
 
     def fail_transfer(self, request_id: str, first_token: int | None = None) -> None:
         """Nothing that was received may be used: compute the prompt here.
@@ -142,7 +155,6 @@ class Engine:
         A first token that was given out is kept. Raises like `complete_transfer`.
         """
         self._end_transfer(request_id, received=False, first_token=first_token)
-        self._counters["transfers_failed"] += 1
 
     def pin_cached(self, block_hashes: Iterable[bytes]) -> tuple[int, tuple[int, ...]]:
         """Find the leading blocks and keep them unchanged until `unpin`, which must follow."""
@@ -274,6 +286,7 @@ class Engine:
         if first_token is not None:
             self._validator.check_token("first_token", first_token)
         self._scheduler.end_transfer(seq, received=received, first_token=first_token)
+        self._counters["transfers_completed" if received else "transfers_failed"] += 1
         self._stalled = False
         reason = None if first_token is None else self._postprocessor.finish_reason(seq)
         if reason is not None:
