@@ -122,7 +122,8 @@ def close(socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
 
 async def watch(monitor: zmq.asyncio.Socket, on_gone: Callable[[str], None]) -> None:
     """Call `on_gone` with the event's name each time a connection is gone."""
-    while True:
+    # What is called may well close the monitor.
+    while not monitor.closed:
         parts = await monitor.recv_multipart()
         event, _ = _EVENT.unpack(parts[0])
         if event & GONE:

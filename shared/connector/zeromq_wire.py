@@ -83,7 +83,7 @@ class ZmqWire:
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         try:
-            while True:
+            while not socket.closed:
                 parts = await socket.recv_multipart()
                 self._link.on_frame(decode(parts[0]))
         except TransferError as error:
