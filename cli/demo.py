@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from cli.cluster import Cluster
 from cli.errors import CommandError
 from cli.interrupts import Terminated
 from cli.openai_stream import Reply, stream_chat
 from cli.timings_view import timings_table
-from cli.up import running_cluster
+from cli.up import require_clean_stop, running
 
 if TYPE_CHECKING:
     from cli.cluster import ClusterSpec
@@ -22,18 +23,18 @@ def run_demo(spec: ClusterSpec, question: str, *, max_tokens: int) -> int:
     """Returns the exit code; the cluster is gone when this returns.
 
     Raises:
-        CommandError: the cluster could not start, or gave no answer.
+        CommandError: the cluster could not start, gave no answer, or did not stop.
     """
     console = Console()
+    cluster = Cluster(spec)
     try:
-        with running_cluster(spec, console) as cluster:
+        with running(cluster, console):
             _ask(spec, question, max_tokens, console)
-        if cluster.killed:
-            raise CommandError(f"had to kill {', '.join(cluster.killed)}: no clean stop in time")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Terminated as terminated:
         return terminated.exit_code
+    require_clean_stop(cluster)
     console.print("[green]●[/] the cluster has stopped and its ports are free\n")
     _show_what_next(console)
     return 0

@@ -30,7 +30,7 @@ def make_model(
 ) -> None:
     """Write a Hugging Face checkpoint with random weights, a tokenizer and a chat template."""
     # torch takes seconds to import, and only this command of the tool needs it.
-    from shared.model.random_checkpoint import (  # noqa: PLC0415
+    from shared.model.random_checkpoint import (
         CheckpointSpec,
         write_random_checkpoint,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cli.cluster import Cluster
+from cli.errors import CommandError
 from cli.interrupts import Terminated, interrupts
 from cli.readiness import ReadinessProbe
 from cli.status_view import StatusView
@@ -23,10 +24,11 @@ WATCH_S = 0.5
 
 
 @contextmanager
-def running_cluster(spec: ClusterSpec, console: Console) -> Iterator[Cluster]:
-    """A cluster that serves, for as long as the block runs; stopped however the block ends."""
+def running(cluster: Cluster, console: Console) -> Iterator[None]:
+    """The cluster serves for as long as the block runs, and is stopped however the block ends."""
     started_s = time.monotonic()
-    with Cluster(spec) as cluster, interrupts():
+    spec = cluster.spec
+    with cluster, interrupts():
         cluster.start()
         probe = ReadinessProbe(url=spec.url, directory=spec.directory)
         with closing(probe), StatusView(console) as view:
@@ -34,23 +36,39 @@ def running_cluster(spec: ClusterSpec, console: Console) -> Iterator[Cluster]:
         names = ", ".join(process.name for process in cluster.processes)
         took_s = time.monotonic() - started_s
         console.print(f"[green]●[/] {names}: ready after {took_s:.1f} s", highlight=False)
-        yield cluster
+        yield
+
+
+def require_clean_stop(cluster: Cluster) -> None:
+    """Do nothing if every process of a stopped cluster ended by itself.
+
+    Raises:
+        CommandError: some had to be killed.
+    """
+    if cluster.killed:
+        names = ", ".join(cluster.killed)
+        raise CommandError(
+            f"had to kill {names}: no end within {cluster.spec.grace_s:g} s of being asked",
+            advice=f"the logs in {cluster.spec.log_folder} say what they were doing",
+        )
 
 
 def run_up(spec: ClusterSpec) -> int:
     """Keep a cluster running until Ctrl-C or SIGTERM; returns the exit code.
 
     Raises:
-        CommandError: it could not start, or one of its processes ended.
+        CommandError: it could not start, one of its processes ended, or did not stop.
     """
     console = Console(stderr=True)
+    cluster = Cluster(spec)
     try:
-        with running_cluster(spec, console) as cluster:
+        with running(cluster, console):
             _show_doors(spec, console)
             while True:
                 cluster.require_running()
                 time.sleep(WATCH_S)
     except (KeyboardInterrupt, Terminated):
+        require_clean_stop(cluster)
         console.print("stopped", style="dim")
         return 0
 

@@ -65,6 +65,6 @@ case " $extras " in *" worker "* | *" dev "*) install_torch ;; esac
 needs=$("$venv/bin/python" "$root/scripts/dependencies.py" --pyproject "$root/pyproject.toml" $extras)
 say "Installing $(printf '%s\n' "$needs" | wc -l) packages and what they need"
 printf '%s\n' "$needs" >"$venv/requirements.txt"
-pip_install --progress-bar off --quiet -r "$venv/requirements.txt"
+pip_install -r "$venv/requirements.txt"
 touch "$venv/.ready"
 say "Ready: $venv"

@@ -12,6 +12,7 @@ import structlog
 
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from shared.errors import BatonError, TransferError, TransferFailure
+from shared.rpc.cancellation import run_to_end
 from shared.rpc.status import from_rpc_error
 from shared.worker.wire import ticket_to_wire, worker_id_from_wire
 
@@ -119,8 +120,7 @@ class HandOff:
         finally:
             call.cancel()
             arrival.cancel()
-            await inbound.abort()
-            await asyncio.gather(arrival, return_exceptions=True)
+            await run_to_end(_close(inbound, arrival))
 
     def _call(
         self,
@@ -152,6 +152,12 @@ class HandOff:
                 yield response
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, peer=str(peer.worker)) from error
+
+
+async def _close(inbound: InboundTransfer, arrival: asyncio.Task[Receipt]) -> None:
+    """Afterwards nobody writes to the blocks."""
+    await inbound.abort()
+    await asyncio.gather(arrival, return_exceptions=True)
 
 
 def _verify(receipt: Receipt, done: prefill_pb2.PrefillDone | None, request_id: str) -> Receipt:

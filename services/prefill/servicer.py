@@ -10,6 +10,7 @@ from baton.v1 import prefill_pb2_grpc
 from services.prefill.job import PrefillJob
 from shared.engine.request import EngineRequest
 from shared.errors import InvalidRequestError
+from shared.rpc.cancellation import run_to_end
 from shared.worker.outgoing import check_ticket
 from shared.worker.wire import sampling_from_wire, ticket_from_wire
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from baton.v1 import prefill_pb2, transfer_pb2
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
+    from shared.engine.request_stream import RequestStream
     from shared.identity import WorkerId
     from shared.worker.gate import RequestGate
 
@@ -67,10 +69,13 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                 async for response in job.run(stream):
                     yield response
             finally:
-                # No order but this: nobody reads the blocks any more when they are released.
-                await job.close()
-                await stream.aclose()
-                await self._engine.release(request.request_id)
+                await run_to_end(self._end(job, stream))
+
+    async def _end(self, job: PrefillJob, stream: RequestStream) -> None:
+        # No order but this: nobody reads the blocks any more when they are released.
+        await job.close()
+        await stream.aclose()
+        await self._engine.release(stream.request_id)
 
 
 def _engine_request(request: prefill_pb2.PrefillRequest) -> EngineRequest:

@@ -8,6 +8,7 @@ import grpc
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import TransferError, TransferFailure
+from shared.rpc.cancellation import run_to_end
 from shared.worker.compatibility import check_compatible
 from shared.worker.outgoing import check_ticket
 from shared.worker.wire import offer_from_wire, ticket_from_wire
@@ -81,9 +82,9 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
                 await outbound.push(0, blocks)
                 digest = await outbound.finish(timeout_s)
             finally:
-                await outbound.abort()
+                await run_to_end(outbound.abort())
         finally:
-            await self._engine.unpin(pin)
+            await run_to_end(self._engine.unpin(pin))
         return transfer_pb2.SendResponse(
             digest=digest,
             num_blocks=len(blocks),

@@ -52,10 +52,14 @@ class Process:
                 [sys.executable, "-m", *self.argv], cwd=ROOT, env=env, stdout=log, stderr=log
             )
 
-    def stop(self, timeout_s: float = 30.0) -> int:
-        """Ask it to end, and return its exit code."""
+    def terminate(self) -> None:
+        """Ask it to end, if it runs."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGTERM)
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """Ask it to end, and return its exit code."""
+        self.terminate()
         return self.popen.wait(timeout_s)
 
     def kill(self) -> None:
@@ -149,12 +153,11 @@ class Cluster:
     def stop(self) -> dict[str, int]:
         """Stop everything; returns the exit codes."""
         for process in self.processes:
-            if process.popen.poll() is None:
-                process.popen.send_signal(signal.SIGTERM)
+            process.terminate()
         codes = {}
         for process in self.processes:
             try:
-                codes[process.name] = process.stop()
+                codes[process.name] = process.popen.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes[process.name] = process.popen.returncode

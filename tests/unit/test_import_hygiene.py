@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import subprocess
 import sys
@@ -24,9 +25,9 @@ def run(code: str) -> None:
 
 @pytest.mark.parametrize("package", ["kernels", "services", "shared", "cli"])
 def test_package_markers_hold_a_docstring_and_nothing_else(package: str) -> None:
-    lines = (ROOT / package / "__init__.py").read_text().strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith('"""')
+    module = ast.parse((ROOT / package / "__init__.py").read_text())
+    assert ast.get_docstring(module)
+    assert len(module.body) == 1
 
 
 def test_proto_is_a_path_root_and_not_a_package() -> None:
