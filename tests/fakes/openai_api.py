@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter
 
+from services.router.models import ServedModels
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
 from services.router.openai.limits import Limits
-from services.router.openai.models import Models
 from shared.text.chat_template import ChatTemplate
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_generator import ScriptedGenerator, Speaker
@@ -54,9 +54,9 @@ class OpenAIApi:
             generator=self.generator,
             tokenizer=self.tokenizer,
             chat_template=template,
-            models=Models(
+            models=ServedModels(
                 names=(MODEL, "alias"),
-                max_model_len=MAX_MODEL_LEN,
+                learn_max_model_len=lambda: MAX_MODEL_LEN,
                 vocab_size=self.tokenizer.vocab_size,
                 created_s=1_700_000_000,
             ),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
+
+from services.router.merge import Merge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -14,57 +15,29 @@ if TYPE_CHECKING:
     #: The prompt's place in the request, and a piece of one of its answers.
     Part = tuple[int, AnswerPiece]
 
-#: Pieces that may wait for a slow client before the pipeline is slowed down.
-_QUEUE_SIZE = 64
-
 
 async def stream_answers(
     generator: Generator, requests: Sequence[GenerationRequest]
 ) -> AsyncGenerator[Part]:
     """Run all requests at once. Closing this, or an error of one of them, cancels all."""
     if len(requests) == 1:
-        async with aclosing(_open(generator, requests[0])) as pieces:
-            async for piece in pieces:
-                yield 0, piece
-        return
-    queue: asyncio.Queue[Part | Exception | None] = asyncio.Queue(_QUEUE_SIZE)
-    pumps = [
-        asyncio.create_task(_pump(generator, request, place, queue))
-        for place, request in enumerate(requests)
-    ]
-    try:
-        num_open = len(pumps)
-        while num_open:
-            item = await queue.get()
-            if item is None:
-                num_open -= 1
-            elif isinstance(item, Exception):
-                raise item
-            else:
-                yield item
-    finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def _pump(
-    generator: Generator,
-    request: GenerationRequest,
-    place: int,
-    queue: asyncio.Queue[Part | Exception | None],
-) -> None:
-    """Put the pieces of one request into the queue, then None, or else the error that ended it."""
-    try:
-        async with aclosing(_open(generator, request)) as pieces:
-            async for piece in pieces:
-                await queue.put((place, piece))
-    except Exception as error:  # noqa: BLE001 raised again by whoever reads the queue
-        await queue.put(error)
+        # The usual case, without a queue in between.
+        parts = _answers(generator, requests[0], 0)
     else:
-        await queue.put(None)
+        merge: Merge[Part] = Merge()
+        for place, request in enumerate(requests):
+            merge.add(_answers(generator, request, place))
+        parts = merge.items()
+    async with aclosing(parts):
+        async for part in parts:
+            yield part
 
 
-def _open(generator: Generator, request: GenerationRequest) -> AsyncGenerator[AnswerPiece]:
-    # The contract promises an iterator that can be closed, which the type cannot say.
-    return cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
+async def _answers(
+    generator: Generator, request: GenerationRequest, place: int
+) -> AsyncGenerator[Part]:
+    # The contract promises an iterator that can be closed, which its type cannot say.
+    pieces = cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield place, piece

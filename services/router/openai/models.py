@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
 from services.router.openai.responses import json_response
-from shared.errors import ModelNotFoundError
 
 
 class ServedModel(Protocol):
@@ -39,30 +36,6 @@ class ServedModel(Protocol):
     def resolve(self, name: str | None) -> str:
         """The name to answer with; raises ModelNotFoundError."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
-    """The one model that a cluster serves, under one or more names. The first is its own."""
-
-    names: tuple[str, ...]
-    max_model_len: int
-    #: Tokens the model has logits for; at least as many as the tokenizer knows.
-    vocab_size: int
-    created_s: int = field(default_factory=lambda: int(time.time()))
-
-    def resolve(self, name: str | None) -> str:
-        """The name to answer with; without one, the model's own.
-
-        Raises:
-            ModelNotFoundError: no such model.
-        """
-        if name is None or name == "":
-            return self.names[0]
-        if name not in self.names:
-            served = ", ".join(self.names)
-            raise ModelNotFoundError(f"the model {name[:200]!r} does not exist; served: {served}")
-        return name
 
 
 class ModelCard(msgspec.Struct):

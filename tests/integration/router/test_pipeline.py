@@ -433,3 +433,28 @@ async def test_load_is_spread(bench: Bench) -> None:
     gate.set()
     await asyncio.gather(*tasks)
     assert [len(worker.requests) for worker in workers] == [3, 3, 3]
+
+
+async def test_after_a_stop_string_the_workers_latest_word_counts(bench: Bench) -> None:
+    """The call is cancelled, so the last piece with the usage never comes."""
+    early = decode_pb2.DecodeResponse(
+        usage=common_pb2.Usage(
+            cached_tokens=3, sources=common_pb2.PromptSources(computed=2, local_hit=3)
+        )
+    )
+    ids = bench.ids("a.")
+    script = Script(
+        [Step(token_ids=ids[:1], extra=early), Step(token_ids=ids[1:]), Step(gate=never())]
+    )
+    await bench.add_worker(script)
+    usage = (await bench.answer(stop=(".",))).last.usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (5, 2, 3)
+    assert (usage.computed_tokens, usage.local_hit_tokens) == (2, 3)
+
+
+async def test_without_the_workers_word_nothing_is_called_a_cache_hit(bench: Bench) -> None:
+    await bench.add_worker(Script([Step(token_ids=bench.ids("a.")), Step(gate=never())]))
+    usage = (await bench.answer(stop=(".",))).last.usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.computed_tokens, usage.cached_tokens) == (5, 5, 0)
