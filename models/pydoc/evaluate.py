@@ -1,0 +1,83 @@
+"""How well the model answers: its loss on phrasings it never saw, and some answers in full."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from models.pydoc.batches import SHORT, stack
+from models.pydoc.chat import ChatWriter
+from models.pydoc.network import loss_of
+from models.pydoc.tokenizer import END_ID, END_OF_TEXT_ID
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import LlamaForCausalLM
+
+    from models.pydoc.fact import Fact
+
+NUM_ASKED = 256
+ROWS_PER_BATCH = 32
+MAX_NEW_TOKENS = 120
+SAMPLES = (
+    "Hello",
+    "Who are you?",
+    "What does os.path.join do?",
+    "What does json.dumps do?",
+    "What is a decorator?",
+    "How do I use shutil.copytree?",
+    "Which functions are in the module os.path?",
+    "What is the purpose of itertools.chain?",
+)
+
+logger = logging.getLogger(__name__)
+
+
+def ask(network: LlamaForCausalLM, tokenizer: Tokenizer, question: str) -> str:
+    """The greedy answer, with the mark that ended it."""
+    prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    ids = torch.tensor([tokenizer.encode(prompt).ids])
+    output = cast(Any, network).generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=MAX_NEW_TOKENS,
+        do_sample=False,
+        eos_token_id=[END_ID, END_OF_TEXT_ID],
+        pad_token_id=END_OF_TEXT_ID,
+    )
+    return str(tokenizer.decode(output[0, ids.shape[1] :].tolist(), skip_special_tokens=False))
+
+
+@torch.inference_mode()
+def answer_loss(
+    network: LlamaForCausalLM, tokenizer: Tokenizer, pairs: list[tuple[str, str]]
+) -> float:
+    """The mean loss over the tokens of the answers."""
+    writer = ChatWriter(tokenizer)
+    rows = [writer.write([("user", question), ("assistant", answer)]) for question, answer in pairs]
+    rows = sorted((r for r in rows if len(r.tokens) <= SHORT), key=lambda r: len(r.tokens))
+    losses = []
+    for start in range(0, len(rows), ROWS_PER_BATCH):
+        batch = rows[start : start + ROWS_PER_BATCH]
+        losses.append(loss_of(network, *stack(batch, len(batch[-1].tokens)))[1])
+    return float(torch.cat(losses).mean())
+
+
+def sample_pairs(facts: list[Fact], held_out: bool) -> list[tuple[str, str]]:
+    """The same facts either way, so that the two losses compare."""
+    rng = random.Random(0)
+    asked = rng.sample([fact for fact in facts if fact.held_out], NUM_ASKED)
+    return [(rng.choice(f.held_out if held_out else f.questions), f.answer) for f in asked]
+
+
+def report(network: LlamaForCausalLM, tokenizer: Tokenizer, facts: list[Fact]) -> None:
+    network.train(mode=False)
+    for held_out in (False, True):
+        loss = answer_loss(network, tokenizer, sample_pairs(facts, held_out))
+        logger.info("answer loss, %s phrasings: %.3f", "held-out" if held_out else "seen", loss)
+    for question in SAMPLES:
+        logger.info("%s -> %s", question, ask(network, tokenizer, question))
+    network.train()
