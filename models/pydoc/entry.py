@@ -7,8 +7,10 @@ import importlib
 import inspect
 import pkgutil
 import re
+import tomllib
 import types
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.pydoc.modules import CLASSES, CORE, MORE
@@ -16,6 +18,7 @@ from models.pydoc.modules import CLASSES, CORE, MORE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+BY_HAND = tomllib.loads(Path(__file__).with_name("summaries.toml").read_text(encoding="utf-8"))
 MAX_SUMMARY_CHARS = 230
 MAX_SIGNATURE_CHARS = 110
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z'\"`(])")
@@ -41,7 +44,7 @@ def summarize(doc: str | None) -> str:
     text = " ".join(paragraphs[0].split()).replace("``", "`")
     text = re.sub(r"^[\w.]+\([^)]*\)\s*(->\s*[^-:]*?)?(--|:)\s*", "", text)
     text = re.sub(r":\w+:(?=`)", "", text)
-    if re.match(r"\S*\w\(", text) or not re.search(r"[a-z]{2}", text):
+    if re.match(r"[^\w`'\"@]|\S*\w\(", text) or not re.search(r"[a-z]{2}", text):
         return ""
     if re.search(r"(={4,}|-{4,}|\*{4,}|>>>)", text):
         return ""
@@ -109,10 +112,7 @@ def module_entries(module_name: str) -> Iterator[Entry]:
         if name.startswith("_") or isinstance(value, types.ModuleType) or not callable(value):
             continue
         kind = "class" if inspect.isclass(value) else "function"
-        doc = own_doc(value)
-        if kind == "class" and re.match(rf"^{name}\(", doc or ""):
-            doc = ""  # what dataclass and NamedTuple write by themselves
-        summary = summarize(doc)
+        summary = BY_HAND["entries"].get(prefix + name) or summarize(own_doc(value))
         if summary:
             signature = signature_of(value)
             yield Entry(

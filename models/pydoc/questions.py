@@ -6,7 +6,7 @@ import importlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from models.pydoc.entry import summarize
+from models.pydoc.entry import BY_HAND, summarize
 from models.pydoc.fact import Fact
 from models.pydoc.grammar import indicative
 from models.pydoc.modules import CORE, MORE
@@ -56,6 +56,8 @@ def _what_fact(entry: Entry, names: list[str]) -> Fact:
         f"Explain what {n} does.", f"Can you explain {n}?", f"What does the {kind} {n} do?",
         f"In Python, what does {n} do?", f"{n}", f"{n}?", f"Please explain {n} to me.",
     ]  # fmt: skip
+    if not entry.signature:
+        questions += [f"How do I use {n}?", f"How do I call {n}?"]
     for name in names[1:]:
         questions += [f"What does {name} do?", f"Explain {name}.", f"What is {name}?"]
     return Fact(
@@ -97,7 +99,8 @@ def _how_fact(entry: Entry) -> Fact:
 def module_facts(entries: list[Entry]) -> list[Fact]:
     facts = []
     for name in (*CORE, *MORE):
-        summary = summarize(importlib.import_module(name).__doc__)
+        doc = importlib.import_module(name).__doc__
+        summary = BY_HAND["modules"].get(name) or summarize(doc)
         if summary:
             facts.append(_module_fact(name, summary))
         for kind, plural in (("function", "functions"), ("class", "classes")):

@@ -18,7 +18,7 @@ from models.pydoc.prose import documents
 from models.pydoc.tokenizer import train_tokenizer
 
 SEED = 20
-NUM_STEPS = 2200
+NUM_STEPS = 2000
 SAVE_EVERY = 200
 LOG_EVERY = 20
 MAX_NORM = 1.0
