@@ -14,6 +14,7 @@ from models.pydoc.topics import topic_facts
 if TYPE_CHECKING:
     from models.pydoc.fact import Fact
 
+SEED = 20  # of everything that is drawn: made-up names, the order of facts, first weights
 NUM_UNKNOWN = 300
 
 

@@ -1,22 +1,27 @@
-"""How well the model answers: its loss on phrasings it never saw, and some answers in full."""
+"""How well the model answers: `python -m models.pydoc.evaluate`.
+
+Its loss on phrasings it never saw, how many answers come out word for word, and some in full.
+"""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
 
 from models.pydoc.batches import SHORT, stack
 from models.pydoc.chat import ChatWriter
+from models.pydoc.corpus import SEED, all_facts
 from models.pydoc.network import loss_of
-from models.pydoc.tokenizer import END_ID, END_OF_TEXT_ID
+from models.pydoc.tokenizer import END, END_ID, END_OF_TEXT_ID
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from transformers import LlamaForCausalLM
-
     from models.pydoc.fact import Fact
 
 NUM_ASKED = 256
@@ -81,3 +86,30 @@ def report(network: LlamaForCausalLM, tokenizer: Tokenizer, facts: list[Fact]) -
     for question in SAMPLES:
         logger.info("%s -> %s", question, ask(network, tokenizer, question))
     network.train()
+
+
+def share_word_for_word(
+    network: LlamaForCausalLM, tokenizer: Tokenizer, pairs: list[tuple[str, str]]
+) -> float:
+    right = sum(ask(network, tokenizer, question) == answer + END for question, answer in pairs)
+    return right / len(pairs)
+
+
+def main() -> None:
+    here = Path(__file__).parent
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkpoint", type=Path, default=here / "checkpoint")
+    folder = parser.parse_args().checkpoint
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    network = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    facts = all_facts(SEED)
+    report(network, tokenizer, facts)
+    for held_out in (False, True):
+        share = share_word_for_word(network, tokenizer, sample_pairs(facts, held_out))
+        kind = "held-out" if held_out else "seen"
+        logger.info("word for word, %s phrasings: %.1f %%", kind, 100 * share)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,13 +11,12 @@ import torch
 
 from models.pydoc.batches import TOKENS_PER_STEP, Batches
 from models.pydoc.checkpoint import write_checkpoint
-from models.pydoc.corpus import all_facts
+from models.pydoc.corpus import SEED, all_facts
 from models.pydoc.evaluate import report
 from models.pydoc.network import build_network, build_optimizers, loss_of, rate_at, set_rates
 from models.pydoc.prose import documents
 from models.pydoc.tokenizer import train_tokenizer
 
-SEED = 20
 NUM_STEPS = 2000
 SAVE_EVERY = 200
 LOG_EVERY = 20
