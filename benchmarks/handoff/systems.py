@@ -70,6 +70,7 @@ async def disaggregated(model: Path, chunk: int, connector: str) -> AsyncIterato
             "--connectors", connector,
         ),
     )  # fmt: skip
+    spec.log_folder.mkdir(parents=True, exist_ok=True)
     with Cluster(spec) as cluster:
         cluster.start()
         cluster.wait_ready(ReadinessProbe(url=spec.url, directory=spec.directory), lambda _: None)
