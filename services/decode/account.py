@@ -24,6 +24,7 @@ class Account:
         self._arrived_s = time.monotonic()
         self._admitted_s: float | None = None
         self._first_token_s: float | None = None
+        self._has_news = True
 
     @property
     def admitted(self) -> bool:
@@ -38,8 +39,14 @@ class Account:
     def settle(self, report: HandOffReport) -> None:
         """The hand-off ended, well or not."""
         self._report = report
+        self._has_news = True
         if not report.succeeded:
             self.place = PrefillPlace.LOCAL_FALLBACK
+
+    def take_news(self) -> bool:
+        """Whether the prompt's sources may have changed since the last call."""
+        news, self._has_news = self._has_news, False
+        return news
 
     def count(self, num_tokens: int) -> None:
         """Tokens were sent to the caller."""

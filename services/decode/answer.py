@@ -151,7 +151,8 @@ class Answer:
 
     def _accounted(self, piece: decode_pb2.DecodeResponse) -> decode_pb2.DecodeResponse:
         self.account.count(len(piece.token_ids))
-        if piece.finish_reason:
+        # A caller that finds a stop string never sees the last piece, so it is told early, too.
+        if piece.finish_reason or self.account.take_news():
             piece.usage.CopyFrom(self.account.usage())
             piece.timings.CopyFrom(self.account.timings())
         return piece

@@ -21,7 +21,7 @@ from services.router.metrics import MeteredGenerator, observe_state
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
-from shared import __version__
+from shared.version import VERSION
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
@@ -66,7 +66,7 @@ async def serve(config: RouterConfig) -> None:
                 ),
                 not_ready_because=parts.endpoints.not_ready_because,
                 registry=metrics,
-                version=__version__,
+                version=VERSION,
             ),
             drain_grace_s=config.drain_grace_s,
         )

@@ -14,7 +14,7 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2, transfer_pb2, worker_pb2
-from shared import __version__
+from shared.version import VERSION
 from shared.connector.instrumented import InstrumentedConnector, TransferCounters
 from shared.connector.registry import ConnectorSettings, create
 from shared.directory.base import WorkerRecord
@@ -82,7 +82,7 @@ class WorkerParts:
             peer=self.peer_info,
             num_blocks=self.engine.stats().num_blocks,
             max_model_len=self.max_model_len,
-            software_version=__version__,
+            software_version=VERSION,
         )
 
 

@@ -69,12 +69,15 @@ def main(
         config = load_config(config_type, argv, prog=f"python -m services.{role.value}")
         worker = config.worker
         configure_logs(service=role.value, level=worker.log_level, as_json=worker.log_json)
-        return asyncio.run(
+        code = asyncio.run(
             run_worker(worker, role, service=service, add_service=partial(add_service, config))
         )
     except (ConfigError, ModelLoadError) as error:
         sys.stderr.write(f"{role.value} worker cannot start: {error}\n")
         return EXIT_USAGE
+    # It has stopped in order: a second signal while the interpreter ends must not say otherwise.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return code
 
 
 async def run_worker(

@@ -147,6 +147,20 @@ def test_usage_adds_up(cluster: Cluster) -> None:
         assert total == usage.prompt_tokens
 
 
+def test_usage_adds_up_after_a_stop_string(cluster: Cluster) -> None:
+    prompt = prompt_of(90, seed=14)
+    params = {"max_tokens": 40, "temperature": 0.0, "ignore_eos": True}
+    text = ask(cluster, prompt, **params).text
+    reply = ask(cluster, prompt, stop=[text[8:11]], **params)
+    assert reply.finish_reason == common_pb2.FINISH_REASON_STOP
+    assert reply.text == text[: text.index(text[8:11])]
+    sources = reply.usage.sources
+    assert sources.local_hit == 90 // BLOCK_SIZE * BLOCK_SIZE
+    assert sources.computed + sources.local_hit + sources.transferred == 90
+    assert reply.usage.completion_tokens == len(reply.token_ids)
+    cluster.wait_idle()
+
+
 def test_the_first_token_comes_by_itself(cluster: Cluster) -> None:
     reply = ask(cluster, prompt_of(60, seed=13), max_tokens=6, temperature=0.0, ignore_eos=True)
     assert reply.num_pieces == 6

@@ -90,7 +90,9 @@ class PagedDriver:
                 metadata,
             )
             last = metadata.query_start_loc[1:].long() - 1
-            for (i, _, end), row in zip(spans, self.model.compute_logits(hidden[last]), strict=True):
+            for (i, _, end), row in zip(
+                spans, self.model.compute_logits(hidden[last]), strict=True
+            ):
                 computed[i] = end
                 if end == len(tokens[i]):
                     tokens[i].append(int(row.argmax()))

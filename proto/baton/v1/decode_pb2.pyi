@@ -130,11 +130,13 @@ class DecodeResponse(_message.Message):
 
     @_builtins.property
     def usage(self) -> _common_pb2.Usage:
-        """In the last piece."""
+        """So far. In the first piece, in the one after the hand-off, and in the last: a caller that
+        cancels at a stop string has seen where the prompt came from.
+        """
 
     @_builtins.property
     def timings(self) -> _common_pb2.Timings:
-        """In the last piece; the router adds its own share."""
+        """With `usage`; the router adds its own share."""
 
     def __init__(
         self,
