@@ -30,7 +30,7 @@ ODD_SIZES: dict[str, Any] = {
 
 
 def random_model(
-    model_type: str, *, seed: int = 0, std: float = 0.1, **config: Any
+    model_type: str, *, seed: int = 0, std: float = 0.3, **config: Any
 ) -> transformers.PreTrainedModel:
     """A float32 model whose every parameter, norms and biases too, is random."""
     settings = transformers.AutoConfig.for_model(model_type, **{**ODD_SIZES, **config})

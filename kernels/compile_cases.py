@@ -1,0 +1,93 @@
+"""The kernels as they are launched for common models: what the compile gate compiles."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+from kernels.compile_gate import GateCase
+from kernels.kv_write.kernel import kv_write_kernel
+from kernels.paged_attention.kernel import choose_tile_sizes, paged_attention_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+_STRIDES = ("stride_qt", "stride_qh", "stride_ot", "stride_oh", "stride_cb", "stride_ckv")
+_STRIDES += ("stride_ch", "stride_cs")
+#: Query heads per key/value head, and head size, of Llama 3 8B, Qwen3 0.6B, Phi and Gemma's widths.
+_SHAPES = ((4, 128), (2, 128), (3, 80), (4, 256))
+
+
+def all_cases() -> list[GateCase]:
+    """Decode and prefill for all shapes, with and without a window, and the KV write."""
+    return [*_attention_cases(), *_write_cases()]
+
+
+def _attention_cases() -> Iterator[GateCase]:
+    for (group, head_dim), max_query_len in product(_SHAPES, (1, 2048)):
+        yield attention_case(group, head_dim, max_query_len, "bf16")
+    yield attention_case(4, 128, 1, "bf16", window=True)
+    yield attention_case(4, 128, 2048, "bf16", window=True)
+    yield attention_case(4, 128, 1, "fp32")
+    yield attention_case(4, 128, 2048, "fp32")
+
+
+def attention_case(
+    group: int, head_dim: int, max_query_len: int, dtype: str, *, window: bool = False
+) -> GateCase:
+    """Paged attention with the tiles that its launcher would choose."""
+    tiles = choose_tile_sizes(
+        group=group,
+        head_dim=head_dim,
+        max_query_len=max_query_len,
+        element_bytes=_ELEMENT_BYTES[dtype],
+    )
+    integers = ("query_start_loc", "seq_lens", "block_tables")
+    phase = "decode" if max_query_len == 1 else "prefill"
+    suffix = " window" if window else ""
+    return GateCase(
+        name=f"paged_attention {phase} {dtype} group {group} dim {head_dim}{suffix}",
+        kernel=paged_attention_kernel,
+        types={
+            **dict.fromkeys(("q", "cache", "out"), f"*{dtype}"),
+            **dict.fromkeys(integers, "*i32"),
+            "log2_scale": "fp32",
+            "window": "i32",
+            **dict.fromkeys((*_STRIDES, "stride_table"), "i32"),
+        },
+        constants={
+            "GROUP": group,
+            "HEAD_DIM": head_dim,
+            "PADDED_DIM": 1 << (head_dim - 1).bit_length(),
+            "BLOCK_SIZE": 16,
+            "ROWS": tiles.rows,
+            "KEYS": tiles.keys,
+            "HAS_WINDOW": window,
+        },
+        aligned=frozenset(("q", "cache", "out", *integers, *_STRIDES)),
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+
+
+def _write_cases() -> Iterator[GateCase]:
+    strides = ("stride_kt", "stride_kh", "stride_vt", "stride_vh")
+    strides += ("stride_cb", "stride_ckv", "stride_ch", "stride_cs")
+    for dtype, head_dim in product(("bf16", "fp32"), (80, 128)):
+        yield GateCase(
+            name=f"kv_write {dtype} dim {head_dim}",
+            kernel=kv_write_kernel,
+            types={
+                **dict.fromkeys(("k", "v", "cache"), f"*{dtype}"),
+                "slot_mapping": "*i64",
+                **dict.fromkeys(strides, "i32"),
+            },
+            constants={
+                "BLOCK_SIZE": 16,
+                "HEAD_DIM": head_dim,
+                "PADDED_DIM": 1 << (head_dim - 1).bit_length(),
+            },
+            aligned=frozenset(("k", "v", "cache", "slot_mapping", *strides)),
+            num_warps=1,
+        )

@@ -1,0 +1,148 @@
+"""What every implementation of the KV write and of paged attention must do.
+
+Run in this process for PyTorch, and as `python -m tests.suites.attention_kernels` in one of its own
+for Triton's interpreter, which is chosen when a kernel is decorated.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from dataclasses import dataclass
+
+import torch
+
+from kernels.kv_write import kv_write
+from kernels.paged_attention import paged_attention
+from tests.fakes.paged_driver import make_metadata
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionCase:
+    """One ragged batch: new tokens and context length of each sequence."""
+
+    query_lens: tuple[int, ...]
+    seq_lens: tuple[int, ...]
+    num_heads: int = 6
+    num_kv_heads: int = 2
+    head_dim: int = 80
+    block_size: int = 16
+    window: int | None = None
+    dtype: torch.dtype = torch.float32
+
+
+CASES: dict[str, AttentionCase] = {
+    "decode": AttentionCase(query_lens=(1, 1, 1), seq_lens=(1, 16, 75)),
+    "decode-equal-lengths": AttentionCase(query_lens=(1, 1), seq_lens=(33, 33)),
+    "decode-window": AttentionCase(query_lens=(1, 1, 1), seq_lens=(5, 18, 70), window=17),
+    "decode-window-of-one": AttentionCase(query_lens=(1, 1), seq_lens=(3, 40), window=1),
+    "prefill": AttentionCase(query_lens=(37, 1, 16), seq_lens=(37, 1, 16)),
+    "chunk": AttentionCase(query_lens=(21, 64), seq_lens=(100, 65)),
+    "chunk-window": AttentionCase(query_lens=(21, 50), seq_lens=(100, 51), window=9),
+    "prefill-window": AttentionCase(query_lens=(40, 12), seq_lens=(40, 12), window=13),
+    "mixed": AttentionCase(query_lens=(1, 19, 1, 3), seq_lens=(50, 19, 7, 83)),
+    "mixed-window": AttentionCase(query_lens=(1, 19, 1), seq_lens=(50, 60, 7), window=12),
+    "one-head-each": AttentionCase(
+        query_lens=(1, 9), seq_lens=(20, 9), num_heads=3, num_kv_heads=3, head_dim=16
+    ),
+    "one-kv-head": AttentionCase(
+        query_lens=(5, 1), seq_lens=(21, 30), num_heads=5, num_kv_heads=1, head_dim=64
+    ),
+    "large-group": AttentionCase(
+        query_lens=(1, 3), seq_lens=(20, 9), num_heads=20, num_kv_heads=1, head_dim=32
+    ),
+    "odd-block-size": AttentionCase(query_lens=(1, 11), seq_lens=(41, 30), block_size=7),
+    "wide-heads": AttentionCase(query_lens=(2, 1), seq_lens=(18, 30), head_dim=192),
+    "decode-bf16": AttentionCase(
+        query_lens=(1, 1), seq_lens=(16, 75), head_dim=64, dtype=torch.bfloat16
+    ),
+    "mixed-bf16": AttentionCase(query_lens=(1, 19), seq_lens=(50, 60), dtype=torch.bfloat16),
+    "mixed-fp16": AttentionCase(query_lens=(1, 19), seq_lens=(50, 60), dtype=torch.float16),
+}
+
+
+def check_attention(case: AttentionCase, implementation: str) -> None:
+    """Equal to the definition in float32, or as near as PyTorch's own attention in half precision.
+
+    All other blocks, and the rest of each last block, hold NaN; so does memory for results.
+    """
+    generator = torch.Generator().manual_seed(1)
+    tables = _shuffled_tables(case, generator)
+    shape = (1 + sum(map(len, tables)), 3, 2, case.num_kv_heads, case.block_size, case.head_dim)
+    cache = torch.full(shape, float("nan"), dtype=case.dtype)
+    kv_shape = (sum(case.seq_lens), case.num_kv_heads, case.head_dim)
+    k, v = (torch.randn(kv_shape, generator=generator).to(case.dtype) for _ in range(2))
+    everything = make_metadata(case.seq_lens, case.seq_lens, tables, case.block_size)
+    kv_write(k, v, cache, 1, everything.slot_mapping, implementation=implementation)
+    assert cache[:, [0, 2]].isnan().all(), "another layer was written"
+    assert int((~cache.isnan()).sum()) == 2 * k.numel()
+
+    q_shape = (sum(case.query_lens), case.num_heads, case.head_dim)
+    q = torch.randn(q_shape, generator=generator).to(case.dtype)
+    metadata = make_metadata(case.query_lens, case.seq_lens, tables, case.block_size)
+
+    def attend(name: str, q: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        return paged_attention(
+            q,
+            cache,
+            1,
+            query_start_loc=metadata.query_start_loc,
+            seq_lens=metadata.seq_lens,
+            block_tables=metadata.block_tables,
+            query_lens_list=metadata.query_lens_list,
+            seq_lens_list=metadata.seq_lens_list,
+            scale=case.head_dim**-0.5,
+            sliding_window=case.window,
+            implementation=name,
+        )
+
+    with poisoned_empty():
+        ours = attend(implementation, q, cache)
+    assert ours.dtype == case.dtype
+    exact = attend("reference", q.float(), cache.float())
+    error = (ours.float() - exact).abs().max()
+    if case.dtype == torch.float32:
+        assert error < 2e-5, f"error {error}"
+        return
+    allowed = 2 * (attend("torch", q, cache).float() - exact).abs().max()
+    assert error <= allowed + 1e-6, f"error {error}, allowed {allowed}"
+
+
+class poisoned_empty:  # noqa: N801 reads as the context it is
+    """Memory that `torch.empty_like` hands out is NaN: what a kernel forgets to write shows."""
+
+    def __enter__(self) -> None:
+        self._original = torch.empty_like
+        torch.empty_like = lambda *args, **kwargs: self._original(*args, **kwargs).fill_(
+            float("nan")
+        )
+
+    def __exit__(self, *_: object) -> None:
+        torch.empty_like = self._original
+
+
+def _shuffled_tables(case: AttentionCase, generator: torch.Generator) -> list[list[int]]:
+    sizes = [-(-length // case.block_size) for length in case.seq_lens]
+    order = iter((torch.randperm(sum(sizes), generator=generator) + 1).tolist())
+    return [[next(order) for _ in range(size)] for size in sizes]
+
+
+def main() -> None:
+    """Print {case: traceback or null} of the interpreted Triton kernels."""
+    from tests.fakes.interpreter_bf16 import install
+
+    torch.set_num_threads(1)
+    install()
+    results: dict[str, str | None] = {}
+    for name, case in CASES.items():
+        try:
+            check_attention(case, "triton")
+            results[name] = None
+        except Exception:  # noqa: BLE001 the test that reads it fails with it
+            results[name] = traceback.format_exc()
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
