@@ -19,7 +19,13 @@ from shared.engine.sampler.constraints import (
     keep_allowed_tokens,
     rule_out_bad_words,
 )
-from shared.engine.sampler.filters import apply_min_p, apply_top_k, apply_top_p
+from shared.engine.sampler.filters import (
+    NUM_CANDIDATES,
+    min_p_floor,
+    top_k_floor,
+    top_p_floor,
+)
+from shared.engine.sampler.inverse_cdf import invert
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.penalties import apply_penalties
 from shared.engine.sampler.random import uniforms
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 
     from shared.engine.events import PositionLogprobs
     from shared.engine.sampler.state import SamplingState
+    from shared.engine.sampling_params import SamplingParams
 
 _STAGES = (
     keep_allowed_tokens,
@@ -74,7 +81,8 @@ def _choose(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int |
     usable = best.values.isfinite().tolist()
     rows = [r for r, state in enumerate(states) if usable[r] and not state.params.is_greedy]
     if rows:
-        drawn = _draw(logits[rows], [states[row] for row in rows])
+        chosen = logits if len(rows) == len(states) else logits[rows]
+        drawn = _draw(chosen, [states[row] for row in rows])
         for row, token_id in zip(rows, drawn, strict=True):
             token_ids[row] = token_id
     return [t if ok else None for t, ok in zip(token_ids, usable, strict=True)]
@@ -83,22 +91,29 @@ def _choose(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int |
 def _draw(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int]:
     """Sample rows [n, vocab] that are not greedy."""
     params = [state.params for state in states]
-    logits = logits / logits.new_tensor([p.temperature for p in params]).unsqueeze(-1)
-    if any(p.min_p for p in params):
-        apply_min_p(logits, logits.new_tensor([p.min_p for p in params]))
-    if any(p.top_k for p in params):
-        apply_top_k(logits, torch.tensor([p.top_k for p in params], device=logits.device))
-    if any(p.top_p < 1 for p in params):
-        apply_top_p(logits, logits.new_tensor([p.top_p for p in params]))
+    logits = logits.div_(logits.new_tensor([p.temperature for p in params]).unsqueeze(-1))
     numbers = uniforms(
         [p.seed for p in params],
         [p.sample_index for p in params],
         [state.position for state in states],
     )
-    cumulative = logits.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-    total = cumulative[:, -1:]
-    target = torch.from_numpy(numbers).to(logits.device).unsqueeze(-1) * total
-    # Below the total even after rounding, so that a token of probability 0 is never hit.
-    target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
-    drawn: list[int] = torch.searchsorted(cumulative, target, right=True).squeeze(-1).tolist()
+    numbers_of = torch.from_numpy(numbers).to(logits.device)
+    drawn: list[int] = invert(logits, numbers_of, _floor(logits, params)).tolist()
     return drawn
+
+
+def _floor(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor | None:
+    """The logit below which each row [n, 1] is cut, or None if no row is."""
+    floor: torch.Tensor | None = None
+    if any(p.min_p for p in params):
+        floor = min_p_floor(logits, logits.new_tensor([p.min_p for p in params]))
+    if any(p.top_k for p in params):
+        top_k = top_k_floor(logits, torch.tensor([p.top_k for p in params], device=logits.device))
+        floor = top_k if floor is None else torch.maximum(floor, top_k)
+    if any(p.top_p < 1 for p in params):
+        if floor is None:
+            floor = logits.new_full((len(params), 1), float("-inf"))
+        # After top-k no more than k tokens are left, ties aside.
+        most = max(p.top_k for p in params) if all(p.top_k for p in params) else NUM_CANDIDATES
+        floor = top_p_floor(logits, logits.new_tensor([p.top_p for p in params]), floor, most)
+    return floor

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.sampler.filters import apply_min_p, apply_top_k, apply_top_p
+from shared.engine.sampler.filters import min_p_floor, top_k_floor, top_p_floor
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
 from shared.engine.sampler.state import SamplingState
@@ -148,31 +148,28 @@ def test_frequencies_follow_the_distribution(fields: dict[str, Any]) -> None:
 
 def test_ties_are_kept_or_cut_together() -> None:
     logits = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]])
-    top_k, top_p = logits.clone(), logits.clone()
-    apply_top_k(top_k, torch.tensor([2]))
-    assert top_k.isfinite().tolist() == [[True, True, True, True, False]]
-    apply_top_p(top_p, torch.tensor([0.6]))
-    assert top_p.isfinite().tolist() == [[True, True, True, True, False]]
+    none = torch.full((1, 1), -torch.inf)
+    assert top_k_floor(logits, torch.tensor([2])).tolist() == [[1.0]]
+    assert top_p_floor(logits, torch.tensor([0.6]), none).tolist() == [[1.0]]
 
 
 def test_filters_leave_rows_alone_that_do_not_use_them() -> None:
     logits = random_logits(3)
-    expected = logits.clone()
-    apply_top_k(logits, torch.tensor([0, VOCAB, 2 * VOCAB]))
-    apply_top_p(logits, torch.ones(3))
-    apply_min_p(logits, torch.zeros(3))
-    assert torch.equal(logits, expected)
+    none = torch.full((3, 1), -torch.inf)
+    assert torch.equal(top_k_floor(logits, torch.tensor([0, VOCAB, 2 * VOCAB])), none)
+    assert torch.equal(top_p_floor(logits, torch.ones(3), none), none)
+    assert torch.equal(min_p_floor(logits, torch.zeros(3)), none)
 
 
+@pytest.mark.parametrize("top_k", [0, 300])
 @pytest.mark.parametrize("top_p", [0.05, 0.9, 0.9999])
-def test_a_nucleus_wider_than_the_first_candidates(top_p: float) -> None:
+def test_a_nucleus_wider_than_the_first_candidates(top_p: float, top_k: int) -> None:
     logits = random_logits(2, 5000) / 6
-    expected = [
-        reference.distribution(row, SamplingParams(max_tokens=1, top_p=top_p)) > 0
-        for row in logits.numpy().copy()
-    ]
-    apply_top_p(logits, torch.tensor([top_p, top_p]))
-    differing = (logits.isfinite().numpy() != np.stack(expected)).sum()
+    params = SamplingParams(max_tokens=1, top_p=top_p, top_k=top_k)
+    expected = [reference.distribution(row, params) > 0 for row in logits.numpy()]
+    floor = top_k_floor(logits, torch.tensor([top_k, top_k]))
+    floor = top_p_floor(logits, torch.tensor([top_p, top_p]), floor)
+    differing = ((logits >= floor).numpy() != np.stack(expected)).sum()
     assert differing <= 2  # a token on the edge, in another precision
 
 
