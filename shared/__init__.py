@@ -1,1 +1,3 @@
 """Libraries that the services are made of."""
+
+__version__ = "0.1.0"

@@ -94,6 +94,14 @@ class IncompatiblePeerError(BatonError):
         super().__init__(f"{peer} is incompatible: {field} is {theirs!r} there and {ours!r} here")
         self.field = field
 
+    @classmethod
+    def relayed(cls, field: str, message: str) -> IncompatiblePeerError:
+        """The peer's own refusal, as it came over the wire."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, message)
+        error.field = field
+        return error
+
 
 class TransferFailure(StrEnum):
     """Why a transfer did not complete; the label of a metric."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -49,7 +50,11 @@ class TransferEnd:
 
 
 class TransferObserver(Protocol):
-    """Is told of every transfer once, when it ends. Called on the event loop."""
+    """Is told of every transfer twice: when it begins and when it ends. On the event loop."""
+
+    def began(self, connector: str, direction: Direction) -> None:
+        """A transfer is open; `ended` follows, whatever happens to it."""
+        ...
 
     def ended(self, end: TransferEnd) -> None:
         """A transfer is over."""
@@ -67,9 +72,15 @@ class TransferCounters:
         default_factory=lambda: defaultdict(float)
     )
     num_transfers: Counter[tuple[str, Direction, str]] = field(default_factory=Counter)
+    num_open: int = 0
+
+    def began(self, connector: str, direction: Direction) -> None:
+        """See `TransferObserver`."""
+        self.num_open += 1
 
     def ended(self, end: TransferEnd) -> None:
         """See `TransferObserver`."""
+        self.num_open -= 1
         key = (end.connector, end.direction)
         self.num_bytes[key] += end.num_bytes
         self.num_blocks[key] += end.num_blocks
@@ -92,6 +103,7 @@ class _Tally:
         self._observer = observer
         self._started_at = time.monotonic()
         self._reported = False
+        observer.began(connector, direction)
 
     def end(self, outcome: str) -> None:
         if self._reported:
@@ -214,6 +226,9 @@ class InstrumentedConnector:
             return _Outbound(await self._inner.connect(ticket, timeout_s), tally)
         except TransferError as error:
             tally.end(error.reason)
+            raise
+        except asyncio.CancelledError:
+            tally.end(TransferFailure.ABORTED)
             raise
 
     def _tally(self, direction: Direction, ticket: Ticket) -> _Tally:

@@ -1,0 +1,58 @@
+# The only door for people and for CI. `make help` lists what is behind it.
+VENV ?= .venv
+PORT ?= 8000
+GRPC_PORT ?= 50051
+TORCH ?= torch==2.13.0
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+export PYTHONPATH := .:proto:client
+export TORCH
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up test check fmt lint types arch proto proto-check size bench clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ready ## Make the virtual environment with everything in it
+
+$(VENV)/.ready: pyproject.toml scripts/setup.sh scripts/dependencies.py
+	@./scripts/setup.sh $(VENV)
+
+demo: setup ## Start a small cluster, ask it a question, show the answer and where the time went
+	@$(PY) -P -m cli demo --port $(PORT)
+
+up: setup ## Start a local cluster and keep it running
+	@$(PY) -P -m cli up --port $(PORT) --grpc-port $(GRPC_PORT)
+
+test: setup ## All tests that need no GPU
+	@$(PY) -m pytest -m "not gpu"
+
+check: lint types arch proto-check size ## What CI runs before the tests; never edits files
+
+fmt: setup ## Format the code
+	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
+
+lint: setup ## Style and formatting
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: setup ## Types, strictly
+	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks)
+
+arch: setup ## Who may import whom
+	@$(BIN)/lint-imports
+
+proto: setup ## Generate the stubs from proto/
+	@$(PY) scripts/generate_stubs.py proto
+
+proto-check: setup ## Fail if the committed stubs differ from proto/
+	@$(PY) scripts/generate_stubs.py --check proto
+
+size: setup ## Lines per folder; fail on files and functions that grew too long
+	@$(PY) scripts/size.py
+
+bench: setup ## Measure prefill/decode against the in-process engine on this machine
+	@$(PY) -m benchmarks.handoff
+
+clean: ## Remove everything that can be made again
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .run

@@ -1,0 +1,1 @@
+"""Measurements. Nothing that serves requests imports from here."""

@@ -1,0 +1,1 @@
+"""Prefill/decode on separate processes against the in-process engine, side by side."""

@@ -1,0 +1,192 @@
+"""The `baton` command. What a command needs is imported when it runs: the rest starts light."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.errors import CommandError
+from cli.passthrough import EVERYTHING, become
+from shared.errors import BatonError
+
+app = typer.Typer(
+    help="Serve large language models with prefill and decode on separate workers.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+DEFAULT_QUESTION = "What does os.path.join do?"
+
+Model = Annotated[
+    Path | None, typer.Option(help="Folder of a Hugging Face checkpoint. Default: the shipped one.")
+]
+ServedModelName = Annotated[str | None, typer.Option(help="Name that clients use.")]
+Port = Annotated[int, typer.Option(help="Port of the OpenAI API over HTTP.")]
+GrpcPort = Annotated[int, typer.Option(help="Port of the gRPC services.")]
+StartTimeout = Annotated[float, typer.Option(help="Longest wait for the cluster, in seconds.")]
+
+
+class Service(StrEnum):
+    """What `baton serve` can run."""
+
+    ROUTER = "router"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog="Other flags go to the workers, e.g. --max-num-seqs 8 --num-blocks 512.",
+)
+def up(
+    context: typer.Context,
+    model: Model = None,
+    served_model_name: ServedModelName = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Port = 8000,
+    grpc_port: GrpcPort = 50051,
+    prefill: Annotated[int, typer.Option(min=0, help="Number of prefill workers.")] = 1,
+    decode: Annotated[int, typer.Option(min=1, help="Number of decode workers.")] = 1,
+    start_timeout_s: StartTimeout = 180.0,
+) -> None:
+    """Start a cluster on this machine and keep it running."""
+    from cli.up import run_up
+
+    spec = _spec(
+        model,
+        served_model_name,
+        host=host,
+        port=port,
+        grpc_port=grpc_port,
+        num_prefill=prefill,
+        num_decode=decode,
+        worker_flags=tuple(context.args),
+        start_timeout_s=start_timeout_s,
+    )
+    raise typer.Exit(run_up(spec))
+
+
+@app.command()
+def demo(
+    question: Annotated[str, typer.Argument(help="What to ask.")] = DEFAULT_QUESTION,
+    model: Model = None,
+    port: Port = 8000,
+    grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
+    start_timeout_s: StartTimeout = 180.0,
+) -> None:
+    """Start a small cluster, ask it a question, show the answer and where the time went."""
+    from cli.demo import run_demo
+    from cli.ports import free_port
+
+    spec = _spec(
+        model,
+        None,
+        port=port,
+        grpc_port=grpc_port or free_port(),
+        start_timeout_s=start_timeout_s,
+    )
+    raise typer.Exit(run_demo(spec, question, max_tokens=max_tokens))
+
+
+@app.command()
+def chat(
+    message: Annotated[
+        list[str] | None, typer.Option("-m", "--message", help="Ask this and end; repeatable.")
+    ] = None,
+    address: Annotated[str, typer.Option(help="host:port of the gRPC services.")] = (
+        "127.0.0.1:50051"
+    ),
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    model: Annotated[str, typer.Option(help="Where several models are served.")] = "",
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same answer.")] = None,
+) -> None:
+    """Talk to a running cluster."""
+    from baton_client import ChatOptions
+    from cli.chat import run_chat
+
+    options = ChatOptions(model=model, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    run_chat(address, message or (), options, system=system)
+
+
+@app.command()
+def doctor(
+    model: Model = None,
+    host: Annotated[str, typer.Option(help="Where the router listens.")] = "127.0.0.1",
+    port: Port = 8000,
+    grpc_port: GrpcPort = 50051,
+    require_cluster: Annotated[
+        bool, typer.Option("--require-cluster", help="Fail if no cluster is running.")
+    ] = False,
+) -> None:
+    """Check this machine, a model and a running cluster, and say what to do."""
+    from cli.doctor.command import run_doctor
+
+    healthy = run_doctor(
+        model, host=host, port=port, grpc_port=grpc_port, require_cluster=require_cluster
+    )
+    raise typer.Exit(0 if healthy else 1)
+
+
+@app.command(context_settings=EVERYTHING)
+def serve(context: typer.Context, service: Service) -> None:
+    """Run one service in the foreground; its own --help lists its flags."""
+    become(f"services.{service.value}", context.args)
+
+
+@app.command(context_settings=EVERYTHING)
+def bench(
+    context: typer.Context,
+    benchmark: Annotated[str, typer.Argument(help="A module of benchmarks/, e.g. serve.")],
+) -> None:
+    """Run a benchmark; its own --help lists its flags."""
+    become(f"benchmarks.{benchmark}", context.args)
+
+
+@app.command("make-model", context_settings=EVERYTHING)
+def make_model(context: typer.Context) -> None:
+    """Write a small checkpoint for tests and first steps; its own --help lists its flags."""
+    from importlib import import_module
+
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command.command()(import_module("cli.make_model").make_model)
+    command(args=context.args, prog_name="baton make-model")
+
+
+def _spec(model: Path | None, served_model_name: str | None, **settings: Any) -> Any:
+    from cli.cluster import ClusterSpec
+    from cli.model_folder import resolve_model
+    from cli.places import log_folder
+
+    folder, name = resolve_model(model, served_model_name)
+    return ClusterSpec(model=folder, served_model_name=name, log_folder=log_folder(), **settings)
+
+
+def main() -> None:
+    """Run the command; an error that has a remedy is shown with it, without a traceback."""
+    try:
+        app(prog_name="baton")
+    except CommandError as error:
+        _complain(str(error), error.advice)
+        sys.exit(error.exit_code)
+    except BatonError as error:
+        _complain(str(error), "")
+        sys.exit(1)
+
+
+def _complain(message: str, advice: str) -> None:
+    typer.secho(f"baton: {message}", err=True, fg=typer.colors.RED)
+    if advice:
+        typer.secho(f"       {advice}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""A cluster of local processes: one router, prefill workers, decode workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+from cli.errors import CommandError
+from cli.ports import require_free
+from cli.processes import ServiceProcess, stop_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from cli.readiness import ReadinessProbe
+
+POLL_S = 0.1
+
+
+class State(StrEnum):
+    """How far one process has come."""
+
+    STARTING = "starting"
+    WAITING = "waiting for workers"
+    READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A process, as the user sees it."""
+
+    name: str
+    state: State
+    log: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """What to start."""
+
+    model: Path
+    served_model_name: str
+    log_folder: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int = 50051
+    num_prefill: int = 1
+    num_decode: int = 1
+    worker_flags: tuple[str, ...] = ()
+    start_timeout_s: float = 180.0
+    grace_s: float = 15.0
+    #: Package whose modules are the services.
+    services: str = "services"
+
+    @property
+    def url(self) -> str:
+        """Base of the HTTP API, as a client on this machine reaches it."""
+        return f"http://{self.client_host}:{self.port}"
+
+    @property
+    def directory(self) -> str:
+        """The router's gRPC services, as a client on this machine reaches them."""
+        return f"{self.client_host}:{self.grpc_port}"
+
+    @property
+    def num_threads(self) -> int:
+        """Each worker's share of the cores."""
+        return max(1, len(os.sched_getaffinity(0)) // (self.num_prefill + self.num_decode))
+
+    @property
+    def client_host(self) -> str:
+        """An address to connect to, where `host` may mean all of them."""
+        return "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
+
+
+class Cluster:
+    """Use as a context manager: leaving it stops every process and frees every port."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.spec = spec
+        self.router = self._process("router", "router", self._router_flags())
+        self.workers = [
+            self._process(f"{role}-{number}", role, self._worker_flags(f"{role}-{number}"))
+            for role, count in (("prefill", spec.num_prefill), ("decode", spec.num_decode))
+            for number in range(count)
+        ]
+        #: Names of processes that did not stop in time and were killed.
+        self.killed: list[str] = []
+
+    @property
+    def processes(self) -> list[ServiceProcess]:
+        """All of them, the router first."""
+        return [self.router, *self.workers]
+
+    def start(self) -> None:
+        """Start every process.
+
+        Raises:
+            CommandError: one of the router's ports is in use.
+        """
+        spec = self.spec
+        require_free(spec.host, spec.port, flag="--port", variable="PORT")
+        require_free(spec.host, spec.grpc_port, flag="--grpc-port", variable="GRPC_PORT")
+        for process in self.processes:
+            process.start()
+
+    def wait_ready(self, probe: ReadinessProbe, show: Callable[[Sequence[Status]], None]) -> None:
+        """Wait until requests can be served and every worker has joined; `show` the way there.
+
+        Raises:
+            CommandError: a process ended, or it took too long.
+        """
+        deadline_s = time.monotonic() + self.spec.start_timeout_s
+        while True:
+            self.require_running()
+            missing = probe.missing()
+            statuses = self._statuses(missing, {w.record.worker.name for w in probe.workers()})
+            show(statuses)
+            if all(status.state is State.READY for status in statuses):
+                return
+            if time.monotonic() > deadline_s:
+                raise self._too_slow(statuses, missing)
+            time.sleep(POLL_S)
+
+    def require_running(self) -> None:
+        """Do nothing while every process runs; raises CommandError otherwise."""
+        # The workers first: where one of them failed, the router only waits for it.
+        for process in (*self.workers, self.router):
+            process.require_running()
+
+    def stop(self) -> None:
+        """Stop every process. Safe to repeat."""
+        self.killed = stop_all(self.processes, grace_s=self.spec.grace_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _process(self, name: str, role: str, flags: Sequence[str]) -> ServiceProcess:
+        log = self.spec.log_folder / f"{name}.log"
+        return ServiceProcess(name, f"{self.spec.services}.{role}", flags, log)
+
+    def _router_flags(self) -> list[str]:
+        spec = self.spec
+        flags = self._common_flags()
+        return [*flags, "--port", str(spec.port), "--grpc-port", str(spec.grpc_port)]
+
+    def _worker_flags(self, name: str) -> list[str]:
+        # Workers take a free port and tell it to the directory.
+        flags = ["--name", name, "--directory", self.spec.directory, "--port", "0"]
+        # Workers that spin for the same core slow each other down.
+        flags += ["--num-threads", str(self.spec.num_threads)]
+        return [*self._common_flags(), *flags, *self.spec.worker_flags]
+
+    def _common_flags(self) -> list[str]:
+        spec = self.spec
+        name = ("--served-model-name", spec.served_model_name)
+        return ["--model", str(spec.model), *name, "--host", spec.host]
+
+    def _statuses(self, missing: Sequence[str] | None, joined: set[str]) -> list[Status]:
+        states = {self.router.name: State.WAITING if missing else State.READY}
+        if missing is None:
+            states[self.router.name] = State.STARTING
+        for worker in self.workers:
+            states[worker.name] = State.READY if worker.name in joined else State.STARTING
+        return [Status(p.name, states[p.name], p.log) for p in self.processes]
+
+    def _too_slow(self, statuses: Sequence[Status], missing: Sequence[str] | None) -> CommandError:
+        late = [status for status in statuses if status.state is not State.READY]
+        names = ", ".join(f"{status.name} ({status.state})" for status in late)
+        reasons = f"; the router says: {'; '.join(missing)}" if missing else ""
+        logs = " ".join(str(status.log) for status in late)
+        return CommandError(
+            f"not ready after {self.spec.start_timeout_s:g} s: {names}{reasons}",
+            advice=f"look into {logs}, or allow more time with --start-timeout-s",
+        )

@@ -1,0 +1,84 @@
+"""`baton demo`: start a small cluster, ask it one question, show where the time went, stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cli.cluster import Cluster
+from cli.errors import CommandError
+from cli.interrupts import Terminated
+from cli.openai_stream import Reply, stream_chat
+from cli.timings_view import timings_table
+from cli.up import require_clean_stop, running
+
+if TYPE_CHECKING:
+    from cli.cluster import ClusterSpec
+
+EXIT_INTERRUPTED = 130
+
+
+def run_demo(spec: ClusterSpec, question: str, *, max_tokens: int) -> int:
+    """Returns the exit code; the cluster is gone when this returns.
+
+    Raises:
+        CommandError: the cluster could not start, gave no answer, or did not stop.
+    """
+    console = Console()
+    cluster = Cluster(spec)
+    try:
+        with running(cluster, console):
+            _ask(spec, question, max_tokens, console)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Terminated as terminated:
+        return terminated.exit_code
+    require_clean_stop(cluster)
+    console.print("[green]●[/] the cluster has stopped and its ports are free\n")
+    _show_what_next(console)
+    return 0
+
+
+def _ask(spec: ClusterSpec, question: str, max_tokens: int, console: Console) -> None:
+    console.print(f"\n[bold]{question}[/]", highlight=False)
+    reply = Reply()
+    answer = ""
+    for text in stream_chat(
+        spec.url,
+        question,
+        reply,
+        model=spec.served_model_name,
+        max_tokens=max_tokens,
+        temperature=0,
+    ):
+        answer += text
+        console.print(text, end="", style="cyan", markup=False, highlight=False, soft_wrap=True)
+    console.print("\n")
+    if not answer.strip():
+        raise CommandError(
+            "the cluster answered with an empty text",
+            advice=f"look into the logs in {spec.log_folder}",
+        )
+    usage = reply.usage
+    console.print(
+        timings_table(
+            reply.timings,
+            prompt_tokens=int(usage.get("prompt_tokens", 0)),
+            completion_tokens=int(usage.get("completion_tokens", 0)),
+            cached_tokens=reply.cached_tokens,
+        )
+    )
+    console.print()
+
+
+def _show_what_next(console: Console) -> None:
+    console.print("[bold]Next[/]")
+    for command, purpose in (
+        ("make up", "keep a cluster running; OpenAI API on port 8000"),
+        ("./baton chat", "talk to it"),
+        ("./baton up --prefill 2 --decode 2", "more workers"),
+        ("./baton bench serve --help", "put load on it"),
+        ("./baton doctor", "check this machine and a running cluster"),
+    ):
+        console.print(f"  {command:<36}[dim]{purpose}[/]", highlight=False)

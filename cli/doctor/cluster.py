@@ -1,0 +1,125 @@
+"""Checks of a running cluster: who has joined, how they are, and how blocks get across."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from baton.v1 import common_pb2, transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
+from cli.doctor.finding import fail, ok, warn
+from cli.readiness import ReadinessProbe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from baton.v1 import directory_pb2
+    from cli.doctor.finding import Finding
+
+TIMEOUT_S = 3.0
+ROLES = {common_pb2.ROLE_PREFILL: "prefill", common_pb2.ROLE_DECODE: "decode"}
+LOOPBACK = [("grpc.enable_http_proxy", 0)]
+
+
+def check_cluster(*, url: str, directory: str) -> Iterator[Finding] | None:
+    """The checks, or None if no router answers there."""
+    probe = ReadinessProbe(url=url, directory=directory)
+    with closing(probe):
+        missing = probe.missing()
+        workers = list(probe.workers())
+    if missing is None and not workers:
+        return None
+    return _check(url, directory, missing, workers)
+
+
+def _check(
+    url: str,
+    directory: str,
+    missing: object,
+    workers: list[directory_pb2.WorkerStatus],
+) -> Iterator[Finding]:
+    if missing is None:
+        yield fail("router", f"{url} does not answer, {directory} does", "is --port right?")
+    elif missing:
+        yield fail("router", f"{url}: {missing}", "look into the router's log")
+    else:
+        yield ok("router", f"{url} serves")
+    infos: list[worker_pb2.GetInfoResponse] = []
+    addresses: dict[str, str] = {}
+    for worker in workers:
+        name, address = worker.record.worker.name, worker.record.address
+        try:
+            info, load = _ask(address)
+        except grpc.RpcError as error:
+            yield fail(name, f"{address} does not answer: {_details(error)}", "look into its log")
+            continue
+        infos.append(info)
+        addresses[name] = address
+        yield _worker(name, address, info, load)
+    yield from _pairs(infos, addresses)
+
+
+def _ask(address: str) -> tuple[worker_pb2.GetInfoResponse, worker_pb2.GetLoadResponse]:
+    with grpc.insecure_channel(address, options=LOOPBACK) as channel:
+        stub = worker_pb2_grpc.WorkerStub(channel)
+        info = stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=TIMEOUT_S)
+        return info, stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=TIMEOUT_S)
+
+
+def _worker(
+    name: str,
+    address: str,
+    info: worker_pb2.GetInfoResponse,
+    load: worker_pb2.GetLoadResponse,
+) -> Finding:
+    role = ROLES.get(info.role, "?")
+    offers = " ".join(offer.connector for offer in info.peer.offers) or "none"
+    text = (
+        f"{role} at {address}: {info.model}, {load.num_free_blocks} of {load.num_blocks} blocks "
+        f"free, {load.num_running} running, {load.num_waiting} waiting; receives over {offers}"
+    )
+    if load.num_waiting > load.num_running + 8:
+        return warn(name, text, f"it cannot keep up: add {role} workers")
+    return ok(name, text)
+
+
+def _pairs(infos: list[worker_pb2.GetInfoResponse], addresses: dict[str, str]) -> Iterator[Finding]:
+    """Who can hand over to whom, found out as the workers do it themselves: by a handshake."""
+    prefills = [info for info in infos if info.role == common_pb2.ROLE_PREFILL]
+    decodes = [info for info in infos if info.role == common_pb2.ROLE_DECODE]
+    if not decodes:
+        yield fail("hand-off", "no decode worker has joined", "start one: baton serve decode")
+    if not prefills:
+        yield warn(
+            "hand-off", "no prefill worker has joined", "decode workers compute prompts themselves"
+        )
+    for prefill in prefills:
+        for decode in decodes:
+            yield _pair(prefill, decode, addresses[prefill.peer.worker.name])
+
+
+def _pair(
+    prefill: worker_pb2.GetInfoResponse, decode: worker_pb2.GetInfoResponse, address: str
+) -> Finding:
+    subject = f"{prefill.peer.worker.name} → {decode.peer.worker.name}"
+    request = transfer_pb2.HandshakeRequest(peer=decode.peer)
+    try:
+        with grpc.insecure_channel(address, options=LOOPBACK) as channel:
+            stub = transfer_pb2_grpc.TransferStub(channel)
+            answer = stub.Handshake(request, timeout=TIMEOUT_S)
+    except grpc.RpcError as error:
+        return fail(
+            subject, _details(error), "start both with the same model, dtype and block size"
+        )
+    if not answer.reachable:
+        return fail(
+            subject, "no connector reaches from one to the other", "give both --connectors zmq"
+        )
+    others = ", ".join(answer.reachable[1:])
+    return ok(subject, f"over {answer.reachable[0]}{f' (then {others})' if others else ''}")
+
+
+def _details(error: Any) -> str:
+    # What a stub raises is both an error and the call; the types know only the one.
+    return f"{error.code().name}: {error.details()}"

@@ -1,0 +1,74 @@
+"""Runs the checks and prints the report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from cli.doctor.checkpoint import check_model
+from cli.doctor.cluster import check_cluster
+from cli.doctor.finding import Level, fail, ok
+from cli.doctor.machine import check_machine, check_ports
+from cli.places import SHIPPED_MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from cli.doctor.finding import Finding
+
+STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+
+
+def run_doctor(
+    model: Path | None, *, host: str, port: int, grpc_port: int, require_cluster: bool
+) -> bool:
+    """Print what was found; whether nothing failed."""
+    console = Console()
+    levels: Counter[Level] = Counter()
+    sections = (
+        ("this machine", check_machine()),
+        ("model", check_model((model or SHIPPED_MODEL).resolve())),
+        ("cluster", _cluster(host, port, grpc_port, require_cluster=require_cluster)),
+    )
+    for title, findings in sections:
+        levels += _show(console, title, findings)
+    console.print(
+        f"{levels[Level.OK]} ok, {levels[Level.WARN]} to look at, {levels[Level.FAIL]} failed",
+        highlight=False,
+    )
+    return levels[Level.FAIL] == 0
+
+
+def _cluster(host: str, port: int, grpc_port: int, *, require_cluster: bool) -> Iterator[Finding]:
+    findings = check_cluster(url=f"http://{host}:{port}", directory=f"{host}:{grpc_port}")
+    if findings is not None:
+        yield from findings
+        return
+    where = f"none answers on {host}:{port} and {host}:{grpc_port}"
+    if require_cluster:
+        yield fail("cluster", where, "start one: baton up")
+    else:
+        yield ok("cluster", f"{where}; `baton up` starts one")
+    yield from check_ports(host, {"--port": port, "--grpc-port": grpc_port})
+
+
+def _show(console: Console, title: str, findings: Iterable[Finding]) -> Counter[Level]:
+    """Print a section; how many findings it has of each level."""
+    table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1))
+    table.add_column(width=4)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    levels: Counter[Level] = Counter()
+    for finding in findings:
+        levels[finding.level] += 1
+        style = STYLES[finding.level]
+        table.add_row(f"[{style}]{finding.level}[/]", finding.subject, finding.text)
+        if finding.advice:
+            table.add_row("", "", f"[dim]→ {finding.advice}[/]")
+    console.print(table, highlight=False)
+    console.print()
+    return levels

@@ -1,0 +1,138 @@
+"""Checks of this machine: software, processor, memory, limits, ports."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.doctor.finding import fail, ok, warn
+from cli.ports import is_free
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.doctor.finding import Finding
+
+#: Distribution, and whether a process of the cluster cannot run without it.
+PACKAGES = (
+    ("torch", True),
+    ("grpcio", True),
+    ("protobuf", True),
+    ("tokenizers", True),
+    ("safetensors", True),
+    ("pyzmq", True),
+    ("fastapi", True),
+    ("triton", False),
+)
+#: Processor features that the CPU path gains from.
+FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+MIN_FILES = 1024
+MIN_MEMORY_GIB = 2.0
+REDIS = ("127.0.0.1", 6379)
+
+
+def check_machine() -> Iterator[Finding]:
+    """Everything that does not depend on a model or a cluster."""
+    yield from check_python()
+    yield from check_packages()
+    yield from check_processor()
+    yield from check_memory()
+    yield from check_limits()
+    yield from check_redis()
+
+
+def check_python() -> Iterator[Finding]:
+    """The interpreter."""
+    yield ok("python", f"{platform.python_version()} ({sys.executable})")
+
+
+def check_packages() -> Iterator[Finding]:
+    """What the processes import."""
+    for name, needed in PACKAGES:
+        try:
+            yield ok(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            if needed:
+                yield fail(name, "not installed", "run `make setup`")
+            else:
+                yield ok(name, "not installed; only GPU workers use it")
+
+
+def check_processor() -> Iterator[Finding]:
+    """Cores that this process may use, and their vector units."""
+    num_cores = len(os.sched_getaffinity(0))
+    known = _cpu_flags()
+    found = [feature for feature in FEATURES if feature in known]
+    text = f"{num_cores} cores, {' '.join(found) or 'no vector extension known to help'}"
+    if num_cores < 2:
+        yield warn(
+            "cpu", text, "prefill and decode share one core: expect no gain from two workers"
+        )
+    elif known and "avx2" not in known and platform.machine() == "x86_64":
+        yield warn("cpu", text, "without AVX2 the CPU path is slow")
+    else:
+        yield ok("cpu", text)
+
+
+def check_memory() -> Iterator[Finding]:
+    """Memory that is free."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    available_gib = memory.available / 2**30
+    text = f"{available_gib:.1f} of {memory.total / 2**30:.1f} GiB available"
+    if available_gib < MIN_MEMORY_GIB:
+        yield warn("memory", text, "give the workers fewer blocks: --num-blocks")
+    else:
+        yield ok("memory", text)
+
+
+def check_limits() -> Iterator[Finding]:
+    """Open files: each connection and each shared block of memory takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < MIN_FILES:
+        yield warn("open files", f"limit {soft}", f"ulimit -n {min(max(hard, soft), 65536)}")
+    else:
+        yield ok("open files", f"limit {soft}")
+
+
+def check_redis() -> Iterator[Finding]:
+    """Optional: clusters without it use the directory inside the router."""
+    try:
+        with socket.create_connection(REDIS, timeout=1):
+            yield ok("redis", f"listens on {REDIS[0]}:{REDIS[1]}")
+    except OSError:
+        where = shutil.which("redis-server")
+        text = f"installed ({where}), not running" if where else "not installed"
+        yield ok("redis", f"{text}; optional")
+
+
+def check_ports(host: str, ports: dict[str, int]) -> Iterator[Finding]:
+    """Whether a cluster could start. `ports` is by flag."""
+    for flag, port in ports.items():
+        if is_free(host, port):
+            yield ok(f"port {port}", "free")
+        else:
+            yield warn(
+                f"port {port}",
+                "in use, and no router of Baton answers",
+                f"start with another {flag}",
+            )
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return set(line.partition(":")[2].split())
+    return set()

@@ -1,0 +1,30 @@
+"""The model that a cluster is started with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cli.errors import EXIT_USAGE, CommandError
+from cli.places import SHIPPED_MODEL, SHIPPED_MODEL_NAME
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def resolve_model(model: Path | None, served_model_name: str | None) -> tuple[Path, str]:
+    """The model's folder and the name that clients use; by default the one that is shipped.
+
+    Raises:
+        CommandError: there is no checkpoint in that folder.
+    """
+    folder = (model or SHIPPED_MODEL).resolve()
+    if not (folder / "config.json").is_file():
+        raise CommandError(
+            f"there is no model in {folder}: it has no config.json",
+            advice="name the folder of a Hugging Face checkpoint with --model, "
+            "or make a small one: baton make-model --help",
+            exit_code=EXIT_USAGE,
+        )
+    if served_model_name is None:
+        served_model_name = folder.name if model else SHIPPED_MODEL_NAME
+    return folder, served_model_name

@@ -1,0 +1,49 @@
+"""Commands whose flags belong to another program."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from cli.errors import EXIT_USAGE, CommandError
+from cli.places import ROOT, python_command, python_environ
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Typer settings of a command that hands on everything it was given, `--help` included.
+EVERYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def become(module: str, flags: Sequence[str]) -> NoReturn:
+    """Replace this process by `python -m module flags`: signals and exit code are its own.
+
+    Raises:
+        CommandError: there is no such module.
+    """
+    if not _exists(module):
+        package = module.rpartition(".")[0]
+        raise CommandError(
+            f"there is no {module} here",
+            advice=f"there is: {', '.join(_runnable(package)) or 'nothing yet'}",
+            exit_code=EXIT_USAGE,
+        )
+    command = [*python_command(module), *flags]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command[0], command, python_environ())
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _runnable(package: str) -> list[str]:
+    folder = ROOT.joinpath(*package.split("."))
+    modules = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    return sorted(modules | {path.parent.name for path in folder.glob("*/__main__.py")})

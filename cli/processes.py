@@ -1,0 +1,125 @@
+"""One service as a child process: started, watched, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from cli.errors import CommandError
+from cli.places import python_command, python_environ
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+#: Lines of a log that are shown when its process ended unexpectedly.
+TAIL_LINES = 15
+
+
+class ServiceProcess:
+    """A service in a process group of its own, so that Ctrl-C reaches its parent alone.
+
+    It writes to `log`, which starts empty, and it never outlives the process that started it.
+    """
+
+    def __init__(self, name: str, module: str, flags: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._command = [
+            *python_command("cli.child"),
+            str(os.getpid()),
+            *python_command(module),
+            *flags,
+        ]
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, once it was started."""
+        return self._popen.pid if self._popen else None
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._popen is not None and self._popen.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, if it did; negative for a signal."""
+        return self._popen.poll() if self._popen else None
+
+    def start(self) -> None:
+        """Start it."""
+        with self.log.open("wb") as log:
+            self._popen = subprocess.Popen(
+                self._command,
+                env=python_environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+
+    def require_running(self) -> None:
+        """Do nothing while it runs.
+
+        Raises:
+            CommandError: it has ended; with the end of its log.
+        """
+        code = self.exit_code
+        if code is None:
+            return
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        tail = "\n".join(f"  {line}" for line in self.tail())
+        raise CommandError(
+            f"{self.name} {how}. The end of its log:\n{tail or '  (it wrote nothing)'}",
+            advice=f"the whole log is {self.log}; `baton doctor` checks this machine",
+        )
+
+    def tail(self) -> list[str]:
+        """The last lines of its log."""
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        return text.rstrip().splitlines()[-TAIL_LINES:]
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM: finish what is running, take nothing new."""
+        if self._popen is not None and self.running:
+            self._popen.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ended within the time."""
+        if self._popen is None:
+            return True
+        try:
+            self._popen.wait(max(timeout_s, 0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it now."""
+        if self._popen is not None and self.running:
+            self._popen.kill()
+            self._popen.wait()
+
+
+def stop_all(processes: Sequence[ServiceProcess], *, grace_s: float) -> list[str]:
+    """Ask all to stop, wait together, kill what is left; returns the names of the killed.
+
+    KeyboardInterrupt while waiting (a second Ctrl-C) cuts the waiting short.
+    """
+    deadline_s = time.monotonic() + grace_s
+    for process in processes:
+        process.ask_to_stop()
+    try:
+        for process in processes:
+            process.wait(deadline_s - time.monotonic())
+    except KeyboardInterrupt:
+        pass
+    killed = [process.name for process in processes if process.running]
+    for process in processes:
+        process.kill()
+    return killed

@@ -1,0 +1,60 @@
+"""Asks a cluster how far its start has come. Never raises because something is not up yet."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+
+import grpc
+
+from baton.v1 import directory_pb2, directory_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TIMEOUT_S = 2.0
+
+
+class ReadinessProbe:
+    """One router, asked over HTTP whether it serves and over gRPC who has joined it."""
+
+    def __init__(self, *, url: str, directory: str) -> None:
+        self._url = url
+        # The environment's proxy cannot reach this machine's own ports.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._channel = grpc.insecure_channel(directory, options=[("grpc.enable_http_proxy", 0)])
+        self._stub = directory_pb2_grpc.DirectoryStub(self._channel)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def missing(self) -> Sequence[str] | None:
+        """What the router says it still lacks; empty when it serves, None when it is not up."""
+        try:
+            with self._opener.open(f"{self._url}/ready", timeout=TIMEOUT_S):
+                return ()
+        except HTTPError as error:
+            with error:
+                return _reasons(error.read())
+        except OSError:
+            return None
+
+    def workers(self) -> Sequence[directory_pb2.WorkerStatus]:
+        """Who has joined."""
+        request = directory_pb2.ListWorkersRequest()
+        try:
+            return self._stub.ListWorkers(request, timeout=TIMEOUT_S).workers
+        except grpc.RpcError:
+            return ()
+
+
+def _reasons(body: bytes) -> Sequence[str]:
+    try:
+        content: Any = json.loads(body)
+        reasons = content["reasons"]
+    except (ValueError, KeyError, TypeError):
+        return ("the router is not ready",)
+    return [str(reason) for reason in reasons] or ("the router is not ready",)

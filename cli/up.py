@@ -1,0 +1,88 @@
+"""`baton up`: start a local cluster and keep it running."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cli.cluster import Cluster
+from cli.errors import CommandError
+from cli.interrupts import Terminated, interrupts
+from cli.readiness import ReadinessProbe
+from cli.status_view import StatusView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.cluster import ClusterSpec
+
+WATCH_S = 0.5
+
+
+@contextmanager
+def running(cluster: Cluster, console: Console) -> Iterator[None]:
+    """The cluster serves for as long as the block runs, and is stopped however the block ends."""
+    started_s = time.monotonic()
+    spec = cluster.spec
+    with cluster, interrupts():
+        cluster.start()
+        probe = ReadinessProbe(url=spec.url, directory=spec.directory)
+        with closing(probe), StatusView(console) as view:
+            cluster.wait_ready(probe, view.show)
+        names = ", ".join(process.name for process in cluster.processes)
+        took_s = time.monotonic() - started_s
+        console.print(f"[green]●[/] {names}: ready after {took_s:.1f} s", highlight=False)
+        yield
+
+
+def require_clean_stop(cluster: Cluster) -> None:
+    """Do nothing if every process of a stopped cluster ended by itself.
+
+    Raises:
+        CommandError: some had to be killed.
+    """
+    if cluster.killed:
+        names = ", ".join(cluster.killed)
+        raise CommandError(
+            f"had to kill {names}: no end within {cluster.spec.grace_s:g} s of being asked",
+            advice=f"the logs in {cluster.spec.log_folder} say what they were doing",
+        )
+
+
+def run_up(spec: ClusterSpec) -> int:
+    """Keep a cluster running until Ctrl-C or SIGTERM; returns the exit code.
+
+    Raises:
+        CommandError: it could not start, one of its processes ended, or did not stop.
+    """
+    console = Console(stderr=True)
+    cluster = Cluster(spec)
+    try:
+        with running(cluster, console):
+            _show_doors(spec, console)
+            while True:
+                cluster.require_running()
+                time.sleep(WATCH_S)
+    except (KeyboardInterrupt, Terminated):
+        require_clean_stop(cluster)
+        console.print("stopped", style="dim")
+        return 0
+
+
+def _show_doors(spec: ClusterSpec, console: Console) -> None:
+    url, directory = spec.url, spec.directory
+    for line in (
+        f"  OpenAI API   {url}/v1   (model: {spec.served_model_name})",
+        f"  gRPC         {directory}",
+        f"  logs         {spec.log_folder}",
+        "",
+        f"  ask          ./baton chat --address {directory}",
+        f"  check        ./baton doctor --port {spec.port} --grpc-port {spec.grpc_port}",
+        "  stop         Ctrl-C",
+    ):
+        console.print(line, highlight=False, markup=False)
+    sys.stderr.flush()

@@ -1,0 +1,65 @@
+"""Client for Baton's gRPC API: `AsyncBaton`, and `Baton` for code without an event loop."""
+
+from baton_client.aio import AsyncBaton
+from baton_client.errors import (
+    AuthenticationError,
+    BatonError,
+    DeadlineError,
+    InternalError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    OverloadedError,
+    PayloadTooLargeError,
+    RequestCancelledError,
+    UnavailableError,
+    UnsupportedError,
+)
+from baton_client.options import ChatOptions, GenerationParams, Message, Options
+from baton_client.retry import RetryPolicy
+from baton_client.stream import AsyncStream
+from baton_client.sync import Baton, Stream
+from baton_client.types import (
+    Answer,
+    FinishReason,
+    Generation,
+    Model,
+    Piece,
+    PromptSources,
+    Timings,
+    TokenDetail,
+    TokenLogprob,
+    Usage,
+)
+
+__all__ = [
+    "Answer",
+    "AsyncBaton",
+    "AsyncStream",
+    "AuthenticationError",
+    "Baton",
+    "BatonError",
+    "ChatOptions",
+    "DeadlineError",
+    "FinishReason",
+    "Generation",
+    "GenerationParams",
+    "InternalError",
+    "InvalidRequestError",
+    "Message",
+    "Model",
+    "ModelNotFoundError",
+    "Options",
+    "OverloadedError",
+    "PayloadTooLargeError",
+    "Piece",
+    "PromptSources",
+    "RequestCancelledError",
+    "RetryPolicy",
+    "Stream",
+    "Timings",
+    "TokenDetail",
+    "TokenLogprob",
+    "UnavailableError",
+    "UnsupportedError",
+    "Usage",
+]

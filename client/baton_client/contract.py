@@ -1,0 +1,72 @@
+"""The messages of the wire contract, made at import from `contract.binpb`.
+
+They live in a descriptor pool of their own: whatever other copy of the contract the process has
+loaded (a server's stubs, another version), the two cannot clash. Only bytes cross between them.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+PACKAGE = "baton.v1"
+GENERATE = f"/{PACKAGE}.Router/Generate"
+CHAT = f"/{PACKAGE}.Router/Chat"
+LIST_MODELS = f"/{PACKAGE}.Router/ListModels"
+
+
+def _load_pool() -> descriptor_pool.DescriptorPool:
+    data = (files("baton_client") / "contract.binpb").read_bytes()
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def _message(name: str) -> Any:
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
+
+
+_POOL = _load_pool()
+
+if TYPE_CHECKING:
+    from baton.v1.common_pb2 import Timings, Usage
+    from baton.v1.router_pb2 import (
+        ChatMessage,
+        ChatRequest,
+        GenerateRequest,
+        GenerateResponse,
+        GenerationParams,
+        ListModelsRequest,
+        ListModelsResponse,
+        TokenDetail,
+    )
+else:
+    Timings = _message("Timings")
+    Usage = _message("Usage")
+    ChatMessage = _message("ChatMessage")
+    ChatRequest = _message("ChatRequest")
+    GenerateRequest = _message("GenerateRequest")
+    GenerateResponse = _message("GenerateResponse")
+    GenerationParams = _message("GenerationParams")
+    ListModelsRequest = _message("ListModelsRequest")
+    ListModelsResponse = _message("ListModelsResponse")
+    TokenDetail = _message("TokenDetail")
+
+__all__ = [
+    "CHAT",
+    "GENERATE",
+    "LIST_MODELS",
+    "ChatMessage",
+    "ChatRequest",
+    "GenerateRequest",
+    "GenerateResponse",
+    "GenerationParams",
+    "ListModelsRequest",
+    "ListModelsResponse",
+    "Timings",
+    "TokenDetail",
+    "Usage",
+]

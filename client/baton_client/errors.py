@@ -1,0 +1,154 @@
+"""What can go wrong, and the one place where a gRPC status becomes an exception.
+
+BatonError
+├── InvalidRequestError     the request cannot be served as written; `param` names the field
+│   └── UnsupportedError    understood, and not offered by this deployment
+├── AuthenticationError     no API key, or one that is not known
+├── ModelNotFoundError      no such model here
+├── PayloadTooLargeError    the prompt or the message is over a limit
+├── OverloadedError         refused before any work was done; `retry_after_s` says when to come back
+├── UnavailableError        nothing is wrong with the request; another try may succeed
+├── DeadlineError           the time allowed ran out
+├── RequestCancelledError   cancelled, by this side or by the server
+└── InternalError           a bug in the server, or an answer that this client cannot read
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Trailing metadata in which the server says what the status alone cannot.
+ERROR_KEY = "baton-error"
+PARAM_KEY = "baton-param"
+RETRY_AFTER_KEY = "baton-retry-after-s"
+
+
+class BatonError(Exception):
+    """Base of everything this client raises on purpose. `status` is None for local errors."""
+
+    def __init__(
+        self, message: str, *, status: grpc.StatusCode | None = None, request_id: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.request_id = request_id
+
+
+class InvalidRequestError(BatonError):
+    """The request cannot be served as written. `param` names the offending field, if one does."""
+
+    param: str | None = None
+
+
+class UnsupportedError(InvalidRequestError):
+    """A known feature that this deployment does not offer."""
+
+
+class AuthenticationError(BatonError):
+    """No API key, or one that is not known."""
+
+
+class ModelNotFoundError(BatonError):
+    """The requested model is not served here."""
+
+
+class PayloadTooLargeError(BatonError):
+    """A prompt, list or message is over its limit."""
+
+
+class OverloadedError(BatonError):
+    """Refused before any work was done. `retry_after_s` is the server's advice, if it gave one."""
+
+    retry_after_s: float | None = None
+
+
+class UnavailableError(BatonError):
+    """Nothing is wrong with the request; trying again may succeed."""
+
+
+class DeadlineError(BatonError):
+    """The time allowed for the request ran out."""
+
+
+class RequestCancelledError(BatonError):
+    """The request was cancelled, by this side or by the server."""
+
+
+class InternalError(BatonError):
+    """A bug in the server, or an answer that this client cannot read."""
+
+
+Code = grpc.StatusCode
+
+#: Every status has its row, so that a new one in gRPC fails a test and not a user.
+BY_STATUS: Mapping[grpc.StatusCode, type[BatonError]] = {
+    Code.INVALID_ARGUMENT: InvalidRequestError,
+    Code.OUT_OF_RANGE: InvalidRequestError,
+    Code.FAILED_PRECONDITION: InvalidRequestError,
+    Code.ALREADY_EXISTS: InvalidRequestError,
+    Code.UNIMPLEMENTED: UnsupportedError,
+    Code.UNAUTHENTICATED: AuthenticationError,
+    Code.PERMISSION_DENIED: AuthenticationError,
+    Code.NOT_FOUND: ModelNotFoundError,
+    Code.RESOURCE_EXHAUSTED: OverloadedError,
+    Code.UNAVAILABLE: UnavailableError,
+    Code.ABORTED: UnavailableError,
+    Code.DEADLINE_EXCEEDED: DeadlineError,
+    Code.CANCELLED: RequestCancelledError,
+    Code.INTERNAL: InternalError,
+    Code.DATA_LOSS: InternalError,
+    Code.UNKNOWN: InternalError,
+    Code.OK: InternalError,
+}
+
+#: Names of the server's errors that say more than their status. The others follow the status.
+BY_NAME: Mapping[str, type[BatonError]] = {
+    "PayloadTooLargeError": PayloadTooLargeError,
+    "OverloadedError": OverloadedError,
+    "UnsupportedError": UnsupportedError,
+}
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError, *, request_id: str = "") -> BatonError:
+    """The exception for a failed call."""
+    metadata = {str(key): str(value) for key, value in error.trailing_metadata() or ()}
+    details = error.details() or f"the call failed with {error.code().name}"
+    return from_status(error.code(), details, metadata, request_id=request_id)
+
+
+def from_status(
+    status: grpc.StatusCode,
+    details: str,
+    metadata: Mapping[str, str],
+    *,
+    request_id: str = "",
+) -> BatonError:
+    """The exception for a status with its trailing metadata."""
+    cls = BY_NAME.get(metadata.get(ERROR_KEY, ""), BY_STATUS[status])
+    error = cls(details, status=status, request_id=request_id)
+    if isinstance(error, InvalidRequestError):
+        error.param = metadata.get(PARAM_KEY)
+    if isinstance(error, OverloadedError):
+        error.retry_after_s = _seconds(metadata.get(RETRY_AFTER_KEY))
+    return error
+
+
+def invalid(param: str, message: str) -> InvalidRequestError:
+    """An error found before anything was sent."""
+    error = InvalidRequestError(f"{param}: {message}")
+    error.param = param
+    return error
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else -1.0
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None

@@ -1,0 +1,82 @@
+"""Trying again, where nothing of the answer has been seen yet."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+
+from baton_client.errors import (
+    BatonError,
+    DeadlineError,
+    OverloadedError,
+    UnavailableError,
+    from_rpc_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Which failures to repeat and how long to wait before.
+
+    The wait grows from `base_delay_s` by two per attempt and is spread at random over its upper
+    half, so that clients refused together do not come back together. A server's own advice counts
+    more; advice over `max_delay_s` is the caller's to follow, so the error is raised.
+    """
+
+    max_attempts: int = 4
+    base_delay_s: float = 0.1
+    max_delay_s: float = 5.0
+
+    def delay_s(self, error: BatonError, attempt: int, *, remaining_s: float) -> float | None:
+        """How long to wait after the failure of `attempt` (from 1); None: do not try again."""
+        if attempt >= self.max_attempts:
+            return None
+        if not isinstance(error, UnavailableError | OverloadedError):
+            return None
+        advice_s = error.retry_after_s if isinstance(error, OverloadedError) else None
+        if advice_s is not None:
+            delay_s = advice_s * random.uniform(1.0, 1.25)
+            too_long = advice_s > self.max_delay_s
+        else:
+            ceiling_s = min(self.max_delay_s, self.base_delay_s * 2 ** (attempt - 1))
+            delay_s = ceiling_s * random.uniform(0.5, 1.0)
+            too_long = False
+        return None if too_long or delay_s >= remaining_s else delay_s
+
+
+async def attempts(
+    call: Callable[[float], Awaitable[T]],
+    *,
+    policy: RetryPolicy,
+    timeout_s: float,
+    request_id: str = "",
+) -> T:
+    """Await `call(remaining seconds)`, again and again as far as `policy` and the time allow.
+
+    Raises:
+        BatonError: the last failure.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    failure: BatonError = DeadlineError(f"no time to ask: {timeout_s:g} s", request_id=request_id)
+    attempt = 0
+    while (remaining_s := deadline_s - time.monotonic()) > 0:
+        attempt += 1
+        try:
+            return await call(remaining_s)
+        except grpc.aio.AioRpcError as rpc_error:
+            failure = from_rpc_error(rpc_error, request_id=request_id)
+        delay_s = policy.delay_s(failure, attempt, remaining_s=deadline_s - time.monotonic())
+        if delay_s is None:
+            break
+        await asyncio.sleep(delay_s)
+    raise failure

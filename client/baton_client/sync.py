@@ -1,0 +1,166 @@
+"""`AsyncBaton` for code without an event loop: one background thread runs the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from baton_client.aio import DEFAULT_ADDRESS, AsyncBaton
+from baton_client.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from types import TracebackType
+
+    import grpc
+
+    from baton_client.options import ChatOptions, Message, Options
+    from baton_client.retry import RetryPolicy
+    from baton_client.stream import AsyncStream
+    from baton_client.types import Generation, Model, Piece
+
+T = TypeVar("T")
+
+
+class Baton:
+    """The same methods as `AsyncBaton`, blocking. May be shared by threads."""
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        model: str = "",
+        timeout_s: float = 600.0,
+        retry: RetryPolicy | None = None,
+        api_key: str | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        self._client = AsyncBaton(
+            address,
+            model=model,
+            timeout_s=timeout_s,
+            retry=retry,
+            api_key=api_key,
+            credentials=credentials,
+        )
+        self._loop = _LoopThread()
+
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
+        """Continue a prompt, given as text or token ids, and return the whole answer."""
+        return self._loop.run(self._client.generate(prompt, **options))
+
+    def chat(self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]) -> Generation:
+        """Answer a conversation (a string is one user message) and return the whole answer."""
+        return self._loop.run(self._client.chat(messages, **options))
+
+    def stream_generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream:
+        """Continue a prompt and get the answer piece by piece."""
+        return Stream(self._client.stream_generate(prompt, **options), self._loop.run)
+
+    def stream_chat(
+        self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
+    ) -> Stream:
+        """Answer a conversation and get the answer piece by piece."""
+        return Stream(self._client.stream_chat(messages, **options), self._loop.run)
+
+    def models(self, *, timeout_s: float | None = None) -> tuple[Model, ...]:
+        """What this router serves."""
+        return self._loop.run(self._client.models(timeout_s=timeout_s))
+
+    def close(self) -> None:
+        """Cancel running requests, close the connection, end the thread. Safe to repeat."""
+        if self._loop.running:
+            self._loop.run(self._client.close())
+            self._loop.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Stream:
+    """Pieces of a request's answers. Leaving the `with` or calling `close` cancels the request."""
+
+    def __init__(self, stream: AsyncStream, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._stream = stream
+        self._run = run
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Piece:
+        piece: Piece | None = self._run(_next_or_none(self._stream))
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def collect(self) -> Generation:
+        """Read to the end and return the whole."""
+        whole: Generation = self._run(self._stream.collect())
+        return whole
+
+    def close(self) -> None:
+        """Cancel the request if it still runs. Safe to repeat."""
+        self._run(self._stream.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _next_or_none(stream: AsyncStream) -> Piece | None:
+    # StopAsyncIteration cannot travel through a future.
+    return await anext(stream, None)
+
+
+class _LoopThread:
+    """An event loop in a daemon thread: it never keeps a program from ending."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="baton-client", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether `run` can be called."""
+        return not self._loop.is_closed()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for `work`. An interrupt of this thread, such as Ctrl-C, cancels it."""
+        if not self.running:
+            work.close()
+            raise UnavailableError("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()

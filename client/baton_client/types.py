@@ -1,0 +1,149 @@
+"""What comes back. Plain frozen values: no protobuf message leaves this package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended."""
+
+    #: An end token, a stop token or a stop string.
+    STOP = "stop"
+    #: `max_tokens`, or the model's context is used up.
+    LENGTH = "length"
+    #: Cancelled.
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """One candidate token; `rank` 1 is the most likely."""
+
+    token_id: int
+    text: str
+    logprob: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDetail:
+    """One position: the token that was chosen (None for a prompt's first) and the best others."""
+
+    chosen: TokenLogprob | None
+    utf8: bytes = b""
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSources:
+    """Where the prompt's KV came from, in tokens: computed + local_hit + transferred = prompt."""
+
+    computed: int = 0
+    local_hit: int = 0
+    transferred: int = 0
+    #: Of `transferred`: found in the prefill worker's cache.
+    transferred_hit: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a request cost, over all of its answers."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    #: Prompt tokens that nobody had to compute.
+    cached_tokens: int = 0
+    sources: PromptSources = field(default_factory=PromptSources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Where a request's time went, as the servers saw it."""
+
+    router_queue_ms: float = 0.0
+    tokenize_ms: float = 0.0
+    route_ms: float = 0.0
+    #: Waiting on the decode worker until blocks were reserved.
+    decode_queue_ms: float = 0.0
+    prefill_queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    #: From the first token until the last block had arrived: what the transfer costs the request.
+    transfer_exposed_ms: float = 0.0
+    transfer_ms: float = 0.0
+    #: Arrival at the router to the first token leaving it.
+    first_token_ms: float = 0.0
+    #: First token to last.
+    decode_ms: float = 0.0
+    total_ms: float = 0.0
+    transfer_bytes: int = 0
+    connector: str = ""
+    prefill_worker: str = ""
+    decode_worker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A piece of one answer, as it was written. Answers of one request (n > 1) are interleaved.
+
+    `text` never ends in half a character and may lag behind `token_ids`. An answer's last piece has
+    `finish_reason`; the request's last piece has `usage` and `timings`.
+    """
+
+    request_id: str
+    index: int = 0
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    details: tuple[TokenDetail, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_string: str | None = None
+    stop_token_id: int | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    prompt_details: tuple[TokenDetail, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One complete answer."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    details: tuple[TokenDetail, ...] = ()
+    stop_string: str | None = None
+    stop_token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A request's complete outcome: its answers (one, unless `n` was given) and what it cost."""
+
+    request_id: str
+    answers: tuple[Answer, ...]
+    usage: Usage
+    timings: Timings
+    prompt_details: tuple[TokenDetail, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The first answer's text."""
+        return self.answers[0].text
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the first answer ended."""
+        return self.answers[0].finish_reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model that can be asked."""
+
+    id: str
+    #: Longest prompt plus answer, in tokens.
+    max_model_len: int
+    #: Unix seconds.
+    created: int

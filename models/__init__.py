@@ -1,0 +1,1 @@
+"""Models small enough to keep in the repository, and the scripts that made them."""

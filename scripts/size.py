@@ -1,0 +1,99 @@
+"""The size gate: no file and no function grows past what a reader can hold.
+
+Limits and exceptions, each with its reason, stand in pyproject.toml under [tool.size].
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SKIPPED_PARTS = {"build", "dist", "node_modules"}
+GENERATED_SUFFIXES = ("_pb2.py", "_pb2_grpc.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What [tool.size] says."""
+
+    file_lines: int
+    function_lines: int
+    function_exempt: Sequence[str]
+    exceptions: Mapping[str, str]
+
+
+def read_limits(pyproject: Path) -> Limits:
+    """Read the table; every key must be there."""
+    table = tomllib.loads(pyproject.read_text(encoding="utf-8"))["tool"]["size"]
+    return Limits(**table)
+
+
+def sources(root: Path) -> Iterator[Path]:
+    """Python files that people wrote."""
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).parts
+        hidden = any(part.startswith(".") or part in SKIPPED_PARTS for part in parts)
+        in_environment = any(
+            (parent / "pyvenv.cfg").exists() for parent in path.parents if parent != root.parent
+        )
+        if not hidden and not in_environment and not path.name.endswith(GENERATED_SUFFIXES):
+            yield path
+
+
+def violations(root: Path, limits: Limits) -> list[str]:
+    """One line per file or function that is too long, and per exception that nothing needs."""
+    found: dict[str, str] = {}
+    for path in sources(root):
+        name = path.relative_to(root).as_posix()
+        text = path.read_text(encoding="utf-8")
+        num_lines = len(text.splitlines())
+        if num_lines > limits.file_lines:
+            found[name] = f"{name}: {num_lines} lines (limit {limits.file_lines})"
+        if not any(Path(name).match(pattern) for pattern in limits.function_exempt):
+            found |= _long_functions(name, ast.parse(text), limits.function_lines)
+    stale = [
+        f"pyproject.toml: exception {key!r} is not needed any more"
+        for key in limits.exceptions
+        if key not in found
+    ]
+    return [text for key, text in found.items() if key not in limits.exceptions] + stale
+
+
+def _long_functions(name: str, tree: ast.Module, limit: int) -> dict[str, str]:
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if num_lines > limit:
+                key = f"{name}::{node.name}"
+                found[key] = f"{name}:{node.lineno} {node.name}: {num_lines} lines (limit {limit})"
+    return found
+
+
+def main() -> int:
+    """Print lines per folder, then what is too long."""
+    root = Path(__file__).resolve().parent.parent
+    lines: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for path in sources(root):
+        parts = path.relative_to(root).parts
+        folder = "/".join(parts[: min(2, len(parts) - 1)]) or "."
+        lines[folder] += len(path.read_text(encoding="utf-8").splitlines())
+        files[folder] += 1
+    for folder in sorted(lines):
+        print(f"{lines[folder]:7d} lines {files[folder]:4d} files  {folder}")
+    problems = violations(root, read_limits(root / "pyproject.toml"))
+    print(*problems, sep="\n", file=sys.stderr, end="\n" if problems else "")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

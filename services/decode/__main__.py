@@ -1,0 +1,53 @@
+"""Starts the decode worker: reads its settings and wires its parts."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from baton.v1 import decode_pb2_grpc
+from services.decode.answer import Answer
+from services.decode.config import DecodeConfig
+from services.decode.decider import Decider
+from services.decode.hand_off import HandOff
+from services.decode.metrics import DecodeMetrics
+from services.decode.servicer import DecodeServicer
+from shared.identity import Role
+from shared.worker.process import main
+
+if TYPE_CHECKING:
+    from shared.rpc.server import RpcServer
+    from shared.worker.parts import WorkerParts
+
+
+def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> None:
+    """Serve `baton.v1.Decode`."""
+    hand_off = HandOff(
+        peers=parts.peers,
+        channels=parts.channels,
+        timeout_s=config.worker.transfer_timeout_s,
+        max_attempts=config.max_prefill_attempts,
+    )
+    answer = partial(
+        Answer,
+        engine=parts.engine,
+        hand_off=hand_off,
+        decider=Decider(local_prefill_threshold=config.local_prefill_threshold),
+        block_size=parts.layout.block_size,
+        max_model_len=parts.max_model_len,
+    )
+    servicer = DecodeServicer(answer=answer, gate=parts.gate, metrics=DecodeMetrics(parts.metrics))
+    decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server.server)
+
+
+if __name__ == "__main__":
+    sys.exit(
+        main(
+            DecodeConfig,
+            Role.DECODE,
+            argv=sys.argv[1:],
+            service="baton.v1.Decode",
+            add_service=add_decode,
+        )
+    )

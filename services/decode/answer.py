@@ -1,0 +1,157 @@
+"""One answer on a decode worker: from the queue, over the hand-off, to the last token."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from baton.v1 import decode_pb2
+from services.decode.account import Account
+from services.decode.decider import PrefillPlace
+from services.decode.hand_off import HandOffReport
+from shared.engine.events import Admitted, Failed, NewTokens
+from shared.engine.request import EngineRequest, KVSource
+from shared.engine.stop import finish_reason_for
+from shared.worker.wire import (
+    finish_reason_to_wire,
+    logprobs_to_wire,
+    prompt_logprobs_to_wire,
+    sampling_from_wire,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from baton.v1 import prefill_pb2
+    from services.decode.decider import Decider
+    from services.decode.hand_off import HandOff
+    from shared.engine.engine_thread import EngineThread
+    from shared.engine.sampling_params import SamplingParams
+
+
+class Answer:
+    """Owns one request on this worker: closing `run` frees everything that it holds anywhere."""
+
+    def __init__(
+        self,
+        request: decode_pb2.DecodeRequest,
+        *,
+        engine: EngineThread,
+        hand_off: HandOff,
+        decider: Decider,
+        block_size: int,
+        max_model_len: int,
+    ) -> None:
+        self._request = request
+        self._sampling: SamplingParams = sampling_from_wire(request.sampling)
+        self._engine = engine
+        self._hand_off = hand_off
+        self._decider = decider
+        self._block_size = block_size
+        self._max_model_len = max_model_len
+        self.account = Account(num_prompt_tokens=len(request.token_ids))
+
+    async def run(self) -> AsyncGenerator[decode_pb2.DecodeResponse]:
+        """Stream the answer; the last piece has a finish reason."""
+        stream = await self._engine.submit(self._engine_request())
+        async with aclosing(stream):
+            async for event in stream:
+                match event:
+                    case Admitted() if not self.account.admitted:
+                        async with aclosing(self._admit(event)) as pieces:
+                            async for piece in pieces:
+                                yield piece
+                                if piece.finish_reason:
+                                    return
+                    case NewTokens():
+                        yield self._piece(event)
+                    case Failed():
+                        raise event.error
+                    case _:
+                        pass
+
+    def _engine_request(self) -> EngineRequest:
+        request = self._request
+        num_prompt_tokens = len(request.token_ids) - request.num_resumed_tokens
+        return EngineRequest(
+            request_id=request.request_id,
+            prompt_token_ids=tuple(request.token_ids[:num_prompt_tokens]),
+            resumed_token_ids=tuple(request.token_ids[num_prompt_tokens:]),
+            sampling=self._sampling,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            kv_source=KVSource.TRANSFER if request.prefill_candidates else KVSource.COMPUTE,
+        )
+
+    async def _admit(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
+        """The sequence has its blocks: fetch what is missing, or let the engine compute it."""
+        self.account.admit(event.num_cached_tokens, event.at_s)
+        place = self._decider.place(
+            num_uncached_tokens=len(self._request.token_ids) - event.num_cached_tokens,
+            num_candidates=len(self._request.prefill_candidates),
+        )
+        self.account.place = place
+        if place is PrefillPlace.REMOTE:
+            async with aclosing(self._fetch(event)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        elif place is PrefillPlace.LOCAL_SHORT:
+            await self._engine.fail_transfer(self._request.request_id)
+
+    async def _fetch(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
+        first_block = event.num_cached_tokens // self._block_size
+        report = HandOffReport()
+        first_token: int | None = None
+        tokens = self._hand_off.fetch(
+            self._request,
+            blocks=event.block_ids[first_block:],
+            first_block=first_block,
+            report=report,
+        )
+        # Closed before anything below: nobody may write to blocks that the engine uses.
+        async with aclosing(tokens):
+            async for token in tokens:
+                first_token = token.token_id
+                yield self._first_piece(token)
+        self.account.settle(report)
+        if report.succeeded:
+            await self._engine.complete_transfer(self._request.request_id, first_token)
+        else:
+            await self._engine.fail_transfer(self._request.request_id, first_token)
+
+    def _first_piece(self, token: prefill_pb2.FirstToken) -> decode_pb2.DecodeResponse:
+        reason = finish_reason_for(
+            token.token_id,
+            self._sampling,
+            num_output_tokens=self._request.num_resumed_tokens + 1,
+            num_tokens=len(self._request.token_ids) + 1,
+            max_model_len=self._max_model_len,
+        )
+        piece = decode_pb2.DecodeResponse(
+            token_ids=[token.token_id], finish_reason=finish_reason_to_wire(reason)
+        )
+        if token.HasField("logprobs"):
+            piece.logprobs.append(token.logprobs)
+        if token.HasField("prompt_logprobs"):
+            piece.prompt_logprobs.CopyFrom(token.prompt_logprobs)
+        if reason is not None and token.token_id in self._sampling.final_token_ids:
+            piece.stop_token_id = token.token_id
+        return self._accounted(piece)
+
+    def _piece(self, event: NewTokens) -> decode_pb2.DecodeResponse:
+        piece = decode_pb2.DecodeResponse(
+            token_ids=event.token_ids,
+            logprobs=[logprobs_to_wire(position) for position in event.logprobs],
+            finish_reason=finish_reason_to_wire(event.finish_reason),
+            stop_token_id=event.stop_token_id,
+        )
+        if event.prompt_logprobs is not None:
+            piece.prompt_logprobs.CopyFrom(prompt_logprobs_to_wire(event.prompt_logprobs))
+        return self._accounted(piece)
+
+    def _accounted(self, piece: decode_pb2.DecodeResponse) -> decode_pb2.DecodeResponse:
+        self.account.count(len(piece.token_ids))
+        if piece.finish_reason:
+            piece.usage.CopyFrom(self.account.usage())
+            piece.timings.CopyFrom(self.account.timings())
+        return piece

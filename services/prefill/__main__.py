@@ -1,0 +1,41 @@
+"""Starts the prefill worker: reads its settings and wires its parts."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from baton.v1 import prefill_pb2_grpc
+from services.prefill.config import PrefillConfig
+from services.prefill.servicer import PrefillServicer
+from shared.identity import Role
+from shared.worker.process import main
+
+if TYPE_CHECKING:
+    from shared.rpc.server import RpcServer
+    from shared.worker.parts import WorkerParts
+
+
+def add_prefill(config: PrefillConfig, parts: WorkerParts, server: RpcServer) -> None:
+    """Serve `baton.v1.Prefill`."""
+    servicer = PrefillServicer(
+        worker=parts.worker,
+        info=parts.peer_info,
+        connectors=parts.connectors,
+        engine=parts.engine,
+        gate=parts.gate,
+        timeout_s=config.worker.transfer_timeout_s,
+    )
+    prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, server.server)
+
+
+if __name__ == "__main__":
+    sys.exit(
+        main(
+            PrefillConfig,
+            Role.PREFILL,
+            argv=sys.argv[1:],
+            service="baton.v1.Prefill",
+            add_service=add_prefill,
+        )
+    )

@@ -1,0 +1,106 @@
+"""One prefill: follows the engine, pushes blocks as they become final, reports the first token."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from baton.v1 import prefill_pb2
+from services.prefill.publisher import Publisher
+from shared.engine.events import Admitted, Computed, Failed, NewTokens
+from shared.errors import InternalError
+from shared.worker.wire import logprobs_to_wire, prompt_logprobs_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from shared.connector.base import Connector, Ticket
+    from shared.engine.events import EngineEvent
+
+
+class PrefillJob:
+    """Owns the outbound transfer of one request. `close` must be awaited, however `run` ended."""
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        ticket: Ticket,
+        connector: Connector,
+        first_block: int,
+        num_tokens: int,
+        timeout_s: float,
+    ) -> None:
+        self._request_id = request_id
+        self._ticket = ticket
+        self._connector = connector
+        self._first_block = first_block
+        self._num_tokens = num_tokens
+        self._timeout_s = timeout_s
+        self._publisher: Publisher | None = None
+        self._num_cached_tokens = 0
+        self._arrived_s = self._admitted_s = self._sampled_s = time.monotonic()
+
+    async def run(
+        self, events: AsyncIterator[EngineEvent]
+    ) -> AsyncIterator[prefill_pb2.PrefillResponse]:
+        """Answer the call: the first token, then `done`.
+
+        Raises:
+            TransferError: the receiver refused, is gone, or took too long.
+        """
+        async for event in events:
+            match event:
+                case Admitted():
+                    await self._begin(event)
+                case Computed():
+                    self._advance(event.num_computed_tokens)
+                case NewTokens():
+                    self._sampled_s = time.monotonic()
+                    yield prefill_pb2.PrefillResponse(first_token=_first_token(event))
+                case Failed():
+                    raise event.error
+        yield prefill_pb2.PrefillResponse(done=await self._finish())
+
+    async def close(self) -> None:
+        """Stop sending. Once this returns, no block of the request is read."""
+        if self._publisher is not None:
+            await self._publisher.close()
+
+    async def _begin(self, event: Admitted) -> None:
+        self._admitted_s = event.at_s
+        self._num_cached_tokens = event.num_cached_tokens
+        outbound = await self._connector.connect(self._ticket, self._timeout_s)
+        self._publisher = Publisher(outbound, blocks=event.block_ids, first_block=self._first_block)
+        self._advance(event.num_cached_tokens)
+
+    def _advance(self, num_computed_tokens: int) -> None:
+        if self._publisher is None:
+            raise InternalError(f"request {self._request_id}: computed before it was admitted")
+        num_final = num_computed_tokens // self._ticket.layout.block_size
+        if num_computed_tokens >= self._num_tokens:
+            num_final = self._ticket.layout.num_blocks(self._num_tokens)
+        self._publisher.advance(num_final)
+
+    async def _finish(self) -> prefill_pb2.PrefillDone:
+        if self._publisher is None:
+            raise InternalError(f"request {self._request_id}: ended before it was admitted")
+        digest = await self._publisher.finish(self._timeout_s)
+        return prefill_pb2.PrefillDone(
+            digest=digest,
+            num_blocks=self._ticket.num_blocks,
+            num_bytes=self._ticket.num_blocks * self._ticket.layout.block_bytes,
+            cached_tokens=self._num_cached_tokens,
+            queue_ms=(self._admitted_s - self._arrived_s) * 1e3,
+            compute_ms=(self._sampled_s - self._admitted_s) * 1e3,
+            transfer_ms=self._publisher.transfer_ms,
+        )
+
+
+def _first_token(event: NewTokens) -> prefill_pb2.FirstToken:
+    token = prefill_pb2.FirstToken(token_id=event.token_ids[0])
+    if event.logprobs:
+        token.logprobs.CopyFrom(logprobs_to_wire(event.logprobs[0]))
+    if event.prompt_logprobs is not None:
+        token.prompt_logprobs.CopyFrom(prompt_logprobs_to_wire(event.prompt_logprobs))
+    return token

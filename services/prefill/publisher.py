@@ -1,0 +1,70 @@
+"""Pushes a prompt's blocks into a transfer while the rest of the prompt is still computed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.connector.base import OutboundTransfer
+
+
+class Publisher:
+    """Sends blocks in order as `advance` declares them final. One per request.
+
+    The caller keeps the blocks unchanged until `finish` or `close` has returned.
+    """
+
+    def __init__(
+        self, outbound: OutboundTransfer, *, blocks: Sequence[int], first_block: int
+    ) -> None:
+        self._outbound = outbound
+        self._blocks = blocks
+        self._first_block = first_block
+        self._num_final = first_block
+        self._num_sent = first_block
+        self._advanced = asyncio.Event()
+        self._started_s: float | None = None
+        self._task = asyncio.create_task(self._send_all())
+
+    @property
+    def transfer_ms(self) -> float:
+        """Since the first piece was sent."""
+        return 0.0 if self._started_s is None else (time.monotonic() - self._started_s) * 1e3
+
+    def advance(self, num_final_blocks: int) -> None:
+        """The first `num_final_blocks` blocks of the prompt will not change any more."""
+        if num_final_blocks > self._num_final:
+            self._num_final = min(num_final_blocks, len(self._blocks))
+            self._advanced.set()
+
+    async def finish(self, timeout_s: float) -> int:
+        """Wait until the receiver has verified all blocks; returns the digest.
+
+        Raises:
+            TransferError: the receiver refused, is gone, or took too long.
+        """
+        async with asyncio.timeout(timeout_s):
+            await self._task
+        return await self._outbound.finish(timeout_s)
+
+    async def close(self) -> None:
+        """Stop sending. Safe to repeat, and after `finish`."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._outbound.abort()
+
+    async def _send_all(self) -> None:
+        while self._num_sent < len(self._blocks):
+            if self._num_sent == self._num_final:
+                self._advanced.clear()
+                await self._advanced.wait()
+                continue
+            if self._started_s is None:
+                self._started_s = time.monotonic()
+            start, end = self._num_sent, self._num_final
+            await self._outbound.push(start - self._first_block, self._blocks[start:end])
+            self._num_sent = end

@@ -1,0 +1,102 @@
+"""The Prefill service: compute a prompt's KV and push it into the caller's transfer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+
+from baton.v1 import prefill_pb2_grpc
+from services.prefill.job import PrefillJob
+from shared.engine.request import EngineRequest
+from shared.errors import InvalidRequestError
+from shared.rpc.cancellation import run_to_end
+from shared.worker.outgoing import check_ticket
+from shared.worker.wire import sampling_from_wire, ticket_from_wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from baton.v1 import prefill_pb2, transfer_pb2
+    from shared.connector.base import Connector, Ticket
+    from shared.engine.engine_thread import EngineThread
+    from shared.engine.request_stream import RequestStream
+    from shared.identity import WorkerId
+    from shared.worker.gate import RequestGate
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
+    """The call is the lease: when it ends, for whatever reason, its blocks are free again."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        info: transfer_pb2.PeerInfo,
+        connectors: Sequence[Connector],
+        engine: EngineThread,
+        gate: RequestGate,
+        timeout_s: float,
+    ) -> None:
+        self._worker = worker
+        self._info = info
+        self._connectors = {connector.name: connector for connector in connectors}
+        self._engine = engine
+        self._gate = gate
+        self._timeout_s = timeout_s
+
+    async def Prefill(  # noqa: N802 the name in the contract
+        self, request: prefill_pb2.PrefillRequest, context: Context
+    ) -> AsyncIterator[prefill_pb2.PrefillResponse]:
+        """The first token as soon as it is sampled; `done` when the receiver has everything."""
+        with self._gate.enter():
+            ticket = ticket_from_wire(request.ticket)
+            connector = check_ticket(ticket, self._worker, self._info, self._connectors)
+            _check_range(request, ticket)
+            timeout_s = min(self._timeout_s, context.time_remaining() or self._timeout_s)
+            job = PrefillJob(
+                request_id=request.request_id,
+                ticket=ticket,
+                connector=connector,
+                first_block=request.first_block,
+                num_tokens=len(request.token_ids),
+                timeout_s=timeout_s,
+            )
+            stream = await self._engine.submit(_engine_request(request))
+            try:
+                async for response in job.run(stream):
+                    yield response
+            finally:
+                await run_to_end(self._end(job, stream))
+
+    async def _end(self, job: PrefillJob, stream: RequestStream) -> None:
+        # No order but this: nobody reads the blocks any more when they are released.
+        await job.close()
+        await stream.aclose()
+        await self._engine.release(stream.request_id)
+
+
+def _engine_request(request: prefill_pb2.PrefillRequest) -> EngineRequest:
+    num_prompt_tokens = len(request.token_ids) - request.num_resumed_tokens
+    return EngineRequest(
+        request_id=request.request_id,
+        prompt_token_ids=tuple(request.token_ids[:num_prompt_tokens]),
+        resumed_token_ids=tuple(request.token_ids[num_prompt_tokens:]),
+        sampling=sampling_from_wire(request.sampling),
+        priority=request.priority,
+        cache_salt=request.cache_salt,
+        hold_blocks=True,
+    )
+
+
+def _check_range(request: prefill_pb2.PrefillRequest, ticket: Ticket) -> None:
+    """The ticket must cover the prompt from `first_block` to its end, no more and no less."""
+    num_blocks = ticket.layout.num_blocks(len(request.token_ids))
+    if request.first_block + ticket.num_blocks != num_blocks:
+        raise InvalidRequestError(
+            f"request {request.request_id}: blocks {request.first_block} to {num_blocks} of the "
+            f"prompt do not fit a ticket for {ticket.num_blocks}",
+            param="first_block",
+        )

@@ -1,0 +1,80 @@
+"""Asks a worker to prove that it works before anybody's request is sent there."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Protocol
+
+import grpc
+
+from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc, worker_pb2, worker_pb2_grpc
+from shared.errors import UnavailableError, WorkerLostError
+from shared.identity import Role
+from shared.rpc.status import from_rpc_error
+
+if TYPE_CHECKING:
+    from shared.directory.base import WorkerRecord
+    from shared.rpc.channel import ChannelPool
+
+#: The first request after a start may compile kernels.
+TIMEOUT_S = 120.0
+PROMPT = (1, 2, 3, 4)
+NUM_TOKENS = 2
+
+
+class Check(Protocol):
+    """Whether a worker works."""
+
+    async def __call__(self, record: WorkerRecord) -> None:
+        """Return if it does.
+
+        Raises:
+            BatonError: it does not.
+        """
+        ...
+
+
+class Canary:
+    """Makes a decode worker generate two tokens. A prefill worker must say that it is itself."""
+
+    def __init__(self, channels: ChannelPool, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._channels = channels
+        self._timeout_s = timeout_s
+
+    async def __call__(self, record: WorkerRecord) -> None:
+        """See Check."""
+        peer = f"canary on {record.worker}"
+        try:
+            await self._identify(record)
+            if record.role is Role.DECODE:
+                await self._generate(record)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, peer=peer) from error
+
+    async def _identify(self, record: WorkerRecord) -> None:
+        """Another process may have taken the address of one that died."""
+        stub = worker_pb2_grpc.WorkerStub(self._channels.get(record.address))
+        info = await stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=self._timeout_s)
+        answered = info.peer.worker
+        if (answered.name, answered.incarnation) != (record.worker.name, record.worker.incarnation):
+            there = f"{answered.name}@{answered.incarnation}"
+            raise UnavailableError(f"{record.address} is {there} and not {record.worker}")
+
+    async def _generate(self, record: WorkerRecord) -> None:
+        stub = decode_pb2_grpc.DecodeStub(self._channels.get(record.address))
+        request = decode_pb2.DecodeRequest(
+            request_id=f"canary-{secrets.token_hex(8)}",
+            token_ids=PROMPT,
+            sampling=common_pb2.SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True),
+        )
+        num_tokens = 0
+        finished = False
+        call = stub.Generate(request, timeout=self._timeout_s)
+        try:
+            async for piece in call:
+                num_tokens += len(piece.token_ids)
+                finished = bool(piece.finish_reason)
+        finally:
+            call.cancel()
+        if not finished or num_tokens != NUM_TOKENS:
+            raise WorkerLostError(f"canary on {record.worker} gave {num_tokens} tokens")

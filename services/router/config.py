@@ -1,0 +1,48 @@
+"""Settings of the router."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 read at run time by the settings loader
+
+from shared.config import flag_name, setting
+from shared.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """The router: takes requests over HTTP and gRPC, and chooses the workers that serve them."""
+
+    model: Path = setting(help="directory with the model's tokenizer and configuration")
+    served_model_name: tuple[str, ...] = setting(
+        (), help="names that clients use, the first one in answers; default: the directory's name"
+    )
+    host: str = setting("127.0.0.1", help="address to listen on")
+    port: int = setting(8000, help="port of the OpenAI API over HTTP; 0 takes a free one")
+    grpc_port: int = setting(50051, help="port of the gRPC services; 0 takes a free one")
+    max_concurrent_requests: int = setting(
+        256, help="requests that the cluster works on at the same time"
+    )
+    max_queued_requests: int = setting(1024, help="requests that may wait for that")
+    max_queued_tokens: int = setting(1_000_000, help="prompt tokens that may wait for that")
+    max_queue_s: float = setting(30.0, help="longest wait for that, in seconds")
+    request_timeout_s: float = setting(600.0, help="longest time for one request, in seconds")
+    drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
+    log_level: str = setting("info", help="debug, info, warning or error")
+    log_json: bool = setting(False, help="log in JSON")
+
+    def __post_init__(self) -> None:
+        for name in ("port", "grpc_port"):
+            if not 0 <= getattr(self, name) < 2**16:
+                raise ConfigError(f"{flag_name(name)} must be a port, not {getattr(self, name)}")
+        for name in ("max_concurrent_requests", "request_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")
+        for name in ("max_queued_requests", "max_queued_tokens", "max_queue_s", "drain_grace_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{flag_name(name)} must not be negative")
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names that clients use."""
+        return self.served_model_name or (self.model.resolve().name,)

@@ -1,0 +1,105 @@
+"""Serves the embedded directory to the workers of a cluster that has no Redis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from baton.v1 import directory_pb2, directory_pb2_grpc
+from shared.directory.base import BlockUpdate
+from shared.directory.wire import (
+    load_from_wire,
+    record_from_wire,
+    status_to_wire,
+    worker_from_wire,
+    worker_to_wire,
+)
+from shared.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    import grpc
+
+    from shared.directory.base import BlockDirectory, WorkerRegistry
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+HASH_BYTES = 32
+
+
+class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
+    """Checks what comes over the wire and hands it to the directory."""
+
+    def __init__(self, registry: WorkerRegistry, blocks: BlockDirectory) -> None:
+        self._registry = registry
+        self._blocks = blocks
+
+    async def Register(  # noqa: N802
+        self, request: directory_pb2.RegisterRequest, context: Context
+    ) -> directory_pb2.RegisterResponse:
+        """Join."""
+        await self._registry.register(record_from_wire(request.record), request.lease_s)
+        return directory_pb2.RegisterResponse()
+
+    async def Heartbeat(  # noqa: N802
+        self, request: directory_pb2.HeartbeatRequest, context: Context
+    ) -> directory_pb2.HeartbeatResponse:
+        """Renew a lease."""
+        await self._registry.heartbeat(
+            worker_from_wire(request.worker), load_from_wire(request.load)
+        )
+        return directory_pb2.HeartbeatResponse()
+
+    async def Deregister(  # noqa: N802
+        self, request: directory_pb2.DeregisterRequest, context: Context
+    ) -> directory_pb2.DeregisterResponse:
+        """Leave."""
+        await self._registry.deregister(worker_from_wire(request.worker))
+        return directory_pb2.DeregisterResponse()
+
+    async def Publish(  # noqa: N802
+        self, request: directory_pb2.PublishRequest, context: Context
+    ) -> directory_pb2.PublishResponse:
+        """Take an update or a snapshot."""
+        worker = worker_from_wire(request.worker)
+        stored = _hashes(request.stored, "stored")
+        if request.snapshot:
+            await self._blocks.replace(worker, request.sequence, stored)
+        else:
+            update = BlockUpdate(
+                worker=worker,
+                sequence=request.sequence,
+                stored=stored,
+                removed=_hashes(request.removed, "removed"),
+                cleared=request.cleared,
+            )
+            await self._blocks.publish(update)
+        return directory_pb2.PublishResponse()
+
+    async def LookupBlocks(  # noqa: N802
+        self, request: directory_pb2.LookupBlocksRequest, context: Context
+    ) -> directory_pb2.LookupBlocksResponse:
+        """Who holds a prefix."""
+        found = await self._blocks.lookup(_hashes(request.block_hashes, "block_hashes"))
+        holders = [
+            directory_pb2.BlockHolder(worker=worker_to_wire(worker), num_blocks=num_blocks)
+            for worker, num_blocks in found.items()
+        ]
+        return directory_pb2.LookupBlocksResponse(holders=holders)
+
+    async def ListWorkers(  # noqa: N802
+        self, request: directory_pb2.ListWorkersRequest, context: Context
+    ) -> directory_pb2.ListWorkersResponse:
+        """Everyone alive."""
+        events = await self._registry.workers()
+        return directory_pb2.ListWorkersResponse(workers=[status_to_wire(e) for e in events])
+
+
+def _hashes(values: Iterable[bytes], param: str) -> tuple[bytes, ...]:
+    hashes = tuple(values)
+    for value in hashes:
+        if len(value) != HASH_BYTES:
+            message = f"a block hash has {HASH_BYTES} bytes, not {len(value)}"
+            raise InvalidRequestError(message, param=param)
+    return hashes

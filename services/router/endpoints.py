@@ -1,0 +1,183 @@
+"""The live workers: follows the registry, and lets nobody in who has not answered the canary."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from services.router.endpoint import Endpoint
+from shared.directory.base import RegistryChange
+from shared.errors import BatonError, DrainingError, NoWorkerError
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Collection
+
+    from services.router.canary import Check
+    from shared.directory.base import RegistryEvent, WorkerRegistry
+    from shared.identity import WorkerId
+    from shared.rpc.channel import ChannelPool
+
+log = structlog.get_logger(__name__)
+
+FIRST_RETRY_S = 0.1
+LONGEST_RETRY_S = 5.0
+REGISTRY_RETRY_S = 1.0
+
+
+class EndpointPool:
+    """Every live worker that serves one of `model_names`. `run` keeps it up to date."""
+
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        check: Check,
+        channels: ChannelPool,
+        *,
+        model_names: Collection[str],
+        retry_s: float = FIRST_RETRY_S,
+    ) -> None:
+        self._registry = registry
+        self._check = check
+        self._channels = channels
+        self._model_names = frozenset(model_names)
+        self._retry_s = retry_s
+        self._endpoints: dict[WorkerId, Endpoint] = {}
+        self._checks: dict[WorkerId, asyncio.Task[None]] = {}
+        self._retired: list[Endpoint] = []
+        self._max_model_len: int | None = None
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the registry until cancelled. While it is away, the last known workers count."""
+        try:
+            while True:
+                try:
+                    await self._follow()
+                except (BatonError, OSError) as error:
+                    log.warning("registry_lost", error=str(error))
+                await asyncio.sleep(REGISTRY_RETRY_S)
+        finally:
+            tasks = list(self._checks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def of_role(self, role: Role) -> list[Endpoint]:
+        """Live workers, usable or not."""
+        return [e for e in self._endpoints.values() if e.record.role is role]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request could be served now."""
+        return any(endpoint.usable for endpoint in self.of_role(Role.DECODE))
+
+    def not_ready_because(self) -> list[str]:
+        """What is missing before a request could be served; empty if nothing is."""
+        return [] if self.is_ready else ["no decode worker is ready"]
+
+    async def wait_ready(self) -> None:
+        """Return as soon as a request could be served."""
+        await self.wait_until(lambda: self.is_ready)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Look at `condition` after every change of a worker's state, until it is true."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def max_model_len(self) -> int:
+        """Longest sequence that some decode worker takes; the last known one if all are gone.
+
+        Raises:
+            NoWorkerError: no decode worker has registered yet.
+        """
+        alive = [e.record.max_model_len for e in self.of_role(Role.DECODE)]
+        if alive:
+            self._max_model_len = max(alive)
+        if self._max_model_len is None:
+            raise NoWorkerError("no decode worker has registered yet")
+        return self._max_model_len
+
+    def report_failure(self, endpoint: Endpoint, error: BatonError) -> None:
+        """A request failed there: nothing more is sent until the canary has been answered."""
+        if self._endpoints.get(endpoint.record.worker) is not endpoint:
+            return
+        if isinstance(error, DrainingError):
+            endpoint.refused = True
+            return
+        log.warning("worker_failed", worker=str(endpoint.record.worker), error=str(error))
+        endpoint.ready = False
+        self._start_check(endpoint)
+
+    async def _follow(self) -> None:
+        alive = {event.record.worker for event in await self._registry.workers()}
+        for worker in self._endpoints.keys() - alive:
+            await self._remove(worker)
+        # The contract promises an iterator that can be closed, which the type cannot say.
+        events = cast("AsyncGenerator[RegistryEvent]", self._registry.watch())
+        async with aclosing(events):
+            async for event in events:
+                await self._apply(event)
+
+    async def _apply(self, event: RegistryEvent) -> None:
+        worker = event.record.worker
+        if event.change is RegistryChange.LEFT:
+            await self._remove(worker)
+        elif (endpoint := self._endpoints.get(worker)) is not None:
+            endpoint.load = event.load
+            endpoint.refused = endpoint.refused and event.load.draining
+            if self._retired:
+                await self._drop_channels()
+        elif event.record.model not in self._model_names:
+            log.warning("other_model", worker=str(worker), model=event.record.model)
+        else:
+            endpoint = self._endpoints[worker] = Endpoint(event.record, event.load)
+            self._start_check(endpoint)
+        self._changed.set()
+
+    async def _remove(self, worker: WorkerId) -> None:
+        endpoint = self._endpoints.pop(worker, None)
+        if endpoint is None:
+            return
+        endpoint.ready = False
+        if (task := self._checks.pop(worker, None)) is not None:
+            task.cancel()
+        log.info("worker_gone", worker=str(worker))
+        self._retired.append(endpoint)
+        await self._drop_channels()
+
+    async def _drop_channels(self) -> None:
+        """Close channels of workers that are gone once the last stream over them has ended.
+
+        A worker whose heartbeats stopped may still answer: its streams decide, not its lease.
+        """
+        in_use = {e.record.address for e in self._endpoints.values()}
+        in_use |= {e.record.address for e in self._retired if e.num_requests}
+        for address in {e.record.address for e in self._retired} - in_use:
+            await self._channels.drop(address)
+        self._retired = [e for e in self._retired if e.num_requests]
+
+    def _start_check(self, endpoint: Endpoint) -> None:
+        worker = endpoint.record.worker
+        running = self._checks.get(worker)
+        if running is None or running.done():
+            self._checks[worker] = asyncio.create_task(self._until_ready(endpoint))
+
+    async def _until_ready(self, endpoint: Endpoint) -> None:
+        retry_s = self._retry_s
+        while True:
+            try:
+                await self._check(endpoint.record)
+            except BatonError as error:
+                log.warning("canary_failed", worker=str(endpoint.record.worker), error=str(error))
+            else:
+                endpoint.ready = True
+                log.info("worker_ready", worker=str(endpoint.record.worker))
+                self._changed.set()
+                return
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, LONGEST_RETRY_S)

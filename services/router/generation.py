@@ -1,0 +1,143 @@
+"""What both front ends (OpenAI over HTTP, gRPC) ask of the pipeline, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from shared.engine.events import FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationParams:
+    """How to generate, at the level of text. None means: the model's default, then vLLM's."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    seed: int | None = None
+    n: int = 1
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """A tokenised prompt with its parameters."""
+
+    request_id: str
+    model: str
+    prompt_token_ids: tuple[int, ...]
+    params: GenerationParams
+    priority: int = 0
+    #: From the tenant, never from the client's own fields alone.
+    cache_salt: bytes = b""
+    #: time.monotonic() when the request reached the router, and what tokenising it took.
+    arrival_s: float = 0.0
+    tokenize_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """A token as a client without a tokenizer sees it."""
+
+    token_id: int
+    text: str
+    utf8: bytes
+    logprob: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDetail:
+    """One position: the chosen token and the alternatives, best first."""
+
+    chosen: TokenText
+    top: tuple[TokenText, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a request cost; see proto/baton/v1/common.proto for the meaning of each number."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    local_hit_tokens: int = 0
+    transferred_tokens: int = 0
+    transferred_hit_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Where a request's time went; see proto/baton/v1/common.proto."""
+
+    router_queue_ms: float = 0.0
+    tokenize_ms: float = 0.0
+    route_ms: float = 0.0
+    decode_queue_ms: float = 0.0
+    prefill_queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    transfer_exposed_ms: float = 0.0
+    transfer_ms: float = 0.0
+    first_token_ms: float = 0.0
+    decode_ms: float = 0.0
+    total_ms: float = 0.0
+    transfer_bytes: int = 0
+    connector: str = ""
+    prefill_worker: str = ""
+    decode_worker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPiece:
+    """A piece of one answer: at most one per engine step. Answers (n > 1) are interleaved.
+
+    `text` never holds half a character nor the beginning of a stop string, so it may lag behind
+    `token_ids`. An answer's last piece has `finish_reason`; the request's last piece has `usage`
+    and `timings`; its first has `prompt_details`, if they were asked for.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    details: tuple[TokenDetail, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_string: str | None = None
+    stop_token_id: int | None = None
+    prompt_details: tuple[TokenDetail | None, ...] | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+
+
+class Generator(Protocol):
+    """Answers requests. services/router/pipeline.py is the real one."""
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[AnswerPiece]:
+        """Stream the answers. Closing the iterator cancels the request on every worker.
+
+        Raises, before the first piece or between pieces:
+            InvalidRequestError: a parameter is wrong; `param` names it.
+            OverloadedError: refused before any work was done.
+            UnavailableError: no worker could (go on to) serve it.
+            DeadlineError: the request's time ran out.
+        """
+        ...

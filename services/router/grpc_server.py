@@ -1,0 +1,124 @@
+"""The front door for gRPC clients: text to tokens, then the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+from baton.v1 import router_pb2, router_pb2_grpc
+from services.router.generation import GenerationRequest
+from services.router.grpc_wire import chat_messages, params_from_wire, piece_to_wire
+from shared.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from typing import Any
+
+    import grpc
+
+    from services.router.generation import AnswerPiece, Generator
+    from services.router.models import ServedModels
+    from shared.text.chat_template import ChatTemplate
+    from shared.text.tokenizer import Tokenizer
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+#: Longer texts are tokenised in a thread, so that other streams keep flowing.
+INLINE_CHARS = 8 * 1024
+MAX_REQUEST_ID_CHARS = 128
+
+
+class RouterServicer(router_pb2_grpc.RouterServicer):
+    """Serves baton.v1.Router."""
+
+    def __init__(
+        self,
+        *,
+        generator: Generator,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate,
+        models: ServedModels,
+    ) -> None:
+        self._generator = generator
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._models = models
+
+    async def Generate(  # noqa: N802 the name in the contract
+        self, request: router_pb2.GenerateRequest, context: Context
+    ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
+        """Continue a prompt."""
+        arrival_s = time.monotonic()
+        match request.prompt.WhichOneof("content"):
+            case "text":
+                ids = await self._encode(request.prompt.text, add_special_tokens=True)
+            case "tokens":
+                ids = tuple(request.prompt.tokens.ids)
+            case _:
+                raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
+        async with aclosing(self._answer(request, ids, arrival_s)) as responses:
+            async for response in responses:
+                yield response
+
+    async def Chat(  # noqa: N802 the name in the contract
+        self, request: router_pb2.ChatRequest, context: Context
+    ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
+        """Answer a conversation."""
+        arrival_s = time.monotonic()
+        if not request.messages:
+            raise InvalidRequestError("messages must not be empty", param="messages")
+        text = self._chat_template.render(
+            chat_messages(list(request.messages)),
+            add_generation_prompt=not request.continue_final_message,
+            continue_final_message=request.continue_final_message,
+        )
+        ids = await self._encode(text, add_special_tokens=False)
+        async with aclosing(self._answer(request, ids, arrival_s)) as responses:
+            async for response in responses:
+                yield response
+
+    async def ListModels(  # noqa: N802 the name in the contract
+        self, request: router_pb2.ListModelsRequest, context: Context
+    ) -> router_pb2.ListModelsResponse:
+        """What is served."""
+        models = [
+            router_pb2.Model(
+                id=name,
+                max_model_len=self._models.max_model_len,
+                created=self._models.created_s,
+            )
+            for name in self._models.names
+        ]
+        return router_pb2.ListModelsResponse(models=models)
+
+    async def _answer(
+        self,
+        request: router_pb2.GenerateRequest | router_pb2.ChatRequest,
+        ids: tuple[int, ...],
+        arrival_s: float,
+    ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
+        if len(request.request_id) > MAX_REQUEST_ID_CHARS:
+            message = f"request_id must have at most {MAX_REQUEST_ID_CHARS} characters"
+            raise InvalidRequestError(message, param="request_id")
+        request_id = request.request_id or f"grpc-{secrets.token_hex(16)}"
+        generation = GenerationRequest(
+            request_id=request_id,
+            model=self._models.resolve(request.model),
+            prompt_token_ids=ids,
+            params=params_from_wire(request.params),
+            priority=request.priority,
+            arrival_s=arrival_s,
+            tokenize_ms=(time.monotonic() - arrival_s) * 1000,
+        )
+        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(generation))
+        async with aclosing(answers) as pieces:
+            async for piece in pieces:
+                yield piece_to_wire(request_id, piece)
+
+    async def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        if len(text) <= INLINE_CHARS:
+            return tuple(self._tokenizer.encode(text, add_special_tokens))
+        return tuple(await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens))

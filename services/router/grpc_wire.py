@@ -1,0 +1,75 @@
+"""Between proto/baton/v1/router.proto and the pipeline's records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from baton.v1 import common_pb2, router_pb2
+from services.router.generation import GenerationParams
+from services.router.wire import finish_reason_to_wire, timings_to_wire, usage_to_wire
+
+if TYPE_CHECKING:
+    from services.router.generation import AnswerPiece, TokenDetail, TokenText
+
+
+def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
+    """Unset fields keep the record's defaults."""
+    names = [field.name for field, _ in message.ListFields()]
+    scalars = {name: getattr(message, name) for name in names if name not in _NOT_SCALAR}
+    # Fields without presence are left out by ListFields when they are false, as the defaults are.
+    return GenerationParams(
+        **scalars,
+        logit_bias=dict(message.logit_bias),
+        allowed_token_ids=(
+            tuple(message.allowed_token_ids.ids) if message.HasField("allowed_token_ids") else None
+        ),
+        bad_words=tuple(message.bad_words),
+        stop=tuple(message.stop),
+        stop_token_ids=tuple(message.stop_token_ids),
+    )
+
+
+_NOT_SCALAR = frozenset({"logit_bias", "allowed_token_ids", "bad_words", "stop", "stop_token_ids"})
+
+
+def chat_messages(messages: list[router_pb2.ChatMessage]) -> list[dict[str, str]]:
+    """As chat templates expect them."""
+    return [
+        {"role": m.role, "content": m.content, **({"name": m.name} if m.HasField("name") else {})}
+        for m in messages
+    ]
+
+
+def piece_to_wire(request_id: str, piece: AnswerPiece) -> router_pb2.GenerateResponse:
+    """One message per piece."""
+    return router_pb2.GenerateResponse(
+        request_id=request_id,
+        index=piece.index,
+        text=piece.text,
+        token_ids=piece.token_ids,
+        details=[_detail(detail) for detail in piece.details],
+        finish_reason=finish_reason_to_wire(piece.finish_reason),
+        stop_string=piece.stop_string,
+        stop_token_id=piece.stop_token_id,
+        usage=None if piece.usage is None else usage_to_wire(piece.usage),
+        timings=None if piece.timings is None else timings_to_wire(piece.timings),
+        prompt_details=[
+            router_pb2.TokenDetail() if detail is None else _detail(detail)
+            for detail in piece.prompt_details or ()
+        ],
+    )
+
+
+def _detail(detail: TokenDetail) -> router_pb2.TokenDetail:
+    return router_pb2.TokenDetail(
+        text=detail.chosen.text,
+        utf8=detail.chosen.utf8,
+        logprobs=common_pb2.PositionLogprobs(
+            chosen=_logprob(detail.chosen), top=[_logprob(token) for token in detail.top]
+        ),
+        top_texts=[token.text for token in detail.top],
+    )
+
+
+def _logprob(token: TokenText) -> common_pb2.TokenLogprob:
+    return common_pb2.TokenLogprob(token_id=token.token_id, logprob=token.logprob, rank=token.rank)

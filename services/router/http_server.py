@@ -1,0 +1,67 @@
+"""Serves an ASGI application over HTTP until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.types import ASGIApp
+
+BACKLOG = 2048
+#: Longer than the idle time of usual proxies, which otherwise race with us on a closing connection.
+KEEPALIVE_S = 75
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are `__main__`'s."""
+        yield
+
+
+class HttpServer:
+    """One listening HTTP server."""
+
+    def __init__(self, app: ASGIApp, *, drain_grace_s: float) -> None:
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_keep_alive=KEEPALIVE_S,
+                timeout_graceful_shutdown=max(1, round(drain_grace_s)),
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind (port 0 takes a free one) and serve.
+
+        Raises:
+            ConfigError: the address cannot be bound.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            message = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            raise ConfigError(message) from error
+        self.port = listener.getsockname()[1]
+        self._task = asyncio.create_task(self._server.serve([listener]))
+
+    async def stop(self) -> None:
+        """Take no new connections, and wait for running requests up to the grace period."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task

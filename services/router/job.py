@@ -1,0 +1,87 @@
+"""One request on its way through the pipeline: what was decided, and when things happened."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from services.router.generation import Timings, Usage
+from services.router.wire import timings_from_wire, usage_from_wire
+from shared.errors import DeadlineError
+
+if TYPE_CHECKING:
+    from services.router.answer_stream import AnswerStream
+    from services.router.generation import AnswerPiece, GenerationRequest
+    from services.router.routing.base import Route
+    from shared.engine.sampling_params import SamplingParams
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """Belongs to one call of `generate`."""
+
+    request: GenerationRequest
+    sampling: SamplingParams
+    #: The request's id, made unique among those that this router works on.
+    request_id: str
+    arrival_s: float
+    timeout_s: float
+    queue_ms: float = 0.0
+    route_ms: float = 0.0
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    streams: list[AnswerStream] = field(default_factory=list)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.request.prompt_token_ids)
+
+    def remaining_s(self) -> float:
+        """Time until the request's deadline.
+
+        Raises:
+            DeadlineError: it has passed.
+        """
+        left_s = self.arrival_s + self.timeout_s - time.monotonic()
+        if left_s <= 0:
+            raise DeadlineError(f"{self.request_id} took longer than {self.timeout_s} s")
+        return left_s
+
+    def note(self, piece: AnswerPiece) -> None:
+        """A piece is about to leave the router."""
+        if piece.token_ids:
+            self.last_token_s = time.monotonic()
+            if self.first_token_s is None:
+                self.first_token_s = self.last_token_s
+
+    def usage(self) -> Usage:
+        """What the request cost. Answer 0 paid for the prompt."""
+        said = self.streams[0].usage
+        # Without the worker's word, nothing may be called a cache hit.
+        known = (
+            Usage(computed_tokens=self.num_prompt_tokens) if said is None else usage_from_wire(said)
+        )
+        return replace(
+            known,
+            prompt_tokens=self.num_prompt_tokens,
+            completion_tokens=sum(stream.num_tokens for stream in self.streams),
+        )
+
+    def timings(self, route: Route) -> Timings:
+        """Where the time went: answer 0's on the workers, and the router's own share."""
+        said = self.streams[0].timings
+        known = Timings() if said is None else timings_from_wire(said)
+        now_s = time.monotonic()
+        first_s = self.first_token_s or now_s
+        return replace(
+            known,
+            router_queue_ms=self.queue_ms,
+            tokenize_ms=self.request.tokenize_ms,
+            route_ms=self.route_ms,
+            first_token_ms=(first_s - self.arrival_s) * 1000,
+            decode_ms=((self.last_token_s or first_s) - first_s) * 1000,
+            total_ms=(now_s - self.arrival_s) * 1000,
+            decode_worker=route.decode.name,
+        )

@@ -1,0 +1,89 @@
+"""Puts the OpenAI API together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from services.router.openai.chat import ChatCompletions
+from services.router.openai.completions import Completions
+from services.router.openai.errors import add_error_handlers
+from services.router.openai.health import HealthEndpoints
+from services.router.openai.models import ModelEndpoints
+from services.router.openai.request_id import RequestIdMiddleware
+from services.router.openai.schema_chat import ChatBody
+from services.router.openai.schema_completion import CompletionBody
+from services.router.openai.schema_docs import document_bodies
+from services.router.openai.schema_tokenize import (
+    DetokenizeBody,
+    TokenizeChatBody,
+    TokenizeTextBody,
+)
+from services.router.openai.tokenize import TokenizeEndpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from prometheus_client import CollectorRegistry
+    from pydantic import BaseModel
+
+    from services.router.openai.backend import Backend
+
+#: The endpoints read their bodies themselves, so the framework has to be told what is in them.
+_BODIES: dict[str, tuple[type[BaseModel], ...]] = {
+    "/v1/chat/completions": (ChatBody,),
+    "/v1/completions": (CompletionBody,),
+    "/tokenize": (TokenizeTextBody, TokenizeChatBody),
+    "/detokenize": (DetokenizeBody,),
+}
+
+
+def create_app(
+    backend: Backend,
+    *,
+    not_ready_because: Callable[[], Sequence[str]],
+    registry: CollectorRegistry,
+    version: str,
+) -> FastAPI:
+    """The HTTP application. It starts nothing and owns nothing of `backend`.
+
+    `not_ready_because` is asked on every GET /ready; it names what is missing, or nothing.
+    """
+    app = FastAPI(title="Baton", version=version, redirect_slashes=False)
+    _add_generation(app, backend)
+    _add_models(app, backend)
+    _add_health(app, HealthEndpoints(not_ready_because, registry=registry, version=version))
+    document_bodies(app, _BODIES)
+    add_error_handlers(app)
+    app.add_middleware(RequestIdMiddleware)
+    return app
+
+
+def _add_generation(app: FastAPI, backend: Backend) -> None:
+    tokens = TokenizeEndpoints(backend)
+    app.add_api_route(
+        "/v1/chat/completions", ChatCompletions(backend).create, methods=["POST"], tags=["generate"]
+    )
+    app.add_api_route(
+        "/v1/completions", Completions(backend).create, methods=["POST"], tags=["generate"]
+    )
+    app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], tags=["tokens"])
+    app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], tags=["tokens"])
+
+
+def _add_models(app: FastAPI, backend: Backend) -> None:
+    models = ModelEndpoints(backend.models)
+    app.add_api_route("/v1/models", models.list_all, tags=["models"])
+    # A model's name may hold slashes, as Hugging Face's do.
+    app.add_api_route("/v1/models/{model:path}", models.retrieve, tags=["models"])
+
+
+def _add_health(app: FastAPI, health: HealthEndpoints) -> None:
+    app.add_api_route("/health", health.health, tags=["operations"])
+    app.add_api_route("/ping", health.ping, tags=["operations"])
+    # SageMaker's probe may use either method; two in one route would share an operation id.
+    app.add_api_route("/ping", health.ping, methods=["POST"], include_in_schema=False)
+    app.add_api_route("/ready", health.ready, tags=["operations"])
+    app.add_api_route("/version", health.version, tags=["operations"])
+    app.add_api_route("/metrics", health.metrics, tags=["operations"])

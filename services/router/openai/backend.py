@@ -1,0 +1,36 @@
+"""What the endpoints work with, in one record, so that each of them takes one argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from services.router.openai.limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from services.router.generation import Generator
+    from services.router.openai.models import ServedModel
+    from shared.text.chat_template import ChatTemplate
+    from shared.text.tokenizer import Tokenizer
+
+
+def no_tenant(_request: Request) -> str:
+    """Without authentication everybody is the same tenant."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """Everything behind the HTTP API."""
+
+    generator: Generator
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    models: ServedModel
+    limits: Limits = field(default_factory=Limits)
+    #: Whom a request belongs to, as authentication found out; prefixes are not shared beyond it.
+    tenant_of: Callable[[Request], str] = no_tenant

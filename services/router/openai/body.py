@@ -1,0 +1,86 @@
+"""Reads a request's body under a limit and checks it against a schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import pydantic
+import structlog
+
+from services.router.openai.errors import FieldError
+from services.router.openai.unsupported import refuse_unsupported
+from shared.errors import PayloadTooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic_core import ErrorDetails
+    from starlette.requests import Request
+
+logger = structlog.get_logger(__name__)
+
+M = TypeVar("M", bound=pydantic.BaseModel)
+
+
+async def read_body(request: Request, *, max_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        PayloadTooLargeError: it is longer than `max_bytes`. What was announced is refused before
+            it is read; what was not announced is refused as soon as it exceeds the limit.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks = bytearray()
+    async for chunk in request.stream():
+        chunks += chunk
+        if len(chunks) > max_bytes:
+            raise _too_large(max_bytes)
+    return bytes(chunks)
+
+
+def parse_body(schema: type[M], body: bytes) -> M:
+    """The body as a `schema`. Unknown fields are ignored; those we know but lack are refused.
+
+    Raises:
+        FieldError: not JSON, or a field is missing or wrong; the first one is named.
+        UnsupportedError: a field asks for what is not offered.
+    """
+    try:
+        parsed = schema.model_validate_json(body)
+    except pydantic.ValidationError as error:
+        raise _field_error(error.errors(include_url=False, include_context=False)[0]) from error
+    refuse_unsupported(parsed)
+    if parsed.model_extra:
+        # Names only: values may be private, and both come from outside.
+        logger.debug("unknown_fields", fields=[name[:64] for name in list(parsed.model_extra)[:32]])
+    return parsed
+
+
+def param_path(loc: Sequence[int | str]) -> str | None:
+    """Where a field is, in OpenAI's notation: messages[0].role."""
+    path = ""
+    for step in loc:
+        if step == "[key]":
+            continue
+        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return path.removeprefix(".")[:256] or None
+
+
+def _field_error(detail: ErrorDetails) -> FieldError:
+    kind, message = detail["type"], detail["msg"]
+    param = param_path(detail["loc"])
+    if kind == "json_invalid":
+        return FieldError(f"the body is not valid JSON: {message}", param=None, code="invalid_json")
+    if param is None:
+        return FieldError("the body must be a JSON object", param=None, code="invalid_type")
+    if kind == "missing":
+        code = "missing_required_parameter"
+        return FieldError(f"missing required parameter: {param}", param=param, code=code)
+    code = "invalid_type" if kind.endswith("_type") else "invalid_value"
+    return FieldError(f"{param}: {message[:1].lower()}{message[1:]}", param=param, code=code)
+
+
+def _too_large(max_bytes: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(f"the request's body is larger than {max_bytes} bytes")

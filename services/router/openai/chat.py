@@ -1,0 +1,95 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+
+from services.router.generation import GenerationRequest
+from services.router.openai.answers import stream_answers
+from services.router.openai.body import parse_body, read_body
+from services.router.openai.chat_reply import ChatHead, ChatReply
+from services.router.openai.endpoint import answer, encode
+from services.router.openai.errors import FieldError
+from services.router.openai.messages import answer_role, echoed_text, encode_chat
+from services.router.openai.params import cache_salt, check_stream_options, read_params
+from services.router.openai.prompts import Prompt, check_prompt
+from services.router.openai.request_id import generation_ids, response_id
+from services.router.openai.schema_chat import ChatBody
+
+if TYPE_CHECKING:
+    from services.router.openai.backend import Backend
+
+_PREFIX = "chatcmpl"
+
+
+class ChatCompletions:
+    """Answers conversations."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def create(self, request: Request) -> Response:
+        """The next message of a conversation, whole or as a stream."""
+        arrival_s = time.monotonic()
+        backend = self._backend
+        raw = await read_body(request, max_bytes=backend.limits.max_body_bytes)
+        body = parse_body(ChatBody, raw)
+        model = backend.models.resolve(body.model)
+        check_stream_options(body)
+        max_tokens, max_tokens_param = _max_tokens(body)
+        params = read_params(
+            body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
+        )
+        prompt, tokenize_ms = await encode(backend, raw, lambda: self._encode(body))
+        check_prompt(
+            prompt.token_ids,
+            backend.models,
+            param="messages",
+            max_tokens=max_tokens,
+            max_tokens_param=max_tokens_param,
+        )
+        [request_id] = generation_ids(request, _PREFIX, 1)
+        generation = GenerationRequest(
+            request_id=request_id,
+            model=backend.models.names[0],
+            prompt_token_ids=prompt.token_ids,
+            params=params,
+            priority=body.priority or 0,
+            cache_salt=cache_salt(backend.tenant_of(request), body.cache_salt),
+            arrival_s=arrival_s,
+            tokenize_ms=tokenize_ms,
+        )
+        head = ChatHead(
+            id=response_id(request, _PREFIX),
+            model=model,
+            role=answer_role(body),
+            echoed=echoed_text(body, echo=body.echo),
+            prompt_token_ids=prompt.token_ids,
+        )
+        parts = stream_answers(backend.generator, [generation])
+        return await answer(request, parts, ChatReply(head, body), stream=bool(body.stream))
+
+    def _encode(self, body: ChatBody) -> Prompt:
+        backend = self._backend
+        special = bool(body.add_special_tokens)
+        return encode_chat(
+            body, backend.chat_template, backend.tokenizer, add_special_tokens=special
+        )
+
+
+def _max_tokens(body: ChatBody) -> tuple[int | None, str]:
+    """The limit, and which of its two names was used. The newer one counts."""
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    value: int | None = getattr(body, name)
+    if value == 0:
+        raise FieldError(f"{name} must be at least 1, not 0", param=name)
+    return value, name
+
+
+def _num_logprobs(body: ChatBody) -> int | None:
+    if body.top_logprobs and not body.logprobs:
+        raise FieldError("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return (body.top_logprobs or 0) if body.logprobs else None

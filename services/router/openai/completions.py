@@ -1,0 +1,131 @@
+"""POST /v1/completions.
+
+With `echo` the prompt stands in front of every answer, in its log probabilities as well.
+`max_tokens` of 0 is allowed with `echo` only and shows the prompt alone: the engine computes one
+token because it cannot compute none, and it is neither shown nor charged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+
+from services.router.generation import GenerationRequest
+from services.router.openai.answers import stream_answers
+from services.router.openai.body import parse_body, read_body
+from services.router.openai.completion_reply import CompletionReply, EchoedPrompt
+from services.router.openai.endpoint import answer, encode
+from services.router.openai.errors import FieldError
+from services.router.openai.params import cache_salt, check_stream_options, read_params
+from services.router.openai.prompt_only import without_answers
+from services.router.openai.prompts import Prompt, check_prompt, encode_prompts, read_prompts
+from services.router.openai.request_id import generation_ids, response_id
+from services.router.openai.schema_completion import CompletionBody
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.generation import GenerationParams
+    from services.router.openai.backend import Backend
+
+_PREFIX = "cmpl"
+
+
+class Completions:
+    """Continues prompts."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def create(self, request: Request) -> Response:
+        """Continuations of one or several prompts, whole or as a stream."""
+        arrival_s = time.monotonic()
+        backend = self._backend
+        raw = await read_body(request, max_bytes=backend.limits.max_body_bytes)
+        body = parse_body(CompletionBody, raw)
+        model = backend.models.resolve(body.model)
+        check_stream_options(body)
+        params = self._read_params(body)
+        given = read_prompts(body.prompt, max_prompts=backend.limits.max_prompts)
+        special = body.add_special_tokens is not False
+        prompts, tokenize_ms = await encode(
+            backend,
+            raw,
+            lambda: encode_prompts(given, backend.tokenizer, add_special_tokens=special),
+        )
+        fitted = self._fit(params, body, prompts)
+        ids = generation_ids(request, _PREFIX, len(prompts))
+        generations = [
+            GenerationRequest(
+                request_id=ids[i],
+                model=backend.models.names[0],
+                prompt_token_ids=prompt.token_ids,
+                params=fitted[i],
+                priority=body.priority or 0,
+                cache_salt=cache_salt(backend.tenant_of(request), body.cache_salt),
+                arrival_s=arrival_s,
+                tokenize_ms=tokenize_ms,
+            )
+            for i, prompt in enumerate(prompts)
+        ]
+        reply = CompletionReply(
+            id=response_id(request, _PREFIX),
+            model=model,
+            body=body,
+            prompts=[self._echoed(prompt, body) for prompt in prompts],
+        )
+        parts = stream_answers(backend.generator, generations)
+        if body.max_tokens == 0:
+            parts = without_answers(parts)
+        return await answer(request, parts, reply, stream=bool(body.stream))
+
+    def _read_params(self, body: CompletionBody) -> GenerationParams:
+        max_tokens = body.max_tokens
+        if max_tokens == 0:
+            if not body.echo:
+                message = "max_tokens must be at least 1 unless echo is true"
+                raise FieldError(message, param="max_tokens")
+            max_tokens = 1
+        params = read_params(
+            body, self._backend.limits, max_tokens=max_tokens, logprobs=body.logprobs
+        )
+        if body.echo and body.logprobs is not None:
+            # An echoed prompt has as many alternatives as its answer.
+            wanted = max(body.logprobs, body.prompt_logprobs or 0)
+            params = dataclasses.replace(params, prompt_logprobs=wanted)
+        return params
+
+    def _fit(
+        self, params: GenerationParams, body: CompletionBody, prompts: Sequence[Prompt]
+    ) -> list[GenerationParams]:
+        """One set of parameters per prompt, after a check that the prompt fits."""
+        models = self._backend.models
+        is_default = "max_tokens" not in body.model_fields_set
+        fitted = []
+        for i, prompt in enumerate(prompts):
+            param = "prompt" if len(prompts) == 1 else f"prompt[{i}]"
+            wanted = None if is_default else body.max_tokens
+            check_prompt(prompt.token_ids, models, param=param, max_tokens=wanted)
+            # What nobody asked for is cut to what the context has room for.
+            room = models.max_model_len - len(prompt.token_ids)
+            if is_default and params.max_tokens is not None and params.max_tokens > room:
+                fitted.append(dataclasses.replace(params, max_tokens=room))
+            else:
+                fitted.append(params)
+        return fitted
+
+    def _echoed(self, prompt: Prompt, body: CompletionBody) -> EchoedPrompt:
+        if not body.echo:
+            return EchoedPrompt(token_ids=prompt.token_ids)
+        tokenizer = self._backend.tokenizer
+        text = prompt.text
+        if text is None:
+            text = tokenizer.decode(prompt.token_ids, body.skip_special_tokens is not False)
+        first = prompt.token_ids[0]
+        first_token = tokenizer.token_text(first)
+        if body.return_tokens_as_token_ids:
+            first_token = f"token_id:{first}"
+        return EchoedPrompt(token_ids=prompt.token_ids, text=text, first_token=first_token)

@@ -1,0 +1,61 @@
+"""The steps that both generating endpoints share, from the body to the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from services.router.openai.disconnect import unless_disconnected
+from services.router.openai.responses import json_response
+from services.router.openai.sse import ChunkWriter, stream_events
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterable, Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from services.router.generation import AnswerPiece
+    from services.router.openai.backend import Backend
+
+T = TypeVar("T")
+
+
+class Reply(ChunkWriter, Protocol):
+    """Builds the reply of one endpoint, whole or in chunks."""
+
+    async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> Any:
+        """All answers in one object."""
+
+
+async def encode(backend: Backend, body: bytes, work: Callable[[], T]) -> tuple[T, float]:
+    """Run `work`, which tokenises what is in `body`; also says how many milliseconds it took.
+
+    Long bodies are worked on in a thread: other streams must not wait for them.
+    """
+    start = time.perf_counter()
+    if len(body) > backend.limits.inline_body_bytes:
+        result = await asyncio.to_thread(work)
+    else:
+        result = work()
+    return result, (time.perf_counter() - start) * 1000
+
+
+async def answer(
+    request: Request,
+    parts: AsyncGenerator[tuple[int, AnswerPiece]],
+    reply: Reply,
+    *,
+    stream: bool,
+) -> Response:
+    """Answer with what the pipeline gives. Ends the pipeline's work when the client is gone."""
+    if stream:
+        return await stream_events(request, parts, reply)
+
+    async def collect() -> Any:
+        async with aclosing(parts):
+            return await reply.whole(parts)
+
+    return json_response(await unless_disconnected(request.receive, collect()))

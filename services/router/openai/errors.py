@@ -1,0 +1,143 @@
+"""Every error as OpenAI's JSON object with the right status, and never with our internals."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from shared.errors import (
+    BatonError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    OverloadedError,
+    UnavailableError,
+    UnsupportedError,
+)
+from shared.rpc.status import CLIENT_CLOSED_REQUEST, http_status
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.requests import Request
+
+logger = structlog.get_logger(__name__)
+
+_JSON = msgspec.json.Encoder()
+_UNAVAILABLE_RETRY_AFTER_S = 1.0
+
+#: Status to (type, code). What is not here is invalid_request_error below 500.
+_KINDS: dict[int, tuple[str, str | None]] = {
+    HTTPStatus.UNAUTHORIZED: ("authentication_error", "invalid_api_key"),
+    HTTPStatus.FORBIDDEN: ("permission_error", None),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("invalid_request_error", "request_too_large"),
+    HTTPStatus.TOO_MANY_REQUESTS: ("rate_limit_error", "rate_limit_exceeded"),
+    CLIENT_CLOSED_REQUEST: ("invalid_request_error", "client_closed_request"),
+    HTTPStatus.INTERNAL_SERVER_ERROR: ("server_error", "internal_error"),
+    HTTPStatus.BAD_GATEWAY: ("server_error", "internal_error"),
+    HTTPStatus.SERVICE_UNAVAILABLE: ("service_unavailable_error", "unavailable"),
+    HTTPStatus.GATEWAY_TIMEOUT: ("timeout_error", "deadline_exceeded"),
+}
+
+
+class FieldError(InvalidRequestError):
+    """A field of the body is wrong. `code` is OpenAI's word for how."""
+
+    def __init__(self, message: str, *, param: str | None, code: str = "invalid_value") -> None:
+        super().__init__(message, param=param)
+        self.code = code
+
+
+class ErrorDetail(msgspec.Struct):
+    """What went wrong, as OpenAI's clients read it."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every response that is not a success."""
+
+    error: ErrorDetail
+
+
+def error_status(error: Exception) -> int:
+    """The HTTP status for any exception that an endpoint can raise."""
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, ClientDisconnect):
+        return CLIENT_CLOSED_REQUEST
+    return http_status(error)
+
+
+def error_json(error: Exception, *, request_id: str) -> bytes:
+    """The body for any exception. Bugs and failures inside the cluster are not described."""
+    status = error_status(error)
+    kind, code = _KINDS.get(status, ("invalid_request_error", None))
+    message = str(error)
+    if isinstance(error, HTTPException):
+        message = str(error.detail)
+    elif isinstance(error, ClientDisconnect):
+        message = "the client closed the connection"
+    elif status in (HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.BAD_GATEWAY):
+        message = f"the request failed inside the server; its id is {request_id}"
+    param = error.param if isinstance(error, InvalidRequestError) else None
+    if isinstance(error, FieldError):
+        code = error.code
+    elif isinstance(error, UnsupportedError):
+        code = "unsupported_parameter"
+    elif isinstance(error, InvalidRequestError):
+        code = "invalid_value"
+    elif isinstance(error, ModelNotFoundError):
+        param, code = "model", "model_not_found"
+    return _JSON.encode(ErrorBody(ErrorDetail(message, kind, param, code)))
+
+
+def error_headers(error: Exception) -> dict[str, str]:
+    """Retry-After where trying again makes sense, and what the framework added (Allow)."""
+    if isinstance(error, OverloadedError):
+        return _retry_after(error.retry_after_s)
+    if isinstance(error, UnavailableError):
+        return _retry_after(_UNAVAILABLE_RETRY_AFTER_S)
+    if isinstance(error, HTTPException):
+        return dict(error.headers or {})
+    return {}
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Have `app` answer every exception in OpenAI's shape."""
+    for kind in (BatonError, HTTPException, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, _answer_error)
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    request_id: str = request.state.request_id
+    if isinstance(error, HTTPException):
+        # Only the framework raises these: an unknown route or method.
+        detail = f"{error.detail}: {request.method} {request.url.path[:200]}"
+        error = HTTPException(error.status_code, detail, error.headers)
+    status = error_status(error)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        known = isinstance(error, BatonError)
+        # The framework raises foreign exceptions again after this; the server logs their trace.
+        logger.warning("request_failed", status=status, error=repr(error), known=known)
+    return Response(
+        error_json(error, request_id=request_id),
+        status_code=status,
+        # The framework answers foreign exceptions outside all middleware.
+        headers={**error_headers(error), "x-request-id": request_id},
+        media_type="application/json",
+    )
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    # The standard header has whole seconds; OpenAI's clients prefer the one in milliseconds.
+    whole = max(1, math.ceil(seconds))
+    return {"retry-after": str(whole), "retry-after-ms": str(max(1, math.ceil(seconds * 1000)))}

@@ -1,0 +1,59 @@
+"""What operators and load generators ask: is it alive, ready, which version, its metrics."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from fastapi import Request, Response
+from prometheus_client.exposition import choose_encoder
+
+from services.router.openai.responses import json_response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from prometheus_client import CollectorRegistry
+
+
+class HealthEndpoints:
+    """Liveness and readiness are different questions: a router without workers is alive."""
+
+    def __init__(
+        self,
+        not_ready_because: Callable[[], Sequence[str]],
+        *,
+        registry: CollectorRegistry,
+        version: str,
+    ) -> None:
+        """`not_ready_because` says what is missing; nothing when requests can be served."""
+        self._not_ready_because = not_ready_because
+        self._registry = registry
+        self._version = version
+
+    async def health(self) -> Response:
+        """The process answers."""
+        return json_response({"status": "ok"})
+
+    async def ping(self) -> Response:
+        """The same, under the name that some platforms ask for."""
+        return await self.health()
+
+    async def ready(self) -> Response:
+        """Requests can be served now; or 503 and what is missing."""
+        reasons = list(self._not_ready_because())
+        if not reasons:
+            return json_response({"status": "ready", "reasons": reasons})
+        body = {"status": "not_ready", "reasons": reasons}
+        response = json_response(body, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        response.headers["retry-after"] = "1"
+        return response
+
+    async def version(self) -> Response:
+        """Baton's version."""
+        return json_response({"version": self._version})
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus metrics, in the format that the scraper asks for."""
+        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encoder(self._registry), headers={"content-type": content_type})

@@ -1,0 +1,133 @@
+"""Chat messages as chat templates take them, and the prompt that they become."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from services.router.openai.errors import FieldError
+from services.router.openai.prompts import Prompt
+from shared.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.openai.schema_chat import ChatMessage, ChatPromptFields
+    from shared.text.chat_template import ChatTemplate
+    from shared.text.tokenizer import Tokenizer
+
+
+def encode_chat(
+    fields: ChatPromptFields,
+    chat_template: ChatTemplate,
+    tokenizer: Tokenizer,
+    *,
+    add_special_tokens: bool,
+) -> Prompt:
+    """Render the conversation and turn it into tokens.
+
+    The template writes special tokens itself, so `add_special_tokens` is false as a rule.
+
+    Raises:
+        InvalidRequestError: the messages are wrong, or the template refuses them.
+    """
+    add_prompt = fields.add_generation_prompt
+    text = chat_template.render(
+        template_messages(fields.messages),
+        documents=fields.documents,
+        add_generation_prompt=not fields.continue_final_message
+        if add_prompt is None
+        else add_prompt,
+        continue_final_message=bool(fields.continue_final_message),
+        extra=fields.chat_template_kwargs,
+    )
+    return Prompt(tuple(tokenizer.encode(text, add_special_tokens)), text)
+
+
+def answer_role(fields: ChatPromptFields) -> str:
+    """Who speaks next: the assistant, or else the author of the message that is continued."""
+    if fields.add_generation_prompt or not fields.continue_final_message:
+        return "assistant"
+    return fields.messages[-1].role
+
+
+def echoed_text(fields: ChatPromptFields, *, echo: bool | None) -> str:
+    """With `echo`: the last message, if the answer continues the same author's words."""
+    last = fields.messages[-1]
+    if not echo or last.role != answer_role(fields):
+        return ""
+    return read_content(last.content, param="messages") or ""
+
+
+def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """The messages with their text as one string each."""
+    return [_template_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
+
+
+def read_content(content: Any, *, param: str) -> str | None:
+    """The text of a message: a string, or parts of type text, which are joined by line breaks.
+
+    Raises:
+        FieldError: it is neither.
+        UnsupportedError: a part is not text.
+    """
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        message = f"{param} must be a string or a list of parts"
+        raise FieldError(message, param=param, code="invalid_type")
+    return "\n".join(_read_part(part, f"{param}[{i}]") for i, part in enumerate(content))
+
+
+def _read_part(part: Any, param: str) -> str:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        message = f"{param} must be an object with a type"
+        raise FieldError(message, param=param, code="invalid_type")
+    if part["type"] != "text":
+        message = f"content of type {part['type'][:64]} is not supported, only text is"
+        raise UnsupportedError(message, param=f"{param}.type")
+    if not isinstance(part.get("text"), str):
+        message = f"{param}.text must be a string"
+        raise FieldError(message, param=f"{param}.text", code="invalid_type")
+    return str(part["text"])
+
+
+def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
+    content = read_content(message.content, param=f"{param}.content")
+    calls = (message.model_extra or {}).get("tool_calls")
+    if content is None and (message.role != "assistant" or not calls):
+        problem = f"{param}.content must be a string or a list of parts"
+        raise FieldError(problem, param=f"{param}.content", code="missing_required_parameter")
+    rendered: dict[str, Any] = {"role": message.role, "content": content or ""}
+    if message.name is not None:
+        rendered["name"] = message.name
+    if message.tool_call_id is not None:
+        rendered["tool_call_id"] = message.tool_call_id
+    if calls:
+        rendered["tool_calls"] = _read_tool_calls(calls, f"{param}.tool_calls")
+    return rendered
+
+
+def _read_tool_calls(calls: Any, param: str) -> list[dict[str, Any]]:
+    """Calls of earlier turns. Templates want the arguments as an object, OpenAI has a string."""
+    if not isinstance(calls, list):
+        raise FieldError(f"{param} must be a list", param=param, code="invalid_type")
+    read = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            message = f"{param}[{i}].function must be an object"
+            raise FieldError(message, param=f"{param}[{i}].function", code="invalid_type")
+        arguments = _read_arguments(function.get("arguments"))
+        read.append({**call, "function": {**function, "arguments": arguments}})
+    return read
+
+
+def _read_arguments(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        # A model may have written them; the template shows them as they are.
+        return value

@@ -1,0 +1,109 @@
+"""The `prompt` field: a text, a list of token ids, or a list of either; and its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from services.router.openai.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.openai.models import ServedModel
+    from shared.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as tokens. `text` is None if the client sent tokens."""
+
+    token_ids: tuple[int, ...]
+    text: str | None = None
+
+
+def read_prompts(value: Any, *, max_prompts: int) -> list[str | list[int]]:
+    """The prompts in the field, still as the client wrote them.
+
+    Raises:
+        FieldError: it is none of the four shapes.
+    """
+    if isinstance(value, str) or _is_token_list(value):
+        return [value]
+    if not isinstance(value, list):
+        raise _wrong_shape("prompt")
+    if not value:
+        raise FieldError("prompt must not be empty", param="prompt")
+    if len(value) > max_prompts:
+        message = f"prompt must hold at most {max_prompts} prompts, not {len(value)}"
+        raise FieldError(message, param="prompt")
+    for i, item in enumerate(value):
+        if not isinstance(item, str) and not _is_token_list(item):
+            raise _wrong_shape(f"prompt[{i}]")
+        if type(item) is not type(value[0]):
+            message = "prompt must not mix texts and token ids"
+            raise FieldError(message, param=f"prompt[{i}]", code="invalid_type")
+    return value
+
+
+def encode_prompts(
+    prompts: Sequence[str | list[int]], tokenizer: Tokenizer, *, add_special_tokens: bool
+) -> list[Prompt]:
+    """Turn texts into tokens. Takes a while for long ones."""
+    return [
+        Prompt(tuple(tokenizer.encode(prompt, add_special_tokens)), prompt)
+        if isinstance(prompt, str)
+        else Prompt(tuple(prompt))
+        for prompt in prompts
+    ]
+
+
+def check_prompt(
+    token_ids: Sequence[int],
+    models: ServedModel,
+    *,
+    param: str,
+    max_tokens: int | None,
+    max_tokens_param: str = "max_tokens",
+) -> None:
+    """Refuse a prompt that the model cannot continue.
+
+    Raises:
+        FieldError: it is empty, holds an unknown token, or does not fit the context.
+    """
+    if not token_ids:
+        raise FieldError(f"{param} has no tokens", param=param)
+    check_vocabulary(token_ids, models, param=param)
+    num_prompt, num_wanted = len(token_ids), max(max_tokens or 0, 1)
+    if num_prompt + num_wanted <= models.max_model_len:
+        return
+    message = f"this model's maximum context length is {models.max_model_len} tokens, "
+    if num_prompt >= models.max_model_len:
+        message += f"and the prompt has {num_prompt}"
+    else:
+        message += f"and {num_prompt} of the prompt and {num_wanted} to generate are more"
+        param = max_tokens_param
+    raise FieldError(message, param=param, code="context_length_exceeded")
+
+
+def check_vocabulary(token_ids: Sequence[int], models: ServedModel, *, param: str) -> None:
+    """Refuse ids that the model has no embedding for.
+
+    Raises:
+        FieldError: one of them is such an id.
+    """
+    if not token_ids or 0 <= min(token_ids) <= max(token_ids) < models.vocab_size:
+        return
+    bad = next(i for i in token_ids if not 0 <= i < models.vocab_size)
+    message = f"{param}: token id {bad} is not in the vocabulary of {models.vocab_size}"
+    raise FieldError(message, param=param)
+
+
+def _is_token_list(value: Any) -> bool:
+    # The set of types is much faster than a look at each token, and keeps booleans out.
+    return isinstance(value, list) and set(map(type, value)) == {int}
+
+
+def _wrong_shape(param: str) -> FieldError:
+    message = f"{param} must be a string or a list of token ids"
+    return FieldError(message, param=param, code="invalid_type")

@@ -1,0 +1,66 @@
+"""Gives every request an id: the client's `x-request-id` if it is sane, or else a new one."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from structlog.contextvars import bound_contextvars
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = b"x-request-id"
+#: What uuids, trace ids and the load balancers of the large clouds are made of.
+_SANE = re.compile(rb"[A-Za-z0-9._:;/+=@-]{1,128}")
+
+
+class RequestIdMiddleware:
+    """Puts the id into the request's state, the log context and the response's header.
+
+    An id that is too long or has odd characters is replaced: it is a hint for tracing and no
+    reason to refuse work. The response's header says which id counts.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == HEADER), b"")
+        is_given = _SANE.fullmatch(given) is not None
+        request_id = given.decode() if is_given else secrets.token_hex(16)
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        state["unique_id"] = f"{request_id}-{secrets.token_hex(4)}" if is_given else request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message.get("headers", ())
+                # Errors set it themselves, for those that pass by this middleware.
+                if all(name != HEADER for name, _ in headers):
+                    message["headers"] = [*headers, (HEADER, request_id.encode())]
+            await send(message)
+
+        with bound_contextvars(request_id=request_id):
+            await self._app(scope, receive, send_with_id)
+
+
+def response_id(request: Request, prefix: str) -> str:
+    """The `id` of the response's body."""
+    return f"{prefix}-{request.state.request_id}"
+
+
+def generation_ids(request: Request, prefix: str, num_prompts: int) -> list[str]:
+    """Ids for the pipeline, one per prompt.
+
+    They are unique even when a client sends its id twice, as it does when it tries again: two
+    requests of the same name on one worker could not be told apart.
+    """
+    base = f"{prefix}-{request.state.unique_id}"
+    return [base] if num_prompts == 1 else [f"{base}-{i}" for i in range(num_prompts)]

@@ -1,0 +1,77 @@
+"""What responses have in common: usage, timings, and how they become bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from services.router.generation import AnswerPiece, Timings, Usage
+
+JSON = msgspec.json.Encoder()
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where the prompt's KV came from. The first field is OpenAI's, the others say it exactly."""
+
+    cached_tokens: int
+    computed_tokens: int
+    local_hit_tokens: int
+    transferred_tokens: int
+    transferred_hit_tokens: int
+
+
+class UsageBody(msgspec.Struct, omit_defaults=True):
+    """What a request cost."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+
+class Tally:
+    """Counts what the answers of one HTTP request cost; it may hold several prompts."""
+
+    def __init__(self, num_prompt_tokens: int) -> None:
+        self._num_prompt_tokens = num_prompt_tokens
+        self._num_answer_tokens = 0
+        self._reported: list[Usage] = []
+        #: Of the prompt that took longest, which the client waited for.
+        self.timings: Timings | None = None
+
+    def add(self, piece: AnswerPiece) -> None:
+        """Take a piece into account."""
+        self._num_answer_tokens += len(piece.token_ids)
+        if piece.usage is not None:
+            self._reported.append(piece.usage)
+        if piece.timings is not None and (
+            self.timings is None or piece.timings.total_ms > self.timings.total_ms
+        ):
+            self.timings = piece.timings
+
+    def so_far(self) -> UsageBody:
+        """While tokens still come: counts alone."""
+        prompt, answer = self._num_prompt_tokens, self._num_answer_tokens
+        return UsageBody(prompt, answer, prompt + answer)
+
+    def final(self) -> UsageBody:
+        """As the pipeline accounts for it."""
+        prompt = _total("prompt_tokens", self._reported)
+        answer = _total("completion_tokens", self._reported)
+        names = PromptTokensDetails.__struct_fields__
+        details = PromptTokensDetails(*(_total(name, self._reported) for name in names))
+        return UsageBody(prompt, answer, prompt + answer, details)
+
+
+def json_response(body: Any, *, status: int = 200) -> Response:
+    """A response with `body` as JSON."""
+    return Response(JSON.encode(body), status_code=status, media_type="application/json")
+
+
+def _total(name: str, usages: Iterable[Usage]) -> int:
+    return sum(getattr(usage, name) for usage in usages)

@@ -1,0 +1,73 @@
+"""What chat and completion requests have in common: OpenAI's sampling fields and vLLM's extras.
+
+Pydantic reads these annotations at run time.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_INT32_MAX = 2**31 - 1
+_INT64_MIN = -(2**63)
+_UINT64_MAX = 2**64 - 1
+
+TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+#: As many alternatives as the engine keeps.
+NumLogprobs = Annotated[int, Field(ge=0, le=20)]
+NumTokens = Annotated[int, Field(ge=0, le=_INT32_MAX)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+class Body(BaseModel):
+    """A request's body. Numbers are numbers, not strings; null means the same as absent."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    model: str | None = None
+
+
+class StreamOptions(BaseModel):
+    """What to send besides the text."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationBody(Body):
+    """Fields of both generating endpoints. Their meaning is OpenAI's, then vLLM's."""
+
+    n: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    seed: Annotated[int, Field(ge=_INT64_MIN, le=_UINT64_MAX)] | None = None
+    #: A string or a list of them; services/router/openai/params.py checks it.
+    stop: Any = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+
+    top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    min_tokens: NumTokens | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: tuple[TokenId, ...] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    allowed_token_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)] | None = None
+    bad_words: tuple[NonEmpty, ...] | None = None
+    prompt_logprobs: NumLogprobs | None = None
+    echo: bool | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-_INT32_MAX, le=_INT32_MAX)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None

@@ -1,0 +1,40 @@
+"""The body of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from services.router.openai.schema_base import GenerationBody, NumLogprobs, NumTokens
+
+
+class ChatMessage(BaseModel):
+    """One message of the conversation."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    #: A string or a list of parts; services/router/openai/messages.py checks it.
+    content: Any = None
+    name: str | None = None
+    tool_call_id: str | None = None
+
+
+class ChatPromptFields(BaseModel):
+    """How a conversation becomes a prompt; also what /tokenize takes."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+
+
+class ChatBody(GenerationBody, ChatPromptFields):
+    """A request for the next message of a conversation."""
+
+    max_tokens: NumTokens | None = None
+    max_completion_tokens: NumTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: NumLogprobs | None = None

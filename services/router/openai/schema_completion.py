@@ -1,0 +1,17 @@
+"""The body of POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.router.openai.schema_base import GenerationBody, NumLogprobs, NumTokens
+
+
+class CompletionBody(GenerationBody):
+    """A request to continue one or several prompts."""
+
+    #: A string, a list of token ids, or a list of either; services/router/openai/prompts.py checks.
+    prompt: Any
+    #: OpenAI's default. null: as far as the context reaches, as vLLM does.
+    max_tokens: NumTokens | None = 16
+    logprobs: NumLogprobs | None = None

@@ -1,0 +1,101 @@
+"""POST /tokenize and POST /detokenize, in vLLM's shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+from msgspec import UNSET, UnsetType
+
+from services.router.openai.body import parse_body, read_body
+from services.router.openai.endpoint import encode
+from services.router.openai.messages import encode_chat
+from services.router.openai.prompts import check_vocabulary
+from services.router.openai.responses import json_response
+from services.router.openai.schema_tokenize import (
+    DetokenizeBody,
+    TokenizeChatBody,
+    TokenizeTextBody,
+)
+
+if TYPE_CHECKING:
+    from services.router.openai.backend import Backend
+
+
+class Tokens(msgspec.Struct):
+    """The tokens of a prompt."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+    offsets: list[tuple[int, int]] | UnsetType = UNSET
+
+
+class Text(msgspec.Struct):
+    """The text of some tokens."""
+
+    prompt: str
+
+
+class TokenizeEndpoints:
+    """Gives clients the tokenizer that the router uses."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def tokenize(self, request: Request) -> Response:
+        """The tokens of a text, or of a conversation in the model's template."""
+        raw = await read_body(request, max_bytes=self._backend.limits.max_body_bytes)
+        body = _parse(raw)
+        self._backend.models.resolve(body.model)
+        tokens, _ = await encode(self._backend, raw, lambda: self._tokens(body))
+        return json_response(tokens)
+
+    async def detokenize(self, request: Request) -> Response:
+        """The text of tokens, special ones included."""
+        backend = self._backend
+        raw = await read_body(request, max_bytes=backend.limits.max_body_bytes)
+        body = parse_body(DetokenizeBody, raw)
+        backend.models.resolve(body.model)
+        check_vocabulary(body.tokens, backend.models, param="tokens")
+        text, _ = await encode(
+            backend, raw, lambda: backend.tokenizer.decode(body.tokens, skip_special_tokens=False)
+        )
+        return json_response(Text(text))
+
+    def _tokens(self, body: TokenizeTextBody | TokenizeChatBody) -> Tokens:
+        tokenizer = self._backend.tokenizer
+        spans: list[tuple[int, int]] | UnsetType = UNSET
+        if isinstance(body, TokenizeChatBody):
+            special = bool(body.add_special_tokens)
+            prompt = encode_chat(
+                body, self._backend.chat_template, tokenizer, add_special_tokens=special
+            )
+            ids = list(prompt.token_ids)
+        elif body.return_offsets:
+            special = body.add_special_tokens is not False
+            found = tokenizer.encode_with_offsets(body.prompt, special)
+            ids = [token_id for token_id, _, _ in found]
+            spans = [(start, end) for _, start, end in found]
+        else:
+            ids = tokenizer.encode(body.prompt, body.add_special_tokens is not False)
+        strings = [tokenizer.token(i) or "" for i in ids] if body.return_token_strs else None
+        return Tokens(len(ids), self._backend.models.max_model_len, ids, strings, spans)
+
+
+def _parse(raw: bytes) -> TokenizeTextBody | TokenizeChatBody:
+    """Which of the two it is, its fields say."""
+    try:
+        fields = msgspec.json.decode(raw, type=_Kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # The schema's own error is the better one.
+        return parse_body(TokenizeTextBody, raw)
+    if fields.messages is UNSET:
+        return parse_body(TokenizeTextBody, raw)
+    return parse_body(TokenizeChatBody, raw)
+
+
+class _Kind(msgspec.Struct):
+    messages: msgspec.Raw | UnsetType = UNSET

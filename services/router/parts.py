@@ -1,0 +1,100 @@
+"""The router's parts, put together from its settings. Listens nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.router.admission import Admission, AdmissionLimits
+from services.router.canary import Canary
+from services.router.endpoints import EndpointPool
+from services.router.models import ServedModels, read_vocab_size
+from services.router.pipeline import Pipeline
+from services.router.routing.scheduler import Scheduler
+from services.router.sampling import SamplingResolver
+from shared.directory.memory import MemoryRegistry
+from shared.directory.memory_blocks import MemoryBlockDirectory
+from shared.rpc.channel import ChannelPool
+from shared.text.chat_template import ChatTemplate
+from shared.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from services.router.config import RouterConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterParts:
+    """Everything that the front ends and the directory's servicer need."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    models: ServedModels
+    registry: MemoryRegistry
+    blocks: MemoryBlockDirectory
+    endpoints: EndpointPool
+    admission: Admission
+    pipeline: Pipeline
+    #: Follows the registry; it ends only if there is a bug.
+    following: asyncio.Task[None]
+
+
+@asynccontextmanager
+async def open_parts(config: RouterConfig) -> AsyncGenerator[RouterParts, None]:
+    """Load the tokenizer and follow the workers for as long as the context is open.
+
+    Raises:
+        ConfigError: the model's directory cannot be used.
+    """
+    channels = ChannelPool()
+    parts = _build(config, channels)
+    try:
+        yield parts
+    finally:
+        parts.following.cancel()
+        with suppress(asyncio.CancelledError):
+            await parts.following
+        await channels.close()
+
+
+def _build(config: RouterConfig, channels: ChannelPool) -> RouterParts:
+    tokenizer = Tokenizer.load(config.model)
+    vocab_size = read_vocab_size(config.model, tokenizer)
+    registry = MemoryRegistry()
+    endpoints = EndpointPool(registry, Canary(channels), channels, model_names=config.model_names)
+    models = ServedModels(
+        names=config.model_names,
+        vocab_size=vocab_size,
+        learn_max_model_len=endpoints.max_model_len,
+    )
+    limits = AdmissionLimits(
+        max_concurrent_requests=config.max_concurrent_requests,
+        max_queued_requests=config.max_queued_requests,
+        max_queued_tokens=config.max_queued_tokens,
+        max_queue_s=config.max_queue_s,
+    )
+    admission = Admission(limits)
+    pipeline = Pipeline(
+        tokenizer=tokenizer,
+        models=models,
+        sampling=SamplingResolver(tokenizer, vocab_size=vocab_size),
+        admission=admission,
+        scheduler=Scheduler(endpoints.of_role),
+        endpoints=endpoints,
+        channels=channels,
+        request_timeout_s=config.request_timeout_s,
+    )
+    return RouterParts(
+        tokenizer=tokenizer,
+        chat_template=ChatTemplate.load(config.model, tokenizer.special_tokens),
+        models=models,
+        registry=registry,
+        blocks=MemoryBlockDirectory(registry),
+        endpoints=endpoints,
+        admission=admission,
+        pipeline=pipeline,
+        following=asyncio.create_task(endpoints.run()),
+    )

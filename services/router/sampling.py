@@ -1,0 +1,178 @@
+"""From what a client wants to what a worker does: defaults, limits, words to tokens."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import TYPE_CHECKING, TypeVar
+
+from shared.engine.sampling_params import SamplingParams
+from shared.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from services.router.generation import GenerationParams
+    from shared.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+MAX_N = 128
+MAX_BAD_WORDS = 1024
+MAX_STOP_STRINGS = 128
+MAX_STOP_CHARS = 4096
+MAX_LOGIT_BIAS = 100.0
+_UINT32 = 2**32
+_UINT64 = 2**64
+
+
+class SamplingResolver:
+    """Knows the model: its tokenizer, its defaults, the number of its tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, *, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+
+    def resolve(
+        self,
+        params: GenerationParams,
+        *,
+        prompt_token_ids: Sequence[int],
+        max_model_len: int,
+    ) -> SamplingParams:
+        """Parameters of answer 0; the others differ in `sample_index`.
+
+        Raises:
+            InvalidRequestError: a value is wrong, or the prompt leaves no room; `param` names it.
+        """
+        self._check_prompt(prompt_token_ids, max_model_len)
+        _check_counts(params)
+        defaults = self._tokenizer.defaults
+        max_tokens = self._max_tokens(params, len(prompt_token_ids), max_model_len)
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=_first(params.temperature, defaults.temperature, 1.0),
+            top_k=_top_k(_first(params.top_k, defaults.top_k, 0)),
+            top_p=_first(params.top_p, defaults.top_p, 1.0),
+            min_p=_first(params.min_p, defaults.min_p, 0.0),
+            repetition_penalty=_first(params.repetition_penalty, defaults.repetition_penalty, 1.0),
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            logit_bias=self._logit_bias(params.logit_bias),
+            allowed_token_ids=self._allowed(params.allowed_token_ids),
+            bad_words_token_ids=self._bad_words(params.bad_words),
+            min_tokens=params.min_tokens,
+            eos_token_ids=self._tokenizer.eos_token_ids,
+            stop_token_ids=tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
+            ignore_eos=params.ignore_eos,
+            seed=_seed(params.seed),
+            logprobs=params.logprobs,
+            prompt_logprobs=params.prompt_logprobs,
+        )
+
+    def _check_prompt(self, ids: Sequence[int], max_model_len: int) -> None:
+        if not ids:
+            raise InvalidRequestError("the prompt has no tokens", param="prompt")
+        list(self._in_vocabulary((min(ids), max(ids)), "prompt"))
+        if len(ids) >= max_model_len:
+            message = (
+                f"This model's maximum context length is {max_model_len} tokens. However, your "
+                f"request has {len(ids)} input tokens. Please reduce the length of the prompt."
+            )
+            raise InvalidRequestError(message, param="prompt")
+
+    def _max_tokens(
+        self, params: GenerationParams, num_prompt_tokens: int, max_model_len: int
+    ) -> int:
+        room = max_model_len - num_prompt_tokens
+        if params.max_tokens is None:
+            # A default must not contradict what the client did ask for.
+            usual = max(_first(self._tokenizer.defaults.max_tokens, room), params.min_tokens)
+            return min(room, usual)
+        if params.max_tokens > room:
+            message = (
+                f"max_tokens is too large: {params.max_tokens}. This model's maximum context "
+                f"length is {max_model_len} tokens and your request has {num_prompt_tokens} "
+                f"input tokens ({params.max_tokens} > {max_model_len} - {num_prompt_tokens})."
+            )
+            raise InvalidRequestError(message, param="max_tokens")
+        return params.max_tokens
+
+    def _logit_bias(self, bias: Mapping[int, float]) -> dict[int, float]:
+        """Clamped as vLLM does. Not a number stays, and is refused with the other rules."""
+        ids = self._in_vocabulary(bias, "logit_bias")
+        return {i: _clamp(bias[i], MAX_LOGIT_BIAS) for i in ids}
+
+    def _allowed(self, ids: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if ids is None:
+            return None
+        if not ids:
+            message = "allowed_token_ids must not be empty"
+            raise InvalidRequestError(message, param="allowed_token_ids")
+        return tuple(dict.fromkeys(self._in_vocabulary(ids, "allowed_token_ids")))
+
+    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is at the beginning of a text and, if that differs, after a space.
+
+        As in vLLM, the form after a space counts only if it is as long and begins differently:
+        longer forms begin with a space of their own, which must stay possible.
+        """
+        if len(words) > MAX_BAD_WORDS:
+            message = f"bad_words must hold at most {MAX_BAD_WORDS} words"
+            raise InvalidRequestError(message, param="bad_words")
+        sequences: dict[tuple[int, ...], None] = {}
+        for word in words:
+            bare = self._encode(word.lstrip())
+            if not bare:
+                message = f"bad_words must hold words, not {word!r}"
+                raise InvalidRequestError(message, param="bad_words")
+            spaced = self._encode(" " + word.lstrip())
+            sequences[bare] = None
+            if spaced[0] != bare[0] and len(spaced) == len(bare):
+                sequences[spaced] = None
+        return tuple(sequences)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _in_vocabulary(self, ids: Iterable[int], param: str) -> Iterable[int]:
+        for i in ids:
+            if not 0 <= i < self._vocab_size:
+                message = f"{param}: token id {i} is not in the vocabulary of {self._vocab_size}"
+                raise InvalidRequestError(message, param=param)
+            yield i
+
+
+def _check_counts(params: GenerationParams) -> None:
+    """What the records of the engine and the wire do not check."""
+    if not 1 <= params.n <= MAX_N:
+        raise InvalidRequestError(f"n must be between 1 and {MAX_N}, not {params.n}", param="n")
+    if len(params.stop) > MAX_STOP_STRINGS:
+        message = f"stop must hold at most {MAX_STOP_STRINGS} strings, not {len(params.stop)}"
+        raise InvalidRequestError(message, param="stop")
+    for stop in params.stop:
+        if not 0 < len(stop) <= MAX_STOP_CHARS:
+            message = f"a stop string must have 1 to {MAX_STOP_CHARS} characters, not {len(stop)}"
+            raise InvalidRequestError(message, param="stop")
+
+
+def _top_k(value: int) -> int:
+    """vLLM's users turn it off with -1."""
+    if value >= _UINT32:
+        raise InvalidRequestError(f"top_k must be under 2**32, not {value}", param="top_k")
+    return 0 if value == -1 else value
+
+
+def _seed(value: int | None) -> int:
+    """Random if none was given; a negative one keeps its 64 bits."""
+    if value is None:
+        return secrets.randbits(64)
+    return value % _UINT64 if -(2**63) <= value < 0 else value
+
+
+def _first(*values: T | None) -> T:
+    return next(value for value in values if value is not None)
+
+
+def _clamp(value: float, limit: float) -> float:
+    return value if math.isnan(value) else min(limit, max(-limit, value))

@@ -1,0 +1,134 @@
+"""Between the wire's messages and the router's own records. Nothing is decided here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from baton.v1 import common_pb2, decode_pb2
+from services.router.generation import Timings, TokenDetail, TokenText, Usage
+from shared.engine.events import FinishReason
+
+if TYPE_CHECKING:
+    from services.router.endpoint import Endpoint
+    from shared.engine.sampling_params import SamplingParams
+    from shared.text.tokenizer import Tokenizer
+
+_FINISH_REASONS = {
+    common_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    common_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    common_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
+}
+_FINISH_REASONS_BACK = {reason: wire for wire, reason in _FINISH_REASONS.items()}
+
+
+def finish_reason_from_wire(value: common_pb2.FinishReason.ValueType) -> FinishReason | None:
+    """UNSPECIFIED, for a sequence that goes on, becomes None."""
+    return _FINISH_REASONS.get(value)
+
+
+def finish_reason_to_wire(reason: FinishReason | None) -> common_pb2.FinishReason.ValueType:
+    """None, for a sequence that goes on, becomes UNSPECIFIED."""
+    return common_pb2.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH_REASONS_BACK[reason]
+
+
+def sampling_to_wire(params: SamplingParams) -> common_pb2.SamplingParams:
+    """All fields."""
+    allowed = params.allowed_token_ids
+    return common_pb2.SamplingParams(
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        logit_bias=params.logit_bias,
+        allowed_token_ids=None if allowed is None else common_pb2.TokenIds(ids=allowed),
+        bad_words_token_ids=[common_pb2.TokenIds(ids=ids) for ids in params.bad_words_token_ids],
+        min_tokens=params.min_tokens,
+        eos_token_ids=params.eos_token_ids,
+        stop_token_ids=params.stop_token_ids,
+        ignore_eos=params.ignore_eos,
+        seed=params.seed,
+        sample_index=params.sample_index,
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
+    )
+
+
+def candidate_to_wire(endpoint: Endpoint) -> decode_pb2.PrefillCandidate:
+    """A prefill worker as the decode worker reaches it."""
+    worker = endpoint.record.worker
+    return decode_pb2.PrefillCandidate(
+        worker=common_pb2.WorkerId(name=worker.name, incarnation=worker.incarnation),
+        address=endpoint.record.address,
+    )
+
+
+def token_detail(tokenizer: Tokenizer, position: common_pb2.PositionLogprobs) -> TokenDetail:
+    """One position, with the texts that only the router knows."""
+    return TokenDetail(
+        _token_text(tokenizer, position.chosen),
+        tuple(_token_text(tokenizer, candidate) for candidate in position.top),
+    )
+
+
+def prompt_details(
+    tokenizer: Tokenizer, prompt: common_pb2.PromptLogprobs
+) -> tuple[TokenDetail | None, ...]:
+    """A whole prompt; an entry without `chosen`, the first token's, becomes None."""
+    return tuple(
+        token_detail(tokenizer, position) if position.HasField("chosen") else None
+        for position in prompt.positions
+    )
+
+
+def usage_from_wire(message: common_pb2.Usage) -> Usage:
+    """All fields."""
+    sources = message.sources
+    return Usage(
+        prompt_tokens=message.prompt_tokens,
+        completion_tokens=message.completion_tokens,
+        cached_tokens=message.cached_tokens,
+        computed_tokens=sources.computed,
+        local_hit_tokens=sources.local_hit,
+        transferred_tokens=sources.transferred,
+        transferred_hit_tokens=sources.transferred_hit,
+    )
+
+
+def usage_to_wire(usage: Usage) -> common_pb2.Usage:
+    """All fields."""
+    return common_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+        sources=common_pb2.PromptSources(
+            computed=usage.computed_tokens,
+            local_hit=usage.local_hit_tokens,
+            transferred=usage.transferred_tokens,
+            transferred_hit=usage.transferred_hit_tokens,
+        ),
+    )
+
+
+def timings_from_wire(message: common_pb2.Timings) -> Timings:
+    """All fields; the two records have the same names."""
+    return Timings(**{name: getattr(message, name) for name in Timings.__slots__})
+
+
+def timings_to_wire(timings: Timings) -> common_pb2.Timings:
+    """All fields; the two records have the same names."""
+    return common_pb2.Timings(**{name: getattr(timings, name) for name in Timings.__slots__})
+
+
+def _token_text(tokenizer: Tokenizer, candidate: common_pb2.TokenLogprob) -> TokenText:
+    utf8 = tokenizer.token_bytes(candidate.token_id)
+    return TokenText(
+        candidate.token_id,
+        utf8.decode("utf-8", "replace"),
+        utf8,
+        candidate.logprob,
+        candidate.rank,
+    )

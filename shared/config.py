@@ -1,0 +1,166 @@
+"""Reads a service's settings: flags over environment over a TOML file over defaults.
+
+A service's settings are one frozen dataclass. Field `max_num_seqs` is the flag `--max-num-seqs`,
+the variable `BATON_MAX_NUM_SEQS` and the key `max_num_seqs` (or `max-num-seqs`) of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import tomllib
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pydantic
+
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+T = TypeVar("T")
+
+ENV_PREFIX = "BATON_"
+
+
+def setting(default: Any = dataclasses.MISSING, *, help: str) -> Any:
+    """Declare a field of a settings dataclass with the text that `--help` shows."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Leaf:
+    """One setting: a field that is not itself a group of settings."""
+
+    name: str
+    hint: Any
+    field: dataclasses.Field[Any]
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        missing = dataclasses.MISSING
+        return self.field.default is missing and self.field.default_factory is missing
+
+
+def load_config(
+    cls: type[T],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    environ: Mapping[str, str] | None = None,
+) -> T:
+    """Read `cls` from the command line, the environment and the file named by `--config`.
+
+    Fields that are dataclasses are groups: their own fields are settings beside the others.
+
+    Raises:
+        ConfigError: an unknown key, or a value that does not fit; the message names it.
+    """
+    environ = os.environ if environ is None else environ
+    leaves = {leaf.name: leaf for leaf in _leaves(cls)}
+    flags = _parse_flags(cls, leaves, argv, prog)
+    path = flags.pop("config", None) or environ.get(f"{ENV_PREFIX}CONFIG")
+    values: dict[str, tuple[Any, str]] = {}
+    values |= _read_file(leaves, Path(path)) if path else {}
+    values |= _read_environ(leaves, environ)
+    values |= {name: (value, flag_name(name)) for name, value in flags.items()}
+    return typing.cast(T, _build(cls, values))
+
+
+def flag_name(field: str) -> str:
+    """The command-line flag of a field."""
+    return "--" + field.replace("_", "-")
+
+
+def _leaves(cls: type[Any]) -> Iterator[_Leaf]:
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from _leaves(hints[field.name])
+        else:
+            yield _Leaf(field.name, hints[field.name], field)
+
+
+def _parse_flags(
+    cls: type[Any], leaves: Mapping[str, _Leaf], argv: Sequence[str], prog: str
+) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=(cls.__doc__ or "").strip().splitlines()[0],
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help="TOML file with the same settings")
+    for leaf in leaves.values():
+        text = leaf.field.metadata.get("help", "")
+        if leaf.field.default is not dataclasses.MISSING:
+            text += f" (default: {leaf.field.default})"
+        if leaf.hint is bool:
+            parser.add_argument(
+                flag_name(leaf.name), help=text, action=argparse.BooleanOptionalAction
+            )
+        else:
+            parser.add_argument(flag_name(leaf.name), help=text, metavar="VALUE")
+    known, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        raise ConfigError(f"unknown setting {unknown[0]}; `{prog} --help` lists them")
+    return vars(known)
+
+
+def _read_environ(
+    leaves: Mapping[str, _Leaf], environ: Mapping[str, str]
+) -> dict[str, tuple[Any, str]]:
+    """Variables of settings that this service has; other services share the prefix."""
+    found = {}
+    for name in leaves:
+        variable = ENV_PREFIX + name.upper()
+        if variable in environ:
+            found[name] = (environ[variable], f"environment variable {variable}")
+    return found
+
+
+def _read_file(leaves: Mapping[str, _Leaf], path: Path) -> dict[str, tuple[Any, str]]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {path}: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    values = {}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name not in leaves:
+            raise ConfigError(f"unknown setting {key!r} in {path}; known: {sorted(leaves)}")
+        values[name] = (value, f"{key!r} in {path}")
+    return values
+
+
+def _build(cls: type[Any], values: Mapping[str, tuple[Any, str]]) -> Any:
+    hints = typing.get_type_hints(cls)
+    checked: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            checked[field.name] = _build(typing.cast("type[Any]", hint), values)
+        elif field.name in values:
+            value, origin = values[field.name]
+            checked[field.name] = _convert(hint, value, origin)
+        elif _Leaf(field.name, hint, field).required:
+            help_text = field.metadata.get("help", "it has no default")
+            raise ConfigError(f"{flag_name(field.name)} is required: {help_text}")
+    return cls(**checked)
+
+
+def _convert(hint: Any, value: Any, origin: str) -> Any:
+    """Turn a string or TOML value into what the field's annotation says."""
+    if isinstance(value, str) and typing.get_origin(hint) is tuple:
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    try:
+        return pydantic.TypeAdapter(hint).validate_python(value)
+    except pydantic.ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise ConfigError(f"{origin} has a bad value {value!r}: {reason}") from error

@@ -1,0 +1,138 @@
+"""The directory that is embedded in a router, as workers see it: a client of its gRPC service."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import structlog
+
+from baton.v1 import directory_pb2, directory_pb2_grpc
+from shared.directory.base import RegistryChange, RegistryEvent
+from shared.directory.wire import (
+    load_to_wire,
+    record_to_wire,
+    status_from_wire,
+    worker_from_wire,
+    worker_to_wire,
+)
+from shared.rpc.status import from_rpc_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Sequence
+
+    from shared.directory.base import BlockUpdate, WorkerLoad, WorkerRecord
+    from shared.identity import WorkerId
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_S = 5.0
+POLL_S = 1.0
+#: 34 bytes each on the wire, so that a message stays under the size that servers accept.
+MAX_HASHES_PER_MESSAGE = 400_000
+_PEER = "directory"
+
+
+class RemoteDirectory:
+    """WorkerRegistry and BlockDirectory over gRPC.
+
+    Any failure of the connection is an UnavailableError or a DeadlineError.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        poll_s: float = POLL_S,
+        max_hashes: int = MAX_HASHES_PER_MESSAGE,
+    ) -> None:
+        self._stub = directory_pb2_grpc.DirectoryStub(channel)
+        self._timeout_s = timeout_s
+        self._poll_s = poll_s
+        self._max_hashes = max_hashes
+
+    async def register(self, record: WorkerRecord, lease_s: float) -> None:
+        """See WorkerRegistry."""
+        request = directory_pb2.RegisterRequest(record=record_to_wire(record), lease_s=lease_s)
+        await _checked(self._stub.Register(request, timeout=self._timeout_s))
+
+    async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
+        """See WorkerRegistry."""
+        request = directory_pb2.HeartbeatRequest(
+            worker=worker_to_wire(worker), load=load_to_wire(load)
+        )
+        await _checked(self._stub.Heartbeat(request, timeout=self._timeout_s))
+
+    async def deregister(self, worker: WorkerId) -> None:
+        """See WorkerRegistry."""
+        request = directory_pb2.DeregisterRequest(worker=worker_to_wire(worker))
+        await _checked(self._stub.Deregister(request, timeout=self._timeout_s))
+
+    async def workers(self) -> list[RegistryEvent]:
+        """See WorkerRegistry."""
+        request = directory_pb2.ListWorkersRequest()
+        response = await _checked(self._stub.ListWorkers(request, timeout=self._timeout_s))
+        return [status_from_wire(status) for status in response.workers]
+
+    async def watch(self) -> AsyncIterator[RegistryEvent]:
+        """See WorkerRegistry. Asks every `poll_s`, so a worker that came and went is not seen."""
+        known: dict[WorkerId, RegistryEvent] = {}
+        while True:
+            now = {event.record.worker: event for event in await self.workers()}
+            for worker in known.keys() - now.keys():
+                yield _changed(known[worker], RegistryChange.LEFT)
+            for worker, event in now.items():
+                if worker not in known:
+                    yield event
+                elif event.load != known[worker].load:
+                    yield _changed(event, RegistryChange.UPDATED)
+            known = now
+            await asyncio.sleep(self._poll_s)
+
+    async def publish(self, update: BlockUpdate) -> None:
+        """See BlockDirectory."""
+        request = directory_pb2.PublishRequest(
+            worker=worker_to_wire(update.worker),
+            sequence=update.sequence,
+            stored=self._bounded(update.worker, update.stored),
+            removed=update.removed,
+            cleared=update.cleared,
+        )
+        await _checked(self._stub.Publish(request, timeout=self._timeout_s))
+
+    async def replace(self, worker: WorkerId, sequence: int, hashes: Sequence[bytes]) -> None:
+        """See BlockDirectory."""
+        request = directory_pb2.PublishRequest(
+            worker=worker_to_wire(worker),
+            sequence=sequence,
+            stored=self._bounded(worker, hashes),
+            snapshot=True,
+        )
+        await _checked(self._stub.Publish(request, timeout=self._timeout_s))
+
+    async def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
+        """See BlockDirectory."""
+        request = directory_pb2.LookupBlocksRequest(block_hashes=hashes)
+        response = await _checked(self._stub.LookupBlocks(request, timeout=self._timeout_s))
+        return {worker_from_wire(h.worker): h.num_blocks for h in response.holders}
+
+    def _bounded(self, worker: WorkerId, hashes: Sequence[bytes]) -> Sequence[bytes]:
+        """A hash that the directory does not know costs a miss; a refused message costs all."""
+        if len(hashes) <= self._max_hashes:
+            return hashes
+        num_left_out = len(hashes) - self._max_hashes
+        log.warning("too_many_hashes", worker=str(worker), num_left_out=num_left_out)
+        return hashes[: self._max_hashes]
+
+
+async def _checked(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except grpc.RpcError as error:
+        raise from_rpc_error(error, peer=_PEER) from error
+
+
+def _changed(event: RegistryEvent, change: RegistryChange) -> RegistryEvent:
+    return RegistryEvent(change=change, record=event.record, load=event.load)

@@ -1,0 +1,94 @@
+"""Between the directory's records and proto/baton/v1/directory.proto. Nothing is decided here."""
+
+from __future__ import annotations
+
+from baton.v1 import common_pb2, directory_pb2
+from shared.directory.base import RegistryChange, RegistryEvent, WorkerLoad, WorkerRecord
+from shared.errors import InvalidRequestError
+from shared.identity import Role, WorkerId
+
+_ROLES = {Role.PREFILL: common_pb2.ROLE_PREFILL, Role.DECODE: common_pb2.ROLE_DECODE}
+_ROLES_BACK = {wire: role for role, wire in _ROLES.items()}
+
+
+def worker_to_wire(worker: WorkerId) -> common_pb2.WorkerId:
+    """Name and incarnation."""
+    return common_pb2.WorkerId(name=worker.name, incarnation=worker.incarnation)
+
+
+def worker_from_wire(message: common_pb2.WorkerId) -> WorkerId:
+    """Raises InvalidRequestError if a part is empty."""
+    if not message.name or not message.incarnation:
+        raise InvalidRequestError("a worker needs a name and an incarnation", param="worker")
+    return WorkerId(message.name, message.incarnation)
+
+
+def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
+    """All fields."""
+    return directory_pb2.WorkerRecord(
+        worker=worker_to_wire(record.worker),
+        role=_ROLES[record.role],
+        address=record.address,
+        model=record.model,
+        namespace=record.namespace,
+        block_size=record.block_size,
+        num_blocks=record.num_blocks,
+        max_model_len=record.max_model_len,
+        labels=record.labels,
+    )
+
+
+def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
+    """Raises InvalidRequestError if it cannot be a worker's record."""
+    role = _ROLES_BACK.get(message.role)
+    if role is None:
+        raise InvalidRequestError("role must be prefill or decode", param="role")
+    if not message.address:
+        raise InvalidRequestError("address must be host:port", param="address")
+    return WorkerRecord(
+        worker=worker_from_wire(message.worker),
+        role=role,
+        address=message.address,
+        model=message.model,
+        namespace=message.namespace,
+        block_size=message.block_size,
+        num_blocks=message.num_blocks,
+        max_model_len=message.max_model_len,
+        labels=dict(message.labels),
+    )
+
+
+def load_to_wire(load: WorkerLoad) -> directory_pb2.WorkerLoad:
+    """All fields."""
+    return directory_pb2.WorkerLoad(
+        num_running=load.num_running,
+        num_waiting=load.num_waiting,
+        num_free_blocks=load.num_free_blocks,
+        draining=load.draining,
+    )
+
+
+def load_from_wire(message: directory_pb2.WorkerLoad) -> WorkerLoad:
+    """All fields."""
+    return WorkerLoad(
+        num_running=message.num_running,
+        num_waiting=message.num_waiting,
+        num_free_blocks=message.num_free_blocks,
+        draining=message.draining,
+    )
+
+
+def status_to_wire(event: RegistryEvent) -> directory_pb2.WorkerStatus:
+    """Record and load."""
+    return directory_pb2.WorkerStatus(
+        record=record_to_wire(event.record), load=load_to_wire(event.load)
+    )
+
+
+def status_from_wire(message: directory_pb2.WorkerStatus) -> RegistryEvent:
+    """A live worker, as a JOINED event."""
+    return RegistryEvent(
+        change=RegistryChange.JOINED,
+        record=record_from_wire(message.record),
+        load=load_from_wire(message.load),
+    )

@@ -1,0 +1,72 @@
+"""Settings of the engine, named like vLLM's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.config import setting
+from shared.engine.scheduler import SchedulingPolicy
+from shared.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How much the engine takes on at a time, and how much memory it takes for it."""
+
+    device: str = setting("cpu", help="cpu, or a CUDA device such as cuda:0")
+    block_size: int = setting(16, help="tokens per KV block")
+    num_blocks: int | None = setting(None, help="size of the KV pool in blocks")
+    kv_cache_memory_bytes: int | None = setting(
+        None, help="size of the KV pool in bytes, unless --num-blocks is given"
+    )
+    gpu_memory_utilization: float = setting(
+        0.9, help="share of the free GPU memory for KV when no size is given"
+    )
+    cpu_memory_utilization: float = setting(
+        0.25, help="share of the available host memory for KV when no size is given"
+    )
+    max_model_len: int | None = setting(
+        None, help="longest prompt and output together; by default what model and KV pool allow"
+    )
+    max_num_seqs: int = setting(64, help="sequences that run at a time")
+    max_num_batched_tokens: int = setting(2048, help="tokens computed per step")
+    enable_chunked_prefill: bool = setting(True, help="split long prompts over several steps")
+    long_prefill_token_threshold: int = setting(
+        0, help="most tokens of one prompt per step while others wait; 0 sets no limit"
+    )
+    enable_prefix_caching: bool = setting(True, help="reuse the KV of equal prefixes")
+    scheduling_policy: SchedulingPolicy = setting(
+        SchedulingPolicy.FCFS, help="fcfs, or priority: lower values first"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            _require(getattr(self, name) >= 1, name, "must be at least 1")
+        for name in ("num_blocks", "kv_cache_memory_bytes", "max_model_len"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, name, "must be at least 1")
+        for name in ("gpu_memory_utilization", "cpu_memory_utilization"):
+            _require(0 < getattr(self, name) <= 1, name, "must be over 0 and at most 1")
+        _require(self.long_prefill_token_threshold >= 0, "long_prefill_token_threshold", "is < 0")
+        _require(
+            self.max_num_batched_tokens >= self.max_num_seqs,
+            "max_num_batched_tokens",
+            f"must be at least max_num_seqs ({self.max_num_seqs}), so that every running "
+            "sequence gets a token in every step",
+        )
+
+    def check_unchunked(self, max_model_len: int) -> None:
+        """Without chunking, the longest prompt and a token of everybody else must fit a step."""
+        if self.enable_chunked_prefill:
+            return
+        needed = max_model_len + self.max_num_seqs
+        _require(
+            self.max_num_batched_tokens >= needed,
+            "max_num_batched_tokens",
+            f"must be at least max_model_len + max_num_seqs ({needed}) without chunked prefill",
+        )
+
+
+def _require(condition: bool, name: str, rule: str) -> None:
+    if not condition:
+        raise ConfigError(f"{name} {rule}")

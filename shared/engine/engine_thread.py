@@ -1,0 +1,284 @@
+"""Runs an engine in a thread of its own; everything here is called on one event loop.
+
+The loop only moves messages: commands go to the thread through a queue on which an idle engine
+sleeps; what a step gave comes back in one callback, in the order in which it happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from shared.engine.events import Failed
+from shared.engine.request_stream import RequestStream, is_last
+from shared.errors import InternalError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shared.engine.engine import Engine
+    from shared.engine.events import CacheChange, EngineEvent, EngineStats
+    from shared.engine.request import EngineRequest
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class _Command:
+    """Something to do in the engine's thread, and what becomes of it on the loop."""
+
+    def __init__(
+        self,
+        action: Callable[[], Any],
+        future: asyncio.Future[Any] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        self._action = action
+        self._future = future
+        self._then = then
+
+    def run(self) -> Callable[[], None]:
+        """In the engine's thread; the result is for the loop to call."""
+        try:
+            return partial(self._succeed, self._action())
+        except Exception as error:  # noqa: BLE001 it belongs to the caller, not to this thread
+            return partial(self.fail, error)
+
+    def fail(self, error: Exception) -> None:
+        """On the loop."""
+        if self._future is not None and not self._future.done():
+            self._future.set_exception(error)
+
+    def _succeed(self, result: Any) -> None:
+        if self._then is not None:
+            self._then()
+        if self._future is not None and not self._future.done():
+            self._future.set_result(result)
+
+
+class EngineThread:
+    """The engine's asyncio side. `start` first; `stop` before the loop closes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._streams: dict[str, RequestStream] = {}
+        self._listeners: list[Callable[[CacheChange], None]] = []
+        self._stats = engine.stats()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._broken = asyncio.Event()
+        self._stopped_by: Exception | None = UnavailableError("the engine has not been started")
+
+    @property
+    def healthy(self) -> bool:
+        """Whether requests are being served."""
+        return self._stopped_by is None
+
+    async def start(self) -> None:
+        """Start stepping."""
+        self._loop = asyncio.get_running_loop()
+        self._stopped_by = None
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Finish the running step, fail what is left, and end the thread. Safe to repeat."""
+        if self._loop is None:
+            return
+        self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+        self._end(UnavailableError("the engine was stopped"))
+
+    async def wait_broken(self) -> None:
+        """Return once the engine has died of an error."""
+        await self._broken.wait()
+
+    def stats(self) -> EngineStats:
+        """As of the last step."""
+        return self._stats
+
+    def on_cache_change(self, callback: Callable[[CacheChange], None]) -> None:
+        """Call back on the loop for every change from now on, in order."""
+        self._listeners.append(callback)
+
+    async def submit(self, request: EngineRequest) -> RequestStream:
+        """Queue a request. Cancelling this call takes it back.
+
+        Raises:
+            InvalidRequestError: it can never be served.
+            UnavailableError: the engine does not run.
+        """
+        stream = RequestStream(request.request_id, self._abort_soon)
+        added = threading.Event()
+
+        def add() -> None:
+            self._engine.add(request)
+            added.set()
+
+        def take_back() -> None:
+            if added.is_set():
+                self._engine.release(request.request_id)
+
+        try:
+            await self._call(add, then=partial(self._register, stream))
+        except asyncio.CancelledError:
+            self._send(_Command(take_back))
+            raise
+        return stream
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its stream ends with `FinishReason.ABORT`. Unknown ids are ignored."""
+        await self._call(partial(self._engine.abort, request_id))
+
+    async def release(self, request_id: str) -> None:
+        """Free the blocks of a `hold_blocks` request. Idempotent."""
+        await self._call(partial(self._engine.release, request_id))
+
+    async def complete_transfer(self, request_id: str, first_token: int | None = None) -> None:
+        """See `Engine.complete_transfer`."""
+        await self._call(partial(self._engine.complete_transfer, request_id, first_token))
+
+    async def fail_transfer(self, request_id: str, first_token: int | None = None) -> None:
+        """See `Engine.fail_transfer`."""
+        await self._call(partial(self._engine.fail_transfer, request_id, first_token))
+
+    async def pin_cached(self, block_hashes: Sequence[bytes]) -> tuple[int, tuple[int, ...]]:
+        """See `Engine.pin_cached`. Cancelling this call gives the pin back."""
+        pins: list[int] = []
+
+        def pin() -> tuple[int, tuple[int, ...]]:
+            pin_id, blocks = self._engine.pin_cached(block_hashes)
+            pins.append(pin_id)
+            return pin_id, blocks
+
+        def unpin() -> None:
+            for pin_id in pins:
+                self._engine.unpin(pin_id)
+
+        try:
+            return await self._call(pin)
+        except asyncio.CancelledError:
+            self._send(_Command(unpin))
+            raise
+
+    async def unpin(self, pin_id: int) -> None:
+        """See `Engine.unpin`."""
+        await self._call(partial(self._engine.unpin, pin_id))
+
+    async def cache_snapshot(self, at_cut: Callable[[], None] | None = None) -> list[bytes]:
+        """Every hash that prefix lookup finds.
+
+        `at_cut` is called on the loop after the last change that the snapshot includes and before
+        the first that it does not; when this returns, later changes may have been announced.
+        """
+        return await self._call(self._engine.cache_snapshot, then=at_cut)
+
+    async def reset_prefix_cache(self) -> int:
+        """See `Engine.reset_prefix_cache`."""
+        return await self._call(self._engine.reset_prefix_cache)
+
+    def _register(self, stream: RequestStream) -> None:
+        self._streams[stream.request_id] = stream
+
+    def _abort_soon(self, request_id: str) -> None:
+        self._send(_Command(partial(self._engine.abort, request_id)))
+
+    def _send(self, command: _Command) -> None:
+        if self._stopped_by is None:
+            self._commands.put(command)
+        else:
+            command.fail(self._stopped_by)
+
+    async def _call(self, action: Callable[[], T], then: Callable[[], None] | None = None) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._send(_Command(action, future, then))
+        return await future
+
+    def _run(self) -> None:
+        """The engine's thread."""
+        try:
+            while self._turn():
+                pass
+        except Exception as error:  # the thread is over: say so to everybody who waits
+            log.exception("engine_thread_died")
+            reason = InternalError(f"the engine died: {error!r}")
+            self._post([self._broken.set, partial(self._end, reason)])
+
+    def _turn(self) -> bool:
+        """Take all commands, sleeping until there is one if there is nothing else; then step."""
+        go_on = self._take_commands()
+        if go_on and self._engine.has_work():
+            # A peer can start on what was admitted while this step is still computed.
+            self._post(self._news(self._engine.begin_step()))
+            self._post([*self._news(self._engine.end_step()), self._stats_note()])
+        if self._engine.broken is not None:
+            raise self._engine.broken
+        return go_on
+
+    def _take_commands(self) -> bool:
+        replies: list[Callable[[], None]] = []
+        go_on = True
+        while go_on:
+            try:
+                command = self._commands.get(block=not replies and not self._engine.has_work())
+            except queue.Empty:
+                break
+            if command is None:
+                go_on = False
+            else:
+                reply = command.run()
+                replies += self._news([])
+                replies.append(reply)
+        if replies:
+            self._post([self._stats_note(), *replies])
+        return go_on
+
+    def _news(self, events: list[EngineEvent]) -> list[Callable[[], None]]:
+        changes = self._engine.take_cache_changes()
+        return [partial(self._announce, changes, events)] if changes or events else []
+
+    def _post(self, messages: list[Callable[[], None]]) -> None:
+        if messages and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_call_all, messages)
+
+    def _stats_note(self) -> Callable[[], None]:
+        return partial(self._note_stats, self._engine.stats())
+
+    def _note_stats(self, stats: EngineStats) -> None:
+        self._stats = stats
+
+    def _announce(self, changes: list[CacheChange], events: list[EngineEvent]) -> None:
+        for change in changes:
+            for listener in self._listeners:
+                try:
+                    listener(change)
+                except Exception:  # the events below belong to others
+                    log.exception("cache_listener_failed")
+        for event in events:
+            stream = self._streams.get(event.request_id)
+            if stream is not None:
+                stream.push(event)
+                if is_last(event):
+                    del self._streams[event.request_id]
+
+    def _end(self, reason: Exception) -> None:
+        """Nobody steps any more: nobody may wait for it."""
+        self._stopped_by = self._stopped_by or reason
+        for stream in self._streams.values():
+            stream.push(Failed(request_id=stream.request_id, error=reason))
+        self._streams.clear()
+        while not self._commands.empty():
+            command = self._commands.get_nowait()
+            if command is not None:
+                command.fail(reason)
+
+
+def _call_all(messages: list[Callable[[], None]]) -> None:
+    for message in messages:
+        message()

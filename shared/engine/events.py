@@ -1,0 +1,100 @@
+"""What comes out of the engine: small records, in the order in which things happened."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shared.kv.change_log import CacheChange as CacheChange  # part of what the engine says
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One candidate token. `rank` counts from 1."""
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionLogprobs:
+    """The chosen token of one position and the most likely alternatives, best first."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The sequence left the queue and owns blocks for its whole prompt.
+
+    `block_ids` covers the prompt (and resumed tokens), the last block possibly partial. The first
+    `num_cached_tokens` need no computing. Comes again after a preemption, with other blocks.
+    """
+
+    request_id: str
+    block_ids: tuple[int, ...]
+    num_cached_tokens: int
+    #: time.monotonic() of the admission; the event itself comes after the step that follows.
+    at_s: float = field(default_factory=time.monotonic, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """KV of the first `num_computed_tokens` tokens is final. Only for `hold_blocks` requests."""
+
+    request_id: str
+    num_computed_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTokens:
+    """Tokens sampled in one step. With a `finish_reason` it is the sequence's last event."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[PositionLogprobs, ...] = ()
+    #: With the first tokens only: one entry per prompt token, None for the first.
+    prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    finish_reason: FinishReason | None = None
+    #: The token that stopped it, if that was a stop or end token; it is in `token_ids`.
+    stop_token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The engine gave the sequence up. Its last event.
+
+    Its blocks are free, or, with `hold_blocks`, kept until `release` like after any other end.
+    """
+
+    request_id: str
+    error: Exception
+
+
+EngineEvent = Admitted | Computed | NewTokens | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot of the engine's state and its counters since start."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_receiving: int = 0
+    num_held: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    #: Of the free ones: those that still hold a prefix somebody may hit.
+    num_cached_blocks: int = 0
+    counters: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,109 @@
+"""How many KV blocks there are, and the memory behind them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psutil
+import structlog
+import torch
+
+from shared.errors import ConfigError
+from shared.kv.memory import KVMemory
+
+if TYPE_CHECKING:
+    from shared.engine.config import EngineConfig
+    from shared.kv.layout import KVLayout
+
+log = structlog.get_logger(__name__)
+
+
+def choose_num_blocks(config: EngineConfig, layout: KVLayout, *, max_model_len: int) -> int:
+    """As configured, or what the share of free memory holds, but no more than could be in use.
+
+    Raises:
+        ConfigError: there is not even room for one block.
+    """
+    if config.num_blocks is not None:
+        return config.num_blocks
+    if config.kv_cache_memory_bytes is not None:
+        num_blocks, knob = config.kv_cache_memory_bytes // layout.block_bytes, "set memory"
+    else:
+        most = layout.num_blocks(max_model_len) * config.max_num_seqs
+        num_blocks, knob = min(_free_bytes(config) // layout.block_bytes, most), "free memory"
+    if num_blocks < 1:
+        raise ConfigError(
+            f"no room for a KV block of {layout.block_bytes} bytes in the {knob}: set num_blocks, "
+            "or a larger kv_cache_memory_bytes or memory utilization"
+        )
+    return num_blocks
+
+
+def choose_max_model_len(
+    config: EngineConfig, layout: KVLayout, *, num_blocks: int, model_limit: int
+) -> int:
+    """As configured, or as long as the model and the pool allow.
+
+    Raises:
+        ConfigError: the configured length does not fit the model or the pool.
+    """
+    pool_limit = num_blocks * layout.block_size
+    if config.max_model_len is None:
+        if pool_limit < model_limit:
+            log.warning(
+                "max_model_len_reduced",
+                max_model_len=pool_limit,
+                model_limit=model_limit,
+                reason=f"the KV pool has {num_blocks} blocks of {layout.block_size} tokens",
+            )
+        return min(model_limit, pool_limit)
+    if config.max_model_len > model_limit:
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}, but the model ends at {model_limit}"
+        )
+    if config.max_model_len > pool_limit:
+        needed = layout.num_blocks(config.max_model_len)
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}, but {num_blocks} blocks of "
+            f"{layout.block_size} hold {pool_limit} tokens: set num_blocks to at least {needed} "
+            f"(kv_cache_memory_bytes {needed * layout.block_bytes}), or a lower max_model_len"
+        )
+    return config.max_model_len
+
+
+class KVStorage:
+    """The tensor that the model reads and writes, and on the host the memory peers can map."""
+
+    def __init__(
+        self, layout: KVLayout, num_blocks: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (
+            num_blocks,
+            layout.num_layers,
+            2,
+            layout.num_kv_heads,
+            layout.block_size,
+            layout.head_dim,
+        )
+        #: None where the blocks live on an accelerator.
+        self.memory: KVMemory | None = None
+        if device.type == "cpu":
+            self.memory = KVMemory(layout, num_blocks)
+            flat = torch.frombuffer(self.memory.buffer, dtype=dtype)
+            self.tensor = flat.view(shape)
+        else:
+            self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+
+    def close(self) -> None:
+        """Give the memory back. The engine must not step any more."""
+        self.tensor = torch.empty(0)
+        if self.memory is not None:
+            self.memory.close()
+
+
+def _free_bytes(config: EngineConfig) -> int:
+    device = torch.device(config.device)
+    if device.type == "cpu":
+        return int(psutil.virtual_memory().available * config.cpu_memory_utilization)
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free * config.gpu_memory_utilization)

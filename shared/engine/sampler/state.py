@@ -1,0 +1,57 @@
+"""What the sampler must know of one sequence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from array import array
+
+    from shared.engine.sampling_params import SamplingParams
+
+
+class SamplingState:
+    """Parameters and tokens of one sequence. `token_ids` is the sequence's own array and grows."""
+
+    __slots__ = ("changes_logits", "final_token_ids", "num_prompt_tokens", "params", "token_ids")
+
+    def __init__(
+        self, params: SamplingParams, token_ids: array[int], num_prompt_tokens: int
+    ) -> None:
+        self.params = params
+        self.token_ids = token_ids
+        self.num_prompt_tokens = num_prompt_tokens
+        self.final_token_ids = sorted(params.final_token_ids)
+        #: Whether anything but temperature and the filters touches the logits.
+        self.changes_logits = bool(
+            params.allowed_token_ids is not None
+            or params.bad_words_token_ids
+            or params.min_tokens
+            or params.logit_bias
+            or self.has_penalties
+        )
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens that were seen before are treated differently."""
+        params = self.params
+        return bool(
+            params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty
+        )
+
+    @property
+    def position(self) -> int:
+        """Where the token to sample will stand, counted from the prompt's beginning."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def output_ends_with(self, token_ids: tuple[int, ...]) -> bool:
+        """Whether the output so far, the prompt left out, ends like this."""
+        num = len(token_ids)
+        if num > self.num_output_tokens:
+            return False
+        return tuple(self.token_ids[len(self.token_ids) - num :]) == token_ids

@@ -1,0 +1,99 @@
+"""How to choose the next token. Token ids only: text becomes ids in the router."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Below this temperature the argmax is taken, as vLLM does.
+GREEDY_TEMPERATURE = 1e-5
+MAX_LOGPROBS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Sampling parameters of one sequence, with vLLM's names and meanings.
+
+    `seed` is always set by whoever builds the request: the random number for the token at
+    absolute position i is a function of (seed, sample_index, i) alone, so the same request gives
+    the same tokens on one worker, over a hand-off, after a preemption and after a migration.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    #: Tokens that end the answer: the model's own end tokens and the request's, see `ignore_eos`.
+    eos_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int = 0
+    #: Which of the `n` answers this sequence is; part of the random stream.
+    sample_index: int = 0
+    #: Number of alternatives per output token; None: no logprobs, 0: the sampled token only.
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, ok, rule in self._rules():
+            if not ok:
+                raise InvalidRequestError(
+                    f"{name} must be {rule}, not {getattr(self, name)!r}", param=name
+                )
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is taken."""
+        return self.temperature < GREEDY_TEMPERATURE
+
+    @property
+    def final_token_ids(self) -> frozenset[int]:
+        """Tokens that end the sequence, and that `min_tokens` holds back."""
+        eos = () if self.ignore_eos else self.eos_token_ids
+        return frozenset(eos) | frozenset(self.stop_token_ids)
+
+    def _rules(self) -> tuple[tuple[str, bool, str], ...]:
+        def finite(*values: float) -> bool:
+            return all(math.isfinite(v) for v in values)
+
+        def logprobs_ok(value: int | None) -> bool:
+            return value is None or 0 <= value <= MAX_LOGPROBS
+
+        return (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            (
+                "temperature",
+                finite(self.temperature) and self.temperature >= 0,
+                "a number of at least 0",
+            ),
+            ("top_k", self.top_k >= 0, "at least 0 (0 turns it off)"),
+            ("top_p", 0 < self.top_p <= 1, "over 0 and at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "between 0 and 1"),
+            (
+                "repetition_penalty",
+                finite(self.repetition_penalty) and self.repetition_penalty > 0,
+                "over 0",
+            ),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "between -2 and 2"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "between -2 and 2"),
+            ("logit_bias", finite(*self.logit_bias.values()), "a map to finite numbers"),
+            ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "between 0 and max_tokens"),
+            ("seed", 0 <= self.seed < 2**64, "an unsigned 64-bit number"),
+            ("sample_index", self.sample_index >= 0, "at least 0"),
+            ("logprobs", logprobs_ok(self.logprobs), f"between 0 and {MAX_LOGPROBS}"),
+            ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), f"between 0 and {MAX_LOGPROBS}"),
+        )

@@ -1,0 +1,256 @@
+"""Decides what each step computes. There are no phases: every sequence's computed tokens catch up
+with its tokens, as far as the budget of the step and the free blocks allow.
+
+Running sequences come first, those that decode before those that still read their prompt; then
+waiting ones are admitted in order. A sequence is admitted with blocks for everything it has to
+compute, or not at all, and nobody is admitted in a step that had to preempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from shared.engine.events import Admitted
+from shared.engine.preemption import last_admitted, least_urgent
+from shared.engine.sequence import Status
+from shared.engine.waiting_queue import FcfsQueue, PriorityQueue
+from shared.errors import InternalError
+
+if TYPE_CHECKING:
+    from shared.engine.block_manager import BlockManager
+    from shared.engine.sequence import Sequence
+    from shared.engine.waiting_queue import WaitingQueue
+
+
+class SchedulingPolicy(StrEnum):
+    """Who waits and who gives way."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """One step: how many tokens of which sequences, in the order of the batch."""
+
+    budget: int
+    num_new_tokens: dict[Sequence, int] = field(default_factory=dict)
+    admitted: list[Admitted] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    num_cache_queries: int = 0
+    num_cache_hits: int = 0
+
+    def add(self, seq: Sequence, num_new_tokens: int) -> None:
+        """Compute this many tokens of `seq`."""
+        self.num_new_tokens[seq] = num_new_tokens
+        self.budget -= num_new_tokens
+
+    def drop(self, seq: Sequence) -> None:
+        """Compute nothing of `seq` after all."""
+        self.budget += self.num_new_tokens.pop(seq, 0)
+
+
+class Scheduler:
+    """Owns every sequence that was added and has not ended, with all its blocks."""
+
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        policy: SchedulingPolicy = SchedulingPolicy.FCFS,
+        long_prefill_token_threshold: int = 0,
+        enable_chunked_prefill: bool = True,
+    ) -> None:
+        by_priority = policy is SchedulingPolicy.PRIORITY
+        self._blocks = blocks
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._long_prefill_token_threshold = long_prefill_token_threshold
+        self._chunked = enable_chunked_prefill
+        self._choose_victim = least_urgent if by_priority else last_admitted
+        self.waiting: WaitingQueue = PriorityQueue() if by_priority else FcfsQueue()
+        self.running: list[Sequence] = []
+        self.receiving: dict[str, Sequence] = {}
+        self.held: dict[str, Sequence] = {}
+        self.sequences: dict[str, Sequence] = {}
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a new sequence."""
+        self.sequences[seq.request_id] = seq
+        self.waiting.add(seq)
+
+    def schedule(self) -> SchedulerOutput:
+        """Choose what to compute, taking the blocks for it. An empty step changes nothing."""
+        output = SchedulerOutput(self._max_num_batched_tokens)
+        self._schedule_running(output)
+        if not output.preempted:
+            self._admit_waiting(output)
+        return output
+
+    def advance(self, seq: Sequence, num_new_tokens: int) -> None:
+        """A step computed these tokens: their KV is final."""
+        seq.num_computed_tokens += num_new_tokens
+        self._blocks.publish(seq)
+
+    def end_transfer(self, seq: Sequence, *, received: bool, first_token: int | None) -> None:
+        """Nobody writes to the blocks any more: let the sequence run.
+
+        If all was `received` and verified, its KV is final, except that without a first token the
+        last one is computed again, to sample from. Otherwise nothing received is used. A first
+        token was sampled and given out elsewhere.
+        """
+        del self.receiving[seq.request_id]
+        if received:
+            seq.num_computed_tokens = seq.num_tokens - (first_token is None)
+            self._blocks.publish(seq)
+        if first_token is not None:
+            seq.token_ids.append(first_token)
+        if received or first_token is not None:
+            seq.prompt_logprobs = None
+        seq.status = Status.RUNNING
+        self.running.append(seq)
+
+    def finish(self, seq: Sequence) -> None:
+        """Stop computing. Blocks are freed, or kept if the request says so."""
+        self._leave(seq)
+        if seq.request.hold_blocks and seq.block_table:
+            seq.status = Status.HELD
+            self.held[seq.request_id] = seq
+        else:
+            self._end(seq)
+
+    def release(self, seq: Sequence) -> None:
+        """Free the blocks of a sequence in any state; nothing of it remains."""
+        self._leave(seq)
+        self._end(seq)
+
+    def abandon(self) -> list[Sequence]:
+        """Drop everything without tidying up; returns the sequences that had not ended."""
+        unfinished = [seq for seq in self.sequences.values() if seq.status is not Status.HELD]
+        for seq in unfinished:
+            if seq.status is Status.WAITING:
+                self.waiting.remove(seq)
+            seq.status = Status.ENDED
+        for places in (self.running, self.receiving, self.held, self.sequences):
+            places.clear()
+        return unfinished
+
+    def check_integrity(self) -> None:
+        """Raise InternalError if a sequence is lost, or in two places."""
+        placed = [*self.running, *self.receiving.values(), *self.held.values()]
+        waiting = [seq for seq in self.sequences.values() if seq.status is Status.WAITING]
+        if len(waiting) != len(self.waiting) or len(placed) + len(waiting) != len(self.sequences):
+            raise InternalError("scheduler: a sequence is in no place, or in two")
+        for seq in placed:
+            if seq.num_computed_tokens > len(seq.block_table) * self._blocks.block_size:
+                raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
+        if any(seq.block_table for seq in waiting):
+            raise InternalError("scheduler: a waiting sequence has blocks")
+        self._blocks.check_integrity(placed)
+
+    def _leave(self, seq: Sequence) -> None:
+        match seq.status:
+            case Status.WAITING:
+                self.waiting.remove(seq)
+            case Status.RECEIVING:
+                del self.receiving[seq.request_id]
+            case Status.RUNNING:
+                self.running.remove(seq)
+            case Status.HELD:
+                del self.held[seq.request_id]
+            case Status.ENDED:
+                raise InternalError(f"request {seq.request_id} has ended already")
+
+    def _end(self, seq: Sequence) -> None:
+        self._blocks.free(seq)
+        seq.status = Status.ENDED
+        del self.sequences[seq.request_id]
+
+    def _schedule_running(self, output: SchedulerOutput) -> None:
+        decoding = [seq for seq in self.running if seq.num_pending_tokens == 1]
+        prefilling = [seq for seq in self.running if seq.num_pending_tokens > 1]
+        for seq in (*decoding, *prefilling):
+            if seq.status is not Status.RUNNING:
+                continue  # it was preempted for one before it
+            num_new_tokens = self._num_to_compute(seq.num_pending_tokens, output)
+            if num_new_tokens and self._make_room(seq, num_new_tokens, output):
+                output.add(seq, num_new_tokens)
+
+    def _num_to_compute(self, num_pending_tokens: int, output: SchedulerOutput) -> int:
+        if not self._chunked:
+            return num_pending_tokens if num_pending_tokens <= output.budget else 0
+        threshold = self._long_prefill_token_threshold
+        is_alone = len(self.running) + len(self.waiting) <= 1
+        if threshold and not is_alone:
+            num_pending_tokens = min(num_pending_tokens, threshold)
+        return min(num_pending_tokens, output.budget)
+
+    def _make_room(self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput) -> bool:
+        while not self._blocks.try_grow(seq, seq.num_computed_tokens + num_new_tokens):
+            victim = self._choose_victim(self.running)
+            if victim is None:
+                return False  # every block is written or read by a peer, so some will come back
+            self._preempt(victim, output)
+            if victim is seq:
+                return False
+        return True
+
+    def _preempt(self, victim: Sequence, output: SchedulerOutput) -> None:
+        output.drop(victim)
+        output.preempted.append(victim)
+        self.running.remove(victim)
+        self._blocks.free(victim)
+        victim.forget_progress()
+        self.waiting.put_back(victim)
+
+    def _admit_waiting(self, output: SchedulerOutput) -> None:
+        while len(self.running) + len(self.receiving) < self._max_num_seqs:
+            seq = self.waiting.head()
+            if seq is None or not self._try_admit(seq, output):
+                return
+
+    def _try_admit(self, seq: Sequence, output: SchedulerOutput) -> bool:
+        hit_blocks = self._blocks.match_prefix(seq)
+        num_hit_tokens = self._blocks.num_tokens_in(hit_blocks)
+        num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
+        if not (num_new_tokens or seq.awaits_transfer):
+            return False
+        if not self._blocks.try_admit(seq, hit_blocks, num_spare_blocks=self._num_growing()):
+            return False
+        self.waiting.remove(seq)
+        self._count_first_admission(seq, output)
+        output.admitted.append(
+            Admitted(
+                request_id=seq.request_id,
+                block_ids=tuple(seq.block_table),
+                num_cached_tokens=seq.num_cached_tokens,
+            )
+        )
+        if seq.awaits_transfer:
+            # One transfer per request: after a preemption it is computed here.
+            seq.awaits_transfer = False
+            seq.status = Status.RECEIVING
+            self.receiving[seq.request_id] = seq
+        else:
+            seq.status = Status.RUNNING
+            self.running.append(seq)
+            output.add(seq, num_new_tokens)
+        return True
+
+    def _num_growing(self) -> int:
+        """Sequences that may soon need one more block: who took it now would be preempted then."""
+        active = (*self.running, *self.receiving.values())
+        return sum(1 for seq in active if not seq.request.hold_blocks)
+
+    @staticmethod
+    def _count_first_admission(seq: Sequence, output: SchedulerOutput) -> None:
+        if seq.was_admitted:
+            return
+        seq.was_admitted = True
+        if seq.prompt_logprobs is None:
+            output.num_cache_queries += seq.num_tokens
+            output.num_cache_hits += seq.num_cached_tokens

@@ -1,0 +1,121 @@
+"""One sequence inside the engine: its tokens, its blocks, and how far its KV has got."""
+
+from __future__ import annotations
+
+from array import array
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from shared.engine.request import KVSource
+from shared.engine.sampler.state import SamplingState
+from shared.kv.block_hash import iter_block_hashes
+
+if TYPE_CHECKING:
+    from shared.engine.events import PositionLogprobs
+    from shared.engine.request import EngineRequest
+
+
+class Status(Enum):
+    """Where a sequence is."""
+
+    #: In the queue, without blocks.
+    WAITING = auto()
+    #: Has blocks that a peer fills; not scheduled.
+    RECEIVING = auto()
+    #: Has blocks; every step may compute some of its tokens.
+    RUNNING = auto()
+    #: Ended, but its blocks are kept until `release`.
+    HELD = auto()
+    #: Gone.
+    ENDED = auto()
+
+
+class Sequence:
+    """Mutable state; changed by the scheduler and by the step that computed its tokens."""
+
+    __slots__ = (
+        "arrival",
+        "awaits_transfer",
+        "block_hashes",
+        "block_table",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "num_published_blocks",
+        "prompt_logprobs",
+        "request",
+        "root_hash",
+        "sampling_state",
+        "status",
+        "token_ids",
+        "was_admitted",
+    )
+
+    def __init__(self, request: EngineRequest, *, arrival: int, root_hash: bytes) -> None:
+        self.request = request
+        self.arrival = arrival
+        self.root_hash = root_hash
+        self.status = Status.WAITING
+        #: Prompt and output. An array: slices of it become tensors without a loop.
+        self.token_ids = array("q", request.prompt_token_ids)
+        self.token_ids.extend(request.resumed_token_ids)
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.sampling_state = SamplingState(
+            request.sampling, self.token_ids, self.num_prompt_tokens
+        )
+        #: KV of this many leading tokens is final.
+        self.num_computed_tokens = 0
+        #: Found in the prefix cache at the last admission.
+        self.num_cached_tokens = 0
+        self.block_table = array("i")
+        self.block_hashes: list[bytes] = []
+        self.num_published_blocks = 0
+        self.awaits_transfer = request.kv_source is KVSource.TRANSFER
+        self.was_admitted = False
+        #: None: not wanted, or given out already. One entry per prompt token that has been seen.
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        if request.sampling.prompt_logprobs is not None and not request.resumed_token_ids:
+            self.prompt_logprobs = [None]
+
+    @property
+    def request_id(self) -> str:
+        """The caller's name for it."""
+        return self.request.request_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Sampled here or before it was resumed."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Tokens whose KV must be computed before the next one can be sampled."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def may_be_preempted(self) -> bool:
+        """Blocks that a peer writes or reads must stay where they are."""
+        return self.status is Status.RUNNING and not self.request.hold_blocks
+
+    def full_block_hashes(self, num_tokens: int, block_size: int) -> list[bytes]:
+        """Hashes of the full blocks of the first `num_tokens` tokens; computed once each."""
+        num_blocks = num_tokens // block_size
+        num_known = len(self.block_hashes)
+        if num_known < num_blocks:
+            parent = self.block_hashes[-1] if self.block_hashes else self.root_hash
+            tokens = self.token_ids[num_known * block_size : num_blocks * block_size]
+            self.block_hashes.extend(iter_block_hashes(parent, tokens, block_size))
+        return self.block_hashes[:num_blocks]
+
+    def forget_progress(self) -> None:
+        """Back to the queue: the blocks are gone, the tokens stay."""
+        self.status = Status.WAITING
+        self.num_computed_tokens = 0
+        self.num_published_blocks = 0
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]

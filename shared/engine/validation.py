@@ -1,0 +1,79 @@
+"""Refuses requests that could never be served as written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.engine.request import EngineRequest
+    from shared.engine.sampling_params import SamplingParams
+
+
+class RequestValidator:
+    """Knows the limits of one engine. The pool holds at least one sequence of `max_model_len`."""
+
+    def __init__(self, *, vocab_size: int, max_model_len: int) -> None:
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+
+    def check(self, request: EngineRequest) -> None:
+        """Raise InvalidRequestError, naming the parameter, if the request is impossible."""
+        self._check_length(request)
+        self._check_tokens("prompt", request.prompt_token_ids)
+        self._check_tokens("resumed_token_ids", request.resumed_token_ids)
+        self._check_sampling(request.sampling)
+        num_resumed, max_tokens = len(request.resumed_token_ids), request.sampling.max_tokens
+        if num_resumed >= max_tokens and not request.hold_blocks:
+            raise InvalidRequestError(
+                f"request {request.request_id}: {num_resumed} of at most {max_tokens} tokens were "
+                "generated already",
+                param="max_tokens",
+            )
+
+    def check_token(self, param: str, token_id: int) -> None:
+        """Raise InvalidRequestError if the model has no such token."""
+        self._check_tokens(param, (token_id,))
+
+    def _check_length(self, request: EngineRequest) -> None:
+        num_tokens = len(request.prompt_token_ids) + len(request.resumed_token_ids)
+        if not request.prompt_token_ids:
+            raise InvalidRequestError(
+                f"request {request.request_id}: the prompt is empty", param="prompt"
+            )
+        if num_tokens >= self._max_model_len:
+            raise InvalidRequestError(
+                f"request {request.request_id}: {num_tokens} tokens leave no room for an answer; "
+                f"prompt and answer together may have {self._max_model_len}",
+                param="prompt",
+            )
+
+    def _check_sampling(self, sampling: SamplingParams) -> None:
+        self._check_tokens("logit_bias", sampling.logit_bias)
+        self._check_tokens("stop_token_ids", sampling.stop_token_ids)
+        for word in sampling.bad_words_token_ids:
+            if not word:
+                raise InvalidRequestError("a bad word is empty", param="bad_words_token_ids")
+            self._check_tokens("bad_words_token_ids", word)
+        allowed = sampling.allowed_token_ids
+        if allowed is None:
+            return
+        self._check_tokens("allowed_token_ids", allowed)
+        if not allowed:
+            raise InvalidRequestError("no token is allowed", param="allowed_token_ids")
+        if sampling.min_tokens and sampling.final_token_ids.issuperset(allowed):
+            raise InvalidRequestError(
+                "only tokens that end the answer are allowed, so min_tokens cannot be reached",
+                param="min_tokens",
+            )
+
+    def _check_tokens(self, param: str, token_ids: Iterable[int]) -> None:
+        ids = token_ids if isinstance(token_ids, tuple) else tuple(token_ids)
+        if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
+            bad = next(i for i in ids if not 0 <= i < self._vocab_size)
+            raise InvalidRequestError(
+                f"{param} has token id {bad}; ids go from 0 to {self._vocab_size - 1}", param=param
+            )

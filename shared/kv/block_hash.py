@@ -1,0 +1,70 @@
+"""Content hashes of KV blocks: the same content has the same hash in every process, for ever.
+
+A hash is SHA-256 over the parent's hash and the block's token ids. The chain starts at a root that
+names everything else that the bytes of a block depend on, so blocks of different models, dtypes,
+layouts, LoRA adapters or tenants never share a hash. Python's `hash()` plays no part.
+
+Every field is preceded by its length as u32 little-endian, which makes the encoding injective:
+
+    namespace = H("baton.kv.namespace.v1", fingerprint, dtype, kv dtype, layout version, block size)
+    root      = H("baton.kv.root.v1", namespace, lora, cache salt)
+    block     = H("baton.kv.block.v1", parent, token ids as u32 little-endian, extra, …)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+HASH_BYTES = 32
+
+
+def namespace_hash(
+    *, model_fingerprint: str, dtype: str, kv_dtype: str, layout_version: int, block_size: int
+) -> bytes:
+    """What workers must have in common to share blocks. The directory shows it in hex."""
+    return _digest(
+        b"baton.kv.namespace.v1",
+        model_fingerprint.encode(),
+        dtype.encode(),
+        kv_dtype.encode(),
+        _u32(layout_version),
+        _u32(block_size),
+    )
+
+
+def root_hash(namespace: bytes, *, cache_salt: bytes = b"", lora: str = "") -> bytes:
+    """The parent of a sequence's first block. `cache_salt` keeps tenants apart."""
+    return _digest(b"baton.kv.root.v1", namespace, lora.encode(), cache_salt)
+
+
+def block_hash(parent: bytes, token_ids: Sequence[int], extras: Iterable[bytes] = ()) -> bytes:
+    """The hash of one full block. `extras` is for content that token ids do not say."""
+    packed = struct.pack(f"<{len(token_ids)}I", *token_ids)
+    return _digest(b"baton.kv.block.v1", parent, packed, *extras)
+
+
+def iter_block_hashes(
+    parent: bytes, token_ids: Sequence[int], block_size: int, *, first_block: int = 0
+) -> Iterator[bytes]:
+    """Hashes of the full blocks of `token_ids` from `first_block` on, whose parent is given."""
+    for start in range(first_block * block_size, len(token_ids) - block_size + 1, block_size):
+        parent = block_hash(parent, token_ids[start : start + block_size])
+        yield parent
+
+
+def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
+    """Hashes of all full blocks of a sequence."""
+    return list(iter_block_hashes(root, token_ids, block_size))
+
+
+def _digest(*fields: bytes) -> bytes:
+    return hashlib.sha256(b"".join(_u32(len(field)) + field for field in fields)).digest()
+
+
+def _u32(value: int) -> bytes:
+    return struct.pack("<I", value)

@@ -1,0 +1,1 @@
+"""Attention over paged KV: one interface, several implementations."""

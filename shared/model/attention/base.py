@@ -1,0 +1,58 @@
+"""The attention interface: write this step's keys and values, attend over the paged context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionMetadata:
+    """One packed batch of sequences of different lengths."""
+
+    #: int32 [num_seqs + 1]: where each sequence's tokens start among the packed ones.
+    query_start_loc: Tensor
+    #: int32 [num_seqs]: context length including this step's tokens.
+    seq_lens: Tensor
+    #: int32 [num_seqs, max_blocks]
+    block_tables: Tensor
+    #: int64 [num_tokens]: block * block_size + offset.
+    slot_mapping: Tensor
+    #: The same numbers on the host, for implementations that loop there.
+    query_lens_list: Sequence[int]
+    seq_lens_list: Sequence[int]
+
+
+class AttentionBackend(Protocol):
+    """One implementation. Stateless: everything comes in the arguments."""
+
+    @property
+    def name(self) -> str:
+        """What the registry knows it as."""
+        ...
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_cache: Tensor,
+        layer: int,
+        metadata: AttentionMetadata,
+        *,
+        scale: float,
+        sliding_window: int | None,
+    ) -> Tensor:
+        """Store k and v in their slots, then attend causally: q sees the context up to itself.
+
+        q: [num_tokens, num_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim];
+        kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], written in place.
+        With a sliding window W a token sees itself and the W-1 before it. Returns the shape of q.
+        Whatever lies in the cache beyond a sequence's length, NaN included, has no influence.
+        """
+        ...

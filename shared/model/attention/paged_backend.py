@@ -1,0 +1,50 @@
+"""The attention backends: the same two kernels, in the implementation that gives the name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernels.kv_write import kv_write
+from kernels.paged_attention import paged_attention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shared.model.attention.base import AttentionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class PagedAttention:
+    """Writes the new keys and values, then attends over the paged context."""
+
+    #: `torch` or `triton`.
+    name: str
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_cache: Tensor,
+        layer: int,
+        metadata: AttentionMetadata,
+        *,
+        scale: float,
+        sliding_window: int | None,
+    ) -> Tensor:
+        """See `AttentionBackend.forward`."""
+        kv_write(k, v, kv_cache, layer, metadata.slot_mapping, implementation=self.name)
+        return paged_attention(
+            q,
+            kv_cache,
+            layer,
+            query_start_loc=metadata.query_start_loc,
+            seq_lens=metadata.seq_lens,
+            block_tables=metadata.block_tables,
+            query_lens_list=metadata.query_lens_list,
+            seq_lens_list=metadata.seq_lens_list,
+            scale=scale,
+            sliding_window=sliding_window,
+            implementation=self.name,
+        )

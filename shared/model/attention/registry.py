@@ -1,0 +1,38 @@
+"""Attention backends by name."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from shared.errors import ConfigError
+from shared.model.attention.paged_backend import PagedAttention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.model.attention.base import AttentionBackend
+
+
+def get_backend(name: str) -> AttentionBackend:
+    """Make the backend called `name`.
+
+    Raises:
+        ConfigError: the name is unknown, or its package is not installed.
+    """
+    if name not in _BACKENDS:
+        known = ", ".join(sorted(_BACKENDS))
+        raise ConfigError(f"attention backend {name!r} is unknown; known: {known}")
+    return _BACKENDS[name]()
+
+
+def _triton() -> AttentionBackend:
+    if importlib.util.find_spec("triton") is None:
+        raise ConfigError("attention backend 'triton' needs the package triton; torch does not")
+    return PagedAttention("triton")
+
+
+_BACKENDS: dict[str, Callable[[], AttentionBackend]] = {
+    "torch": lambda: PagedAttention("torch"),
+    "triton": _triton,
+}

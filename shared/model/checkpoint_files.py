@@ -1,0 +1,65 @@
+"""Which files of a directory hold its weights, and which tensor each one should hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFiles:
+    """The shards in a fixed order, and the index if there is one."""
+
+    shards: tuple[Path, ...]
+    #: Tensor to file name.
+    weight_map: Mapping[str, str] = field(default_factory=dict)
+
+    def expected_in(self, tensor: str) -> Path:
+        """The file that should hold a tensor."""
+        return self.shards[0].with_name(self.weight_map.get(tensor, self.shards[0].name))
+
+
+def find_checkpoint_files(model_dir: Path) -> CheckpointFiles:
+    """One safetensors file, or the shards that the index names.
+
+    Raises:
+        ModelLoadError: there are none, the index is damaged, or a shard that it names is missing.
+    """
+    index = model_dir / INDEX_NAME
+    if not index.exists():
+        single = model_dir / SINGLE_NAME
+        if not single.exists():
+            raise ModelLoadError(f"{model_dir} has neither {SINGLE_NAME} nor {INDEX_NAME}")
+        return CheckpointFiles((single,))
+    weight_map = _read_weight_map(index)
+    names = sorted(set(weight_map.values()))
+    for name in names:
+        if PurePath(name).name != name:
+            raise ModelLoadError(f"{index} names {name!r}, which is not a file of its directory")
+        if not (model_dir / name).exists():
+            raise ModelLoadError(f"shard {model_dir / name} is missing; {INDEX_NAME} names it")
+    return CheckpointFiles(tuple(model_dir / name for name in names), weight_map)
+
+
+def _read_weight_map(index: Path) -> dict[str, str]:
+    try:
+        content: Any = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{index} is not valid JSON: {error}") from error
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelLoadError(f"{index} has no weight_map")
+    if not all(isinstance(name, str) for name in weight_map.values()):
+        raise ModelLoadError(f"{index} has a weight_map whose values are not file names")
+    return weight_map

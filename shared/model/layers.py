@@ -1,0 +1,70 @@
+"""The layers of a decoder, over packed tokens [num_tokens, hidden]."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from kernels.rms_norm import rms_norm
+from kernels.silu_mul import silu_mul
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm over the last dimension, with a weight."""
+
+    def __init__(self, *, size: int, eps: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        return rms_norm(x, self.weight, eps=self.eps)
+
+
+class FusedLinear(nn.Module):
+    """Several projections of the same input as one product; each is a range of its rows."""
+
+    def __init__(
+        self, *, in_size: int, out_sizes: tuple[int, ...], bias: bool, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.out_sizes = out_sizes
+        rows = sum(out_sizes)
+        self.weight = nn.Parameter(torch.empty(rows, in_size, dtype=dtype), requires_grad=False)
+        self.bias = (
+            nn.Parameter(torch.empty(rows, dtype=dtype), requires_grad=False) if bias else None
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """One output per projection."""
+        fused = linear(x, self.weight, self.bias)
+        parts: tuple[Tensor, ...] = torch.split(fused, list(self.out_sizes), dim=-1)
+        return parts
+
+    def part(self, index: int) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of one projection, as views."""
+        start = sum(self.out_sizes[:index])
+        rows = slice(start, start + self.out_sizes[index])
+        return self.weight[rows], None if self.bias is None else self.bias[rows]
+
+
+class GatedMLP(nn.Module):
+    """SwiGLU: a projection down of silu(gate) times up."""
+
+    def __init__(self, *, hidden: int, inner: int, bias: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.gate_up = FusedLinear(in_size=hidden, out_sizes=(inner, inner), bias=bias, dtype=dtype)
+        self.down = FusedLinear(in_size=inner, out_sizes=(hidden,), bias=bias, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[num_tokens, hidden] to the same."""
+        gate, up = self.gate_up(x)
+        out: Tensor = self.down(silu_mul(gate, up))[0]
+        return out

@@ -1,0 +1,148 @@
+"""Decoders of the Llama family: Llama, Mistral, Qwen2, Qwen3. ModelConfig says which.
+
+Knows tensors and paged KV; nothing of requests, sampling or scheduling.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.functional import embedding, linear
+
+from kernels.rotary import rotate
+from shared.model.layers import FusedLinear, GatedMLP, RMSNorm
+from shared.model.rope import cos_sin_table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shared.model.attention.base import AttentionBackend, AttentionMetadata
+    from shared.model.config import ModelConfig
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with optional biases and query/key norms."""
+
+    def __init__(
+        self, *, config: ModelConfig, layer: int, backend: AttentionBackend, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head_dim = config.head_dim
+        self.window = config.layer_windows[layer]
+        self.backend = backend
+        query_size = config.num_heads * config.head_dim
+        kv_size = config.num_kv_heads * config.head_dim
+        self.qkv = FusedLinear(
+            in_size=config.hidden_size,
+            out_sizes=(query_size, kv_size, kv_size),
+            bias=config.qkv_bias,
+            dtype=dtype,
+        )
+        self.output = FusedLinear(
+            in_size=query_size,
+            out_sizes=(config.hidden_size,),
+            bias=config.output_bias,
+            dtype=dtype,
+        )
+        self.q_norm = self.k_norm = None
+        if config.qk_norm:
+            eps = config.rms_norm_eps
+            self.q_norm = RMSNorm(size=config.head_dim, eps=eps, dtype=dtype)
+            self.k_norm = RMSNorm(size=config.head_dim, eps=eps, dtype=dtype)
+
+    def forward(
+        self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
+        """[num_tokens, hidden] to the same; writes this layer's slots of the cache."""
+        q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in self.qkv(x))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        mixed = self.backend.forward(
+            rotate(q, cos_sin),
+            rotate(k, cos_sin),
+            v,
+            kv_cache,
+            self.layer,
+            metadata,
+            scale=self.head_dim**-0.5,
+            sliding_window=self.window,
+        )
+        out: Tensor = self.output(mixed.flatten(-2))[0]
+        return out
+
+
+class DecoderLayer(nn.Module):
+    """Attention and MLP, each behind a norm and around a residual."""
+
+    def __init__(
+        self, *, config: ModelConfig, layer: int, backend: AttentionBackend, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.attention_norm = RMSNorm(size=size, eps=eps, dtype=dtype)
+        self.attention = Attention(config=config, layer=layer, backend=backend, dtype=dtype)
+        self.mlp_norm = RMSNorm(size=size, eps=eps, dtype=dtype)
+        self.mlp = GatedMLP(
+            hidden=size, inner=config.intermediate_size, bias=config.mlp_bias, dtype=dtype
+        )
+
+    def forward(
+        self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
+        """[num_tokens, hidden] to the same."""
+        x = x + self.attention(self.attention_norm(x), cos_sin, kv_cache, metadata)
+        out: Tensor = x + self.mlp(self.mlp_norm(x))
+        return out
+
+
+class CausalLM(nn.Module):
+    """A whole decoder. Weights are uninitialised until the loader fills them."""
+
+    def __init__(
+        self, *, config: ModelConfig, backend: AttentionBackend, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype = dtype
+        shape = (config.vocab_size, config.hidden_size)
+        self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+        #: The same layers as `layers`, which only PyTorch's own traversal needs.
+        self.decoder_layers = [
+            DecoderLayer(config=config, layer=layer, backend=backend, dtype=dtype)
+            for layer in range(config.num_layers)
+        ]
+        self.layers = nn.ModuleList(self.decoder_layers)
+        self.norm = RMSNorm(size=config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
+        self.lm_head = self.embedding
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+        table = cos_sin_table(config.rope, config.max_position_embeddings, dtype)
+        self.cos_sin: Tensor = table.to(self.embedding.device)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> Tensor:
+        """Hidden states [num_tokens, hidden] after the last norm.
+
+        token_ids, positions: int64 [num_tokens], packed as `metadata` says. Writes the KV of all
+        tokens into `kv_cache`.
+        """
+        x = embedding(token_ids, self.embedding)
+        cos_sin = self.cos_sin[positions]
+        for layer in self.decoder_layers:
+            x = layer(x, cos_sin, kv_cache, metadata)
+        normed: Tensor = self.norm(x)
+        return normed
+
+    @torch.inference_mode()
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """[n, hidden] to float32 [n, vocab_size]."""
+        return linear(hidden, self.lm_head).float()

@@ -1,0 +1,131 @@
+"""Writes Hugging Face checkpoints with random weights, of any supported architecture and size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+
+from shared.errors import ConfigError
+from shared.model.attention.registry import get_backend
+from shared.model.config import parse_config
+from shared.model.llama import CausalLM
+from shared.model.loader import DTYPES
+from shared.model.random_tokenizer import write_tokenizer
+from shared.model.weights import weight_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """What to write. `extra` is merged into config.json: RoPE schemes, windows, biases."""
+
+    architecture: str = "llama"
+    num_layers: int = 2
+    hidden_size: int = 64
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 16
+    intermediate_size: int = 128
+    vocab_size: int = 512
+    max_position_embeddings: int = 2048
+    tie_word_embeddings: bool = False
+    dtype: str = "float32"
+    num_shards: int = 1
+    seed: int = 0
+    #: Wide enough for the most likely token to stand out, so that greedy answers are stable.
+    weight_std: float = 0.1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:
+    """Write config, weights and tokenizer into `out`, which may exist; same spec, same bytes.
+
+    Raises:
+        ConfigError: an unknown architecture or dtype, or numbers that do not fit together.
+    """
+    if spec.architecture not in ARCHITECTURES:
+        raise ConfigError(
+            f"architecture {spec.architecture!r} is unknown; known: {sorted(ARCHITECTURES)}"
+        )
+    if spec.dtype not in DTYPES:
+        raise ConfigError(f"dtype {spec.dtype!r} is unknown; known: {sorted(DTYPES)}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # The tokenizer first: it may refuse the vocabulary, and weights take long.
+        special = write_tokenizer(out, spec.vocab_size, spec.max_position_embeddings)
+        raw = _config_json(spec, special.eos_id, special.pad_id)
+        (out / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+        _write_weights(out, raw, spec)
+    except OSError as error:
+        raise ConfigError(f"cannot write the checkpoint to {out}: {error}") from error
+
+
+def _config_json(spec: CheckpointSpec, eos_id: int, pad_id: int) -> dict[str, Any]:
+    return {
+        "architectures": [ARCHITECTURES[spec.architecture]],
+        "model_type": spec.architecture,
+        "vocab_size": spec.vocab_size,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": spec.max_position_embeddings,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "sliding_window": None,
+        "tie_word_embeddings": spec.tie_word_embeddings,
+        "torch_dtype": spec.dtype,
+        "bos_token_id": None,
+        "eos_token_id": eos_id,
+        "pad_token_id": pad_id,
+        **spec.extra,
+    }
+
+
+def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> None:
+    config = parse_config(raw)
+    model = CausalLM(config=config, backend=get_backend("torch"), dtype=DTYPES[spec.dtype])
+    targets = weight_targets(model)
+    generator = torch.Generator().manual_seed(spec.seed)
+    for name, tensor in targets.items():
+        # Norms differ from one, so that a norm in the wrong place shows.
+        mean = 1.0 if name.endswith("norm.weight") else 0.0
+        noise = torch.empty(tensor.shape).normal_(mean, spec.weight_std, generator=generator)
+        tensor.copy_(noise)
+    names = list(targets)
+    if spec.num_shards == 1:
+        _save(targets, out / "model.safetensors")
+        return
+    weight_map: dict[str, str] = {}
+    for shard in range(spec.num_shards):
+        file = f"model-{shard + 1:05d}-of-{spec.num_shards:05d}.safetensors"
+        own = names[shard :: spec.num_shards]
+        _save({name: targets[name] for name in own}, out / file)
+        weight_map |= dict.fromkeys(own, file)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in targets.values())
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    # Copies: the targets are views into fused parameters, which cannot be stored as they are.
+    save_file({k: v.detach().clone() for k, v in tensors.items()}, path, metadata={"format": "pt"})

@@ -1,0 +1,155 @@
+"""Rotary position embeddings: the angles of every scheme, as transformers computes them.
+
+Default (Su et al. 2021), linear (Chen et al. 2023), dynamic NTK, llama3 (Llama 3.1's model card)
+and YaRN (Peng et al. 2023).
+
+Dynamic NTK makes the base grow with the length of the sequence once that is past
+`max_position_embeddings`, so a cached key would be right for one length only, and no block could
+be shared. Here, as in vLLM, it is plain RoPE: the same as transformers up to
+`max_position_embeddings`, which is also where sequences end (`ModelConfig.max_model_len`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shared.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """One scheme with its parameters."""
+
+    rope_type: str
+    theta: float
+    head_dim: int
+    original_max_positions: int
+    max_positions: int
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_rope(raw: Mapping[str, Any], *, head_dim: int, max_positions: int) -> RopeConfig:
+    """From config.json: `rope_parameters` of transformers 5, or `rope_scaling` and `rope_theta`.
+
+    Raises:
+        ModelLoadError: an unknown scheme, or a parameter that it needs is missing or wrong.
+    """
+    params = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
+    rope_type = str(params.get("rope_type") or params.get("type") or "default")
+    if rope_type not in _SCHEMES:
+        known = ", ".join(_SCHEMES)
+        raise ModelLoadError(f"rope_type {rope_type!r} is not supported; supported: {known}")
+    if any(isinstance(value, dict) for value in params.values()):
+        raise ModelLoadError("RoPE parameters per layer type are not supported")
+    if float(params.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1) != 1:
+        raise ModelLoadError("partial_rotary_factor is not supported: all of a head is rotated")
+    original = (
+        raw.get("original_max_position_embeddings")
+        or params.get("original_max_position_embeddings")
+        or max_positions
+    )
+    rope = RopeConfig(
+        rope_type=rope_type,
+        theta=float(params.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
+        head_dim=head_dim,
+        original_max_positions=int(original),
+        max_positions=max_positions,
+        params=params,
+    )
+    try:
+        inverse_frequencies(rope)
+    except KeyError as error:
+        raise ModelLoadError(f"rope_type {rope_type!r} needs the parameter {error}") from error
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ModelLoadError(f"rope_type {rope_type!r} has a wrong parameter: {error}") from error
+    return rope
+
+
+def inverse_frequencies(rope: RopeConfig) -> tuple[Tensor, float]:
+    """float32 [head_dim / 2], and the factor that multiplies cos and sin."""
+    return _SCHEMES[rope.rope_type](rope)
+
+
+def cos_sin_table(rope: RopeConfig, num_positions: int, dtype: torch.dtype) -> Tensor:
+    """[num_positions, head_dim]: cosines in the first half, sines in the second.
+
+    Computed on the host, so that all devices rotate by the same angles.
+    """
+    with torch.device("cpu"):
+        frequencies, factor = inverse_frequencies(rope)
+        angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * factor).to(dtype)
+
+
+def _default(rope: RopeConfig) -> tuple[Tensor, float]:
+    exponents = torch.arange(0, rope.head_dim, 2, dtype=torch.int64).float() / rope.head_dim
+    return 1.0 / (rope.theta**exponents), 1.0
+
+
+def _linear(rope: RopeConfig) -> tuple[Tensor, float]:
+    frequencies, factor = _default(rope)
+    return frequencies / float(rope.params["factor"]), factor
+
+
+def _llama3(rope: RopeConfig) -> tuple[Tensor, float]:
+    frequencies, attention_factor = _default(rope)
+    factor = float(rope.params["factor"])
+    low, high = float(rope.params["low_freq_factor"]), float(rope.params["high_freq_factor"])
+    wavelengths = 2 * math.pi / frequencies
+    turns = rope.original_max_positions / wavelengths
+    smooth = ((turns - low) / (high - low)).clamp(0, 1)
+    mixed = (1 - smooth) * frequencies / factor + smooth * frequencies
+    return mixed, attention_factor
+
+
+def _yarn(rope: RopeConfig) -> tuple[Tensor, float]:
+    params = rope.params
+    factor = float(params.get("factor") or rope.max_positions / rope.original_max_positions)
+    dim, theta = rope.head_dim, rope.theta
+
+    def boundary(num_rotations: float) -> float:
+        length = rope.original_max_positions
+        return (dim * math.log(length / (num_rotations * 2 * math.pi))) / (2 * math.log(theta))
+
+    low = boundary(float(params.get("beta_fast") or 32))
+    high = boundary(float(params.get("beta_slow") or 1))
+    if params.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    span = (high - low) or 0.001
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / span).clamp(0, 1)
+    plain, _ = _default(rope)
+    frequencies = plain / factor * ramp + plain * (1 - ramp)
+    return frequencies, _yarn_attention_factor(params, factor)
+
+
+def _yarn_attention_factor(params: Mapping[str, Any], factor: float) -> float:
+    explicit = params.get("attention_factor")
+    if explicit is not None:
+        return float(explicit)
+
+    def scale(mscale: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+    mscale, mscale_all = params.get("mscale"), params.get("mscale_all_dim")
+    if mscale and mscale_all:
+        return scale(float(mscale)) / scale(float(mscale_all))
+    return scale(1.0)
+
+
+_SCHEMES: Mapping[str, Callable[[RopeConfig], tuple[Tensor, float]]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _default,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}

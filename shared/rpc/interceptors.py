@@ -1,0 +1,89 @@
+"""Turns what a servicer raises into a status with metadata, and logs what nobody expected."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import structlog
+
+from shared.errors import BatonError
+from shared.rpc.status import error_metadata, grpc_status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+log = structlog.get_logger(__name__)
+
+#: A servicer may need longer than its caller to see that the caller is gone.
+_HANDLER = Any
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """The only place of a server where every exception is caught."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_HANDLER]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _HANDLER:
+        """Wrap the handler of one call."""
+        handler = await continuation(handler_call_details)
+        method = getattr(handler_call_details, "method", "?")
+        if handler is None or handler.request_streaming:
+            return handler
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                _guard_stream(handler.unary_stream, method),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            _guard_unary(handler.unary_unary, method),
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+
+
+def _guard_unary(behaviour: Any, method: str) -> Any:
+    async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await behaviour(request, context)
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception as error:  # noqa: BLE001 the process edge: becomes a status
+            await _abort(context, error, method)
+
+    return guarded
+
+
+def _guard_stream(behaviour: Any, method: str) -> Any:
+    async def guarded(
+        request: Any, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        responses = behaviour(request, context)
+        try:
+            async for response in responses:
+                yield response
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception as error:  # noqa: BLE001 the process edge: becomes a status
+            await _abort(context, error, method)
+        finally:
+            # A servicer frees what the call holds when its generator is closed.
+            if hasattr(responses, "aclose"):
+                await responses.aclose()
+
+    return guarded
+
+
+async def _abort(
+    context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str
+) -> None:
+    if not isinstance(error, BatonError):
+        log.exception("rpc_failed", method=method)
+        details = f"internal error in {method}; the server's log has the details"
+    else:
+        details = str(error)
+    await context.abort(grpc_status(error), details, error_metadata(error))

@@ -1,0 +1,78 @@
+"""A gRPC server with health, reflection, error mapping and the options that long streams need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from shared.errors import ConfigError
+from shared.rpc.interceptors import ErrorInterceptor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Prompts of a million tokens fit; anything longer is refused before it is decoded.
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A port that is in use must be an error, not a shared socket.
+    ("grpc.so_reuseport", 0),
+    # A peer that vanished without closing its connection is noticed within 20 seconds.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Clients may ping as often as our own channels do (see channel.py).
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+
+class RpcServer:
+    """One listening gRPC server.
+
+    Servicers are added with their generated `add_…_to_server` function on `server`; `start` binds
+    the address and reports every added service as serving.
+    """
+
+    def __init__(self, service_names: Sequence[str]) -> None:
+        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
+        self._service_names = tuple(service_names)
+        self._health = health.aio.HealthServicer()
+        self.port = 0
+
+    async def start(self, address: str) -> None:
+        """Bind `address` (host:port, port 0 takes a free one) and serve.
+
+        Raises:
+            ConfigError: the address cannot be bound.
+        """
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        reflection.enable_server_reflection(
+            (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server
+        )
+        try:
+            self.port = self.server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"cannot listen on {address}: is another process using the port? ({error})"
+            ) from error
+        await self.server.start()
+        await self.set_serving(serving=True)
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """Report the server and its services to health checks."""
+        status = health_pb2.HealthCheckResponse.SERVING
+        if not serving:
+            status = health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", *self._service_names):
+            await self._health.set(name, status)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, give running ones `grace_s`, then cancel them."""
+        await self._health.enter_graceful_shutdown()
+        await self.server.stop(grace_s)

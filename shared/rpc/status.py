@@ -1,0 +1,128 @@
+"""The one table from errors to gRPC and HTTP status, and back from a gRPC status to an error.
+
+The status alone is too coarse to rebuild an error, so servers add trailing metadata:
+`baton-error` (the class's name), `baton-param` and `baton-retry-after-s`.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import grpc
+
+from shared import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ERROR_KEY = "baton-error"
+PARAM_KEY = "baton-param"
+RETRY_AFTER_KEY = "baton-retry-after-s"
+
+Code = grpc.StatusCode
+#: nginx's status for a client that closed the request; the client never sees it.
+CLIENT_CLOSED_REQUEST = 499
+
+_TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
+    errors.InvalidRequestError: (Code.INVALID_ARGUMENT, HTTPStatus.BAD_REQUEST),
+    errors.UnsupportedError: (Code.UNIMPLEMENTED, HTTPStatus.BAD_REQUEST),
+    errors.AuthenticationError: (Code.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
+    errors.ModelNotFoundError: (Code.NOT_FOUND, HTTPStatus.NOT_FOUND),
+    errors.PayloadTooLargeError: (Code.RESOURCE_EXHAUSTED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    errors.OverloadedError: (Code.RESOURCE_EXHAUSTED, HTTPStatus.TOO_MANY_REQUESTS),
+    errors.UnavailableError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
+    errors.NoWorkerError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
+    errors.DrainingError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
+    errors.WorkerLostError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
+    errors.DeadlineError: (Code.DEADLINE_EXCEEDED, HTTPStatus.GATEWAY_TIMEOUT),
+    errors.RequestCancelledError: (Code.CANCELLED, CLIENT_CLOSED_REQUEST),
+    errors.IncompatiblePeerError: (Code.FAILED_PRECONDITION, HTTPStatus.BAD_GATEWAY),
+    errors.TransferError: (Code.ABORTED, HTTPStatus.BAD_GATEWAY),
+    errors.UnknownIncarnationError: (Code.NOT_FOUND, HTTPStatus.NOT_FOUND),
+    errors.SequenceGapError: (Code.OUT_OF_RANGE, HTTPStatus.CONFLICT),
+    errors.ConfigError: (Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR),
+    errors.ModelLoadError: (Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR),
+    errors.InternalError: (Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR),
+}
+
+#: What a bare status means when the server did not say which error it was.
+_FALLBACK: dict[grpc.StatusCode, type[errors.BatonError]] = {
+    Code.INVALID_ARGUMENT: errors.InvalidRequestError,
+    Code.UNIMPLEMENTED: errors.UnsupportedError,
+    Code.UNAUTHENTICATED: errors.AuthenticationError,
+    Code.PERMISSION_DENIED: errors.AuthenticationError,
+    Code.NOT_FOUND: errors.ModelNotFoundError,
+    Code.RESOURCE_EXHAUSTED: errors.OverloadedError,
+    Code.UNAVAILABLE: errors.WorkerLostError,
+    Code.DEADLINE_EXCEEDED: errors.DeadlineError,
+    Code.CANCELLED: errors.RequestCancelledError,
+}
+
+
+def grpc_status(error: BaseException) -> grpc.StatusCode:
+    """The status to answer with. Foreign exceptions are INTERNAL."""
+    return _row(error)[0]
+
+
+def http_status(error: BaseException) -> int:
+    """The HTTP status to answer with. Foreign exceptions are 500."""
+    return int(_row(error)[1])
+
+
+def error_metadata(error: BaseException) -> tuple[tuple[str, str], ...]:
+    """Trailing metadata from which `from_rpc_error` rebuilds the error."""
+    if not isinstance(error, errors.BatonError):
+        return ((ERROR_KEY, errors.InternalError.__name__),)
+    pairs = [(ERROR_KEY, type(error).__name__)]
+    if isinstance(error, errors.InvalidRequestError) and error.param:
+        pairs.append((PARAM_KEY, error.param))
+    if isinstance(error, errors.OverloadedError):
+        pairs.append((RETRY_AFTER_KEY, f"{error.retry_after_s:.3f}"))
+    if isinstance(error, errors.IncompatiblePeerError):
+        pairs.append((PARAM_KEY, error.field))
+    if isinstance(error, errors.TransferError):
+        pairs.append((PARAM_KEY, error.reason.value))
+    return tuple(pairs)
+
+
+def from_rpc_error(error: grpc.RpcError, *, peer: str) -> errors.BatonError:
+    """The error that the server at `peer` meant. The message keeps the peer's name."""
+    code, details, metadata = _read(error)
+    pairs = dict(metadata)
+    name = pairs.get(ERROR_KEY)
+    cls = next((c for c in _TABLE if c.__name__ == name), None)
+    if cls is None:
+        cls = _FALLBACK.get(code, errors.InternalError)
+    return _rebuild(cls, f"{peer}: {details or code.name.lower()}", pairs)
+
+
+def _read(
+    error: grpc.RpcError,
+) -> tuple[grpc.StatusCode, str | None, Iterable[tuple[str, str]]]:
+    if not isinstance(error, grpc.aio.AioRpcError | grpc.Call):
+        return Code.UNKNOWN, str(error), ()
+    pairs = [(str(k), str(v)) for k, v in error.trailing_metadata() or ()]
+    return error.code(), error.details(), pairs
+
+
+def _rebuild(
+    cls: type[errors.BatonError], message: str, pairs: dict[str, str]
+) -> errors.BatonError:
+    if issubclass(cls, errors.InvalidRequestError):
+        return cls(message, param=pairs.get(PARAM_KEY))
+    if cls is errors.OverloadedError:
+        return errors.OverloadedError(message, retry_after_s=float(pairs.get(RETRY_AFTER_KEY, 1)))
+    if cls is errors.TransferError:
+        reason = pairs.get(PARAM_KEY, errors.TransferFailure.ABORTED.value)
+        return errors.TransferError(errors.TransferFailure(reason), message)
+    if cls is errors.IncompatiblePeerError:
+        return errors.IncompatiblePeerError.relayed(pairs.get(PARAM_KEY, "unknown"), message)
+    return cls(message)
+
+
+def _row(error: BaseException) -> tuple[grpc.StatusCode, int]:
+    for cls in type(error).__mro__:
+        if cls in _TABLE:
+            return _TABLE[cls]
+    return Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR

@@ -1,0 +1,82 @@
+"""The text of one answer from its token ids: detokenising and stop strings together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.text.detokenizer import IncrementalDetokenizer
+from shared.text.stop_strings import StopStrings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """What some tokens gave. After a stop string, tokens beyond `num_tokens` do not count."""
+
+    text: str
+    num_tokens: int
+    stop_string: str | None = None
+
+
+class AnswerText:
+    """Feed it every token of an answer. `min_tokens` and stop tokens are treated as vLLM does."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        prompt_ids: Sequence[int] = (),
+        stop: Sequence[str] = (),
+        include_stop_str_in_output: bool = False,
+        min_tokens: int = 0,
+        skip_special_tokens: bool = True,
+    ) -> None:
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer, skip_special_tokens=skip_special_tokens, prompt_ids=prompt_ids
+        )
+        self._stops = StopStrings(stop, include_in_output=include_stop_str_in_output)
+        self._has_stops = any(stop)
+        self._include_stop = include_stop_str_in_output
+        self._min_tokens = min_tokens
+        #: Tokens so far, up to the one that completed a stop string.
+        self.num_tokens = 0
+
+    def feed(
+        self, ids: Sequence[int], *, final: bool = False, stop_token_id: int | None = None
+    ) -> TextPiece:
+        """Take the tokens of one step.
+
+        `final`: the engine ended the answer with these. `stop_token_id`: because of the last of
+        them, whose text is not part of the answer unless stop strings are wanted in it.
+        """
+        shown = ids
+        if final and stop_token_id is not None and not self._include_stop:
+            shown = ids[:-1]
+        if not self._has_stops:
+            self.num_tokens += len(ids)
+            text = self._detokenizer.feed(shown)
+            return TextPiece(text + self._detokenizer.flush() if final else text, len(ids))
+        return self._feed_one_by_one(ids, shown, final=final)
+
+    def _feed_one_by_one(
+        self, ids: Sequence[int], shown: Sequence[int], *, final: bool
+    ) -> TextPiece:
+        """The token that completes a stop string must be known, for usage and logprobs."""
+        parts: list[str] = []
+        for place, token_id in enumerate(shown, start=1):
+            self.num_tokens += 1
+            armed = self.num_tokens > self._min_tokens
+            parts.append(self._stops.feed(self._detokenizer.feed((token_id,)), armed=armed))
+            if self._stops.matched is not None:
+                return TextPiece("".join(parts), place, self._stops.matched)
+        self.num_tokens += len(ids) - len(shown)
+        if final:
+            armed = self.num_tokens > self._min_tokens
+            parts.append(self._stops.feed(self._detokenizer.flush(), armed=armed))
+            parts.append(self._stops.flush())
+        return TextPiece("".join(parts), len(ids), self._stops.matched)

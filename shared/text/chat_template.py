@@ -1,0 +1,216 @@
+"""Messages to a prompt with the checkpoint's Jinja template, in a sandbox, as Hugging Face does."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from shared.errors import ConfigError, InvalidRequestError
+from shared.text.model_files import read_json, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from jinja2.parser import Parser
+
+    Message = Mapping[str, Any]
+
+#: Everything a template can raise on messages that it was not written for.
+_RENDER_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+#: Marks where the last message ends. The space shows whether the template trims messages.
+_END_MARK = "\ue000END-OF-FINAL-MESSAGE "
+
+
+class ChatTemplate:
+    """Renders conversations. A checkpoint may have several templates, chosen by name."""
+
+    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        """`templates` by name; "default" is used unless tools are given and "tool_use" exists."""
+        environment = _environment()
+        self._templates: dict[str, jinja2.Template] = {}
+        for name, source in templates.items():
+            try:
+                self._templates[name] = environment.from_string(source)
+            except jinja2.TemplateSyntaxError as error:
+                message = f"chat template {name!r}, line {error.lineno}: {error}"
+                raise ConfigError(message) from error
+        self._special_tokens = dict(special_tokens)
+
+    @classmethod
+    def load(cls, model_dir: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:
+        """Read chat_template.jinja, or else the field of tokenizer_config.json.
+
+        A model without a template loads; rendering with it is refused.
+
+        Raises:
+            ConfigError: a file cannot be read, or a template is not valid Jinja.
+        """
+        templates = _read_templates(model_dir)
+        try:
+            return cls(templates, special_tokens)
+        except ConfigError as error:
+            raise ConfigError(f"{model_dir}: {error}") from error
+
+    @property
+    def exists(self) -> bool:
+        """Whether the model can chat at all."""
+        return bool(self._templates)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        extra: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt's text. It holds its special tokens: encode it without adding any.
+
+        Raises:
+            InvalidRequestError: the template refuses the messages, or the model has none.
+        """
+        if clash := _OWN_VARIABLES.intersection(extra or ()):
+            message = f"chat_template_kwargs must not set {min(clash)}"
+            raise InvalidRequestError(message, param="chat_template_kwargs")
+        if continue_final_message:
+            if add_generation_prompt:
+                message = "continue_final_message and add_generation_prompt exclude each other"
+                raise InvalidRequestError(message, param="continue_final_message")
+            messages = _with_end_mark(messages)
+        variables = {
+            **self._special_tokens,
+            **(extra or {}),
+            "messages": messages,
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            text = self._choose(has_tools=bool(tools)).render(variables)
+        except _RENDER_ERRORS as error:
+            message = f"the model's chat template refused the messages: {error}"
+            raise InvalidRequestError(message, param="messages") from error
+        return _cut_at_end_mark(text) if continue_final_message else text
+
+    def _choose(self, *, has_tools: bool) -> jinja2.Template:
+        if has_tools and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        if "default" not in self._templates:
+            message = "the model has no chat template; use the completions endpoint"
+            raise InvalidRequestError(message, param="messages")
+        return self._templates["default"]
+
+
+class _GenerationBlocks(Extension):
+    """`{% generation %}` marks the assistant's part for training; here it only holds text."""
+
+    tags = {"generation"}  # noqa: RUF012 jinja2 declares it as a plain set
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML, which models have not been trained on."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().astimezone().strftime(format)
+
+
+def _with_end_mark(messages: Sequence[Message]) -> list[Message]:
+    """A copy whose last text ends with the mark."""
+    copied = [dict(copy.deepcopy(message)) for message in messages]
+    content = copied[-1].get("content") if copied else None
+    if isinstance(content, str):
+        copied[-1]["content"] = content + _END_MARK
+        return list(copied)
+    if isinstance(content, list):
+        for part in reversed(content):
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                part["text"] += _END_MARK
+                return list(copied)
+    message = "continue_final_message needs a last message with text"
+    raise InvalidRequestError(message, param="continue_final_message")
+
+
+def _cut_at_end_mark(text: str) -> str:
+    place = text.rfind(_END_MARK.rstrip())
+    if place < 0:
+        message = "continue_final_message: the chat template leaves out the last message"
+        raise InvalidRequestError(message, param="continue_final_message")
+    # A template that trims messages trimmed the mark's space and would trim the message's own.
+    trims = not text.startswith(_END_MARK, place)
+    return text[:place].rstrip() if trims else text[:place]
+
+
+def _read_templates(model_dir: Path) -> dict[str, str]:
+    own_file = read_text(model_dir / "chat_template.jinja")
+    templates = {} if own_file is None else {"default": own_file}
+    folder = model_dir / "additional_chat_templates"
+    for path in sorted(folder.glob("*.jinja")):
+        templates[path.stem] = read_text(path) or ""
+    if templates:
+        return templates
+    path = model_dir / "tokenizer_config.json"
+    field = read_json(path).get("chat_template")
+    match field:
+        case None:
+            return {}
+        case str():
+            return {"default": field}
+        case [*named] if all(
+            isinstance(n, dict)
+            and isinstance(n.get("name"), str)
+            and isinstance(n.get("template"), str)
+            for n in named
+        ):
+            return {n["name"]: n["template"] for n in named}
+    raise ConfigError(f"chat_template in {path} must be a string or a list of named templates")

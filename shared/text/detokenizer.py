@@ -1,0 +1,156 @@
+"""Token ids to text while they arrive. What it gives out is final: never half a character."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING, Protocol
+
+from shared.text.decode_scheme import SchemeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from shared.text.tokenizer import Tokenizer
+
+REPLACEMENT = "\ufffd"
+#: Tokens before a window that give its first token its context, and tokens without a final
+#: character after which a window is given out all the same.
+_CONTEXT = 5
+_PATIENCE = 16
+
+
+class _Stream(Protocol):
+    def feed(self, ids: Iterable[int]) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class IncrementalDetokenizer:
+    """The text of one answer. All pieces together are the decoding of all ids together.
+
+    `prompt_ids` is what the answer continues: tokenizers that drop the space at the beginning of
+    a text must not drop it between prompt and answer.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        prompt_ids: Sequence[int] = (),
+    ) -> None:
+        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._stream: _Stream
+        match tokenizer.scheme.kind:
+            case SchemeKind.BYTE_LEVEL:
+                self._stream = _ByteLevelStream(tokenizer)
+            case SchemeKind.SENTENCEPIECE:
+                at_start = not any(
+                    i not in self._skipped and tokenizer.token(i) is not None for i in prompt_ids
+                )
+                self._stream = _SentencePieceStream(tokenizer, at_start=at_start)
+            case SchemeKind.OTHER:
+                tail = [i for i in prompt_ids[-4 * _CONTEXT :] if i not in self._skipped]
+                self._stream = _WindowStream(tokenizer, tail[-_CONTEXT:])
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """Take the next ids; returns the text that became final."""
+        if self._skipped:
+            return self._stream.feed([i for i in ids if i not in self._skipped])
+        return self._stream.feed(ids)
+
+    def flush(self) -> str:
+        """No more ids will come: the rest, with U+FFFD for what never became a character."""
+        return self._stream.flush()
+
+
+class _ByteLevelStream:
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._token_bytes = tokenizer.token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, ids: Iterable[int]) -> str:
+        return self._decoder.decode(b"".join(map(self._token_bytes, ids)))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _SentencePieceStream:
+    """Byte tokens wait until their run has ended: one bad byte makes the whole run unreadable."""
+
+    def __init__(self, tokenizer: Tokenizer, *, at_start: bool) -> None:
+        self._tokenizer = tokenizer
+        self._scheme = tokenizer.scheme
+        self._run = bytearray()
+        self._at_first_token = at_start
+        self._num_to_strip = self._scheme.num_stripped_spaces if at_start else 0
+
+    def feed(self, ids: Iterable[int]) -> str:
+        parts: list[str] = []
+        for i in ids:
+            token = self._tokenizer.token(i)
+            if token is None:
+                continue
+            if self._scheme.is_byte(token):
+                self._run += self._tokenizer.token_bytes(i)
+            else:
+                parts += (self._end_run(), self._text(token, i))
+            self._at_first_token = False
+        return self._strip("".join(parts))
+
+    def flush(self) -> str:
+        return self._strip(self._end_run())
+
+    def _text(self, token: str, token_id: int) -> str:
+        mark = self._scheme.dropped_from_first
+        if self._at_first_token and mark is not None:
+            return self._scheme.to_bytes(token.replace(mark, "")).decode()
+        return self._tokenizer.token_bytes(token_id).decode()
+
+    def _end_run(self) -> str:
+        run = bytes(self._run)
+        self._run.clear()
+        try:
+            return run.decode()
+        except UnicodeDecodeError:
+            return REPLACEMENT * len(run)
+
+    def _strip(self, text: str) -> str:
+        while self._num_to_strip and text:
+            if text[0] != " ":
+                self._num_to_strip = 0
+            else:
+                self._num_to_strip -= 1
+                text = text[1:]
+        return text
+
+
+class _WindowStream:
+    """Decodes the last few tokens again with each new one, for decoders nothing is known of."""
+
+    def __init__(self, tokenizer: Tokenizer, context: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ids = list(context)
+        self._num_read = len(self._ids)
+
+    def feed(self, ids: Iterable[int]) -> str:
+        self._ids += ids
+        text = self._unread()
+        if not text:
+            return ""
+        if text.endswith(REPLACEMENT) and len(self._ids) - self._num_read < _PATIENCE:
+            return ""
+        del self._ids[: max(0, self._num_read - _CONTEXT)]
+        self._num_read = len(self._ids)
+        return text
+
+    def flush(self) -> str:
+        text = self._unread()
+        self._num_read = len(self._ids)
+        return text
+
+    def _unread(self) -> str:
+        # Special tokens that are unwanted were left out before.
+        before = self._tokenizer.decode(self._ids[: self._num_read], skip_special_tokens=False)
+        return self._tokenizer.decode(self._ids, skip_special_tokens=False)[len(before) :]

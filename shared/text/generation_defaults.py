@@ -1,0 +1,72 @@
+"""What a checkpoint's generation_config.json says about sampling and end tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import ConfigError
+from shared.text.model_files import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FILE = "generation_config.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationDefaults:
+    """Sampling values the model's authors recommend. None: they say nothing."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+
+    @classmethod
+    def load(cls, model_dir: Path) -> GenerationDefaults:
+        """Read generation_config.json; without the file there are no recommendations.
+
+        Raises:
+            ConfigError: the file is not JSON, or a value has the wrong type.
+        """
+        path = model_dir / FILE
+        content = read_json(path)
+        return cls(
+            temperature=_number(content, "temperature", path),
+            top_k=_whole(content, "top_k", path),
+            top_p=_number(content, "top_p", path),
+            min_p=_number(content, "min_p", path),
+            repetition_penalty=_number(content, "repetition_penalty", path),
+            max_tokens=_whole(content, "max_new_tokens", path),
+        )
+
+
+def read_token_ids(content: Mapping[str, Any], key: str, path: Path) -> tuple[int, ...]:
+    """A key that holds one token id, a list of them, or nothing."""
+    value = content.get(key)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):
+        raise ConfigError(f"{key} in {path} must be a token id or a list of them, not {value!r}")
+    return tuple(ids)
+
+
+def _number(content: Mapping[str, Any], key: str, path: Path) -> float | None:
+    value = content.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{key} in {path} must be a number, not {value!r}")
+    return float(value)
+
+
+def _whole(content: Mapping[str, Any], key: str, path: Path) -> int | None:
+    value = _number(content, key, path)
+    if value is None:
+        return None
+    if value != int(value):
+        raise ConfigError(f"{key} in {path} must be a whole number, not {value!r}")
+    return int(value)

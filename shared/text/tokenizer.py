@@ -1,0 +1,165 @@
+"""A checkpoint's tokenizer: text to token ids and back. Knows nothing of requests or models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer as HfTokenizer
+
+from shared.errors import ConfigError, InvalidRequestError
+from shared.text.decode_scheme import DecodeScheme, SchemeKind
+from shared.text.generation_defaults import FILE as GENERATION_FILE
+from shared.text.generation_defaults import GenerationDefaults, read_token_ids
+from shared.text.model_files import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_SPECIAL_KEYS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+
+class Tokenizer:
+    """Encodes and decodes. Thread-safe; `encode` and `decode` release the interpreter lock."""
+
+    def __init__(
+        self,
+        tokenizer: HfTokenizer,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        eos_token_ids: Sequence[int] = (),
+        defaults: GenerationDefaults | None = None,
+    ) -> None:
+        """`special_tokens` maps names as in chat templates ("bos_token") to their text."""
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self.special_tokens = dict(special_tokens or {})
+        self.defaults = defaults or GenerationDefaults()
+        self._mark_special()
+        self.scheme = DecodeScheme.of(tokenizer)
+        added = tokenizer.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
+        self.eos_token_ids = self._all_eos(eos_token_ids)
+        #: Every id the tokenizer knows is below this; the model's logits may be wider.
+        self.vocab_size = max(tokenizer.get_vocab().values(), default=-1) + 1
+        self._bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def load(cls, model_dir: Path) -> Tokenizer:
+        """Read tokenizer.json and what stands beside it.
+
+        Raises:
+            ConfigError: a file is missing or cannot be used; the message names it.
+        """
+        path = model_dir / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"{path} does not exist; the model directory must hold a tokenizer")
+        try:
+            tokenizer = HfTokenizer.from_file(str(path))
+        # The library raises bare Exception for every kind of bad file.
+        except Exception as error:
+            raise ConfigError(f"{path} is not a usable tokenizer: {error}") from error
+        generation = read_json(model_dir / GENERATION_FILE)
+        eos = read_token_ids(generation, "eos_token_id", model_dir / GENERATION_FILE)
+        if not eos:
+            config = read_json(model_dir / "config.json")
+            eos = read_token_ids(config, "eos_token_id", model_dir / "config.json")
+        return cls(
+            tokenizer,
+            special_tokens=_read_special_tokens(model_dir),
+            eos_token_ids=eos,
+            defaults=GenerationDefaults.load(model_dir),
+        )
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The ids of `text`; special tokens are added as tokenizer.json says (often a BOS)."""
+        ids: list[int] = self._encoding(text, add_special_tokens).ids
+        return ids
+
+    def encode_with_offsets(
+        self, text: str, add_special_tokens: bool = True
+    ) -> list[tuple[int, int, int]]:
+        """(token id, start, end) with positions in characters; added tokens have start == end."""
+        encoding = self._encoding(text, add_special_tokens)
+        return [(i, *span) for i, span in zip(encoding.ids, encoding.offsets, strict=True)]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of `ids`; ids that are no token are left out."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token(self, token_id: int) -> str | None:
+        """The token as the vocabulary spells it, or None if the id is no token."""
+        token: str | None = self._tokenizer.id_to_token(token_id)
+        return token
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a vocabulary entry."""
+        token_id: int | None = self._tokenizer.token_to_id(token)
+        return token_id
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The token's bytes in the middle of a text; empty if the id is no token."""
+        found = self._bytes.get(token_id)
+        if found is None:
+            found = self._bytes[token_id] = self._make_bytes(token_id)
+        return found
+
+    def token_text(self, token_id: int) -> str:
+        """The token's text in the middle of a text; half a character becomes U+FFFD."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def _encoding(self, text: str, add_special_tokens: bool) -> Any:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except (TypeError, UnicodeEncodeError) as error:
+            message = f"the text cannot be written in UTF-8: {error}"
+            raise InvalidRequestError(message, param="prompt") from error
+
+    def _make_bytes(self, token_id: int) -> bytes:
+        token = self.token(token_id)
+        if token is None:
+            return b""
+        if self.scheme.kind is SchemeKind.OTHER:
+            return self.decode([token_id], skip_special_tokens=False).encode()
+        return self.scheme.to_bytes(token)
+
+    def _mark_special(self) -> None:
+        """Tokens that only tokenizer_config.json calls special are kept out of texts as well."""
+        known = [t for t in self.special_tokens.values() if self.token_id(t) is not None]
+        self._tokenizer.add_special_tokens(known)
+
+    def _all_eos(self, configured: Sequence[int]) -> tuple[int, ...]:
+        own = self.token_id(self.special_tokens.get("eos_token", ""))
+        ids = [*configured] if own is None else [own, *configured]
+        return tuple(dict.fromkeys(ids))
+
+
+def _read_special_tokens(model_dir: Path) -> dict[str, str]:
+    """Named special tokens; the older special_tokens_map.json fills what the newer file lacks."""
+    named: dict[str, str] = {}
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        content = read_json(model_dir / file)
+        for key in _SPECIAL_KEYS:
+            text = _token_text(content.get(key), key, model_dir / file)
+            if text is not None:
+                named.setdefault(key, text)
+    return named
+
+
+def _token_text(value: Any, key: str, path: Path) -> str | None:
+    """A special token is written as a string or as an object with its content."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    if value is None or isinstance(value, str):
+        return value
+    raise ConfigError(f"{key} in {path} must be a string or an object with a content string")

@@ -1,0 +1,38 @@
+"""Whether two workers may exchange KV blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.errors import IncompatiblePeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from baton.v1 import transfer_pb2
+
+PROTOCOL_MAJOR = 1
+PROTOCOL_MINOR = 0
+
+
+def check_compatible(ours: transfer_pb2.PeerInfo, theirs: transfer_pb2.PeerInfo) -> None:
+    """Do nothing if the two may exchange blocks; a peer with another minor version may.
+
+    Raises:
+        IncompatiblePeerError: naming the first field that differs.
+    """
+    peer = f"{theirs.worker.name}@{theirs.worker.incarnation}"
+    for field, our_value, their_value in _compared(ours, theirs):
+        if our_value != their_value:
+            raise IncompatiblePeerError(field, ours=our_value, theirs=their_value, peer=peer)
+
+
+def _compared(
+    ours: transfer_pb2.PeerInfo, theirs: transfer_pb2.PeerInfo
+) -> Iterator[tuple[str, object, object]]:
+    yield "protocol.major", ours.protocol.major, theirs.protocol.major
+    yield "model_fingerprint", ours.model_fingerprint, theirs.model_fingerprint
+    for name in ("num_layers", "num_kv_heads", "head_dim", "dtype", "block_size", "version"):
+        yield f"layout.{name}", getattr(ours.layout, name), getattr(theirs.layout, name)
+    yield "tensor_parallel_size", ours.tensor_parallel_size, theirs.tensor_parallel_size
+    yield "namespace", ours.namespace, theirs.namespace

@@ -1,0 +1,54 @@
+"""Settings that prefill and decode workers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003 read at run time by the settings loader
+
+from shared.config import setting
+from shared.engine.config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Which model, and how it is loaded. Names as in vLLM."""
+
+    model: Path = setting(help="directory of a Hugging Face checkpoint")
+    served_model_name: str | None = setting(
+        None, help="name that clients use; by default the directory's name"
+    )
+    dtype: str = setting("auto", help="auto, float32, bfloat16 or float16")
+    load_format: str = setting("auto", help="auto, safetensors or dummy")
+    attention_backend: str = setting("torch", help="which attention implementation to use")
+    model_seed: int = setting(0, help="seed of the weights with --load-format dummy")
+
+    @property
+    def name(self) -> str:
+        """The name that clients use."""
+        return self.served_model_name or self.model.resolve().name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """One worker process."""
+
+    model: ModelSettings
+    name: str = setting(help="name of this worker, unique in the cluster")
+    directory: str = setting(help="host:port of the router's gRPC services")
+    host: str = setting("127.0.0.1", help="address to listen on, and to tell peers")
+    port: int = setting(0, help="port of the gRPC services; 0 takes a free one")
+    metrics_port: int = setting(0, help="port of /metrics; 0 turns it off")
+    connectors: tuple[str, ...] = setting(
+        ("shm", "zmq"), help="ways to move KV blocks, in order of preference"
+    )
+    runtime_dir: Path | None = setting(
+        None, help="directory for local sockets; by default a private one under the system's"
+    )
+    num_threads: int | None = setting(
+        None, help="threads for computing; by default one per core that this process may use"
+    )
+    transfer_timeout_s: float = setting(60.0, help="longest a hand-off may take")
+    drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
+    log_level: str = setting("info", help="debug, info, warning or error")
+    log_json: bool = setting(False, help="log in JSON")
+    engine: EngineConfig = field(default_factory=EngineConfig)

@@ -1,0 +1,173 @@
+"""What a worker is made of, put together from its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from prometheus_client import CollectorRegistry
+
+from baton.v1 import common_pb2, transfer_pb2, worker_pb2
+from shared import __version__
+from shared.connector.instrumented import InstrumentedConnector, TransferCounters
+from shared.connector.registry import ConnectorSettings, create
+from shared.directory.base import WorkerRecord
+from shared.engine.engine import Engine
+from shared.engine.engine_thread import EngineThread
+from shared.errors import ConfigError
+from shared.identity import Role, WorkerId
+from shared.model.loader import load_model
+from shared.rpc.channel import ChannelPool
+from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from shared.worker.gate import RequestGate
+from shared.worker.metrics import EngineCollector
+from shared.worker.peers import PeerBook
+from shared.worker.wire import layout_to_wire, offer_to_wire, worker_id_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from shared.connector.base import Connector
+    from shared.kv.layout import KVLayout
+    from shared.worker.config import WorkerConfig
+
+_WIRE_ROLES = {
+    Role.PREFILL: common_pb2.ROLE_PREFILL,
+    Role.DECODE: common_pb2.ROLE_DECODE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """Everything that the services of a worker use. Closed by `open_parts`."""
+
+    config: WorkerConfig
+    role: Role
+    worker: WorkerId
+    engine: EngineThread
+    layout: KVLayout
+    max_model_len: int
+    connectors: Sequence[Connector]
+    channels: ChannelPool
+    peers: PeerBook
+    peer_info: transfer_pb2.PeerInfo
+    transfers: TransferCounters
+    gate: RequestGate
+    metrics: CollectorRegistry
+
+    def record(self, address: str) -> WorkerRecord:
+        """What the directory is told."""
+        return WorkerRecord(
+            worker=self.worker,
+            role=self.role,
+            address=address,
+            model=self.config.model.name,
+            namespace=self.peer_info.namespace,
+            block_size=self.layout.block_size,
+            num_blocks=self.engine.stats().num_blocks,
+            max_model_len=self.max_model_len,
+        )
+
+    def describe(self) -> worker_pb2.GetInfoResponse:
+        """What anybody may know."""
+        return worker_pb2.GetInfoResponse(
+            role=_WIRE_ROLES[self.role],
+            model=self.config.model.name,
+            peer=self.peer_info,
+            num_blocks=self.engine.stats().num_blocks,
+            max_model_len=self.max_model_len,
+            software_version=__version__,
+        )
+
+
+@asynccontextmanager
+async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerParts]:
+    """Load the model, start the engine and the connectors; undo it all at the end.
+
+    Raises:
+        ConfigError, ModelLoadError: the worker cannot start as configured.
+    """
+    worker = WorkerId.born(config.name)
+    async with AsyncExitStack() as stack:
+        engine = await asyncio.to_thread(_build_engine, config)
+        stack.callback(engine.close)
+        thread = EngineThread(engine)
+        await thread.start()
+        stack.push_async_callback(thread.stop)
+        transfers = TransferCounters()
+        connectors = _connectors(config, worker, engine, transfers)
+        for connector in connectors:
+            await connector.start()
+            stack.push_async_callback(connector.close)
+        channels = ChannelPool()
+        stack.push_async_callback(channels.close)
+        info = _peer_info(worker, engine, connectors)
+        metrics = CollectorRegistry()
+        metrics.register(EngineCollector(thread.stats, model=config.model.name))
+        yield WorkerParts(
+            config=config,
+            role=role,
+            worker=worker,
+            engine=thread,
+            layout=engine.layout,
+            max_model_len=engine.max_model_len,
+            connectors=connectors,
+            channels=channels,
+            peers=PeerBook(info=info, connectors=connectors, channels=channels),
+            peer_info=info,
+            transfers=transfers,
+            gate=RequestGate(config.name),
+            metrics=metrics,
+        )
+
+
+def _build_engine(config: WorkerConfig) -> Engine:
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    settings = config.model
+    loaded = load_model(
+        settings.model,
+        dtype=settings.dtype,
+        load_format=settings.load_format,
+        seed=settings.model_seed,
+        attention_backend=settings.attention_backend,
+    )
+    return Engine(loaded, config.engine)
+
+
+def _connectors(
+    config: WorkerConfig, worker: WorkerId, engine: Engine, transfers: TransferCounters
+) -> list[Connector]:
+    if engine.kv_memory is None:
+        raise ConfigError("connectors move host memory only; use --device cpu")
+    settings = ConnectorSettings(
+        runtime_dir=config.runtime_dir or _default_runtime_dir(),
+        endpoint=f"tcp://{config.host}:0",
+    )
+    created = create(config.connectors, worker=worker, memory=engine.kv_memory, settings=settings)
+    return [InstrumentedConnector(inner, observer=transfers) for inner in created]
+
+
+def _default_runtime_dir() -> Path:
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return Path(base) / f"baton-{os.getuid()}"
+
+
+def _peer_info(
+    worker: WorkerId, engine: Engine, connectors: Sequence[Connector]
+) -> transfer_pb2.PeerInfo:
+    return transfer_pb2.PeerInfo(
+        protocol=common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
+        worker=worker_id_to_wire(worker),
+        model_fingerprint=engine.model_fingerprint,
+        layout=layout_to_wire(engine.layout),
+        namespace=engine.namespace.hex(),
+        offers=[offer_to_wire(connector.offer()) for connector in connectors],
+        tensor_parallel_size=1,
+    )

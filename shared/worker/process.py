@@ -1,0 +1,169 @@
+"""The life of a worker process: load, serve, drain, leave.
+
+services/prefill and services/decode differ in the service that they add; the rest is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import structlog
+
+from baton.v1 import transfer_pb2_grpc, worker_pb2_grpc
+from shared.config import load_config
+from shared.directory.remote import RemoteDirectory
+from shared.errors import ConfigError, ModelLoadError
+from shared.rpc.server import RpcServer
+from shared.telemetry.logs import configure_logs
+from shared.worker.membership import Membership
+from shared.worker.metrics import serve_metrics
+from shared.worker.parts import WorkerParts, open_parts
+from shared.worker.transfer_servicer import TransferServicer
+from shared.worker.worker_servicer import WorkerServicer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.identity import Role
+    from shared.worker.config import WorkerConfig
+
+log = structlog.get_logger(__name__)
+
+EXIT_BROKEN = 1
+EXIT_USAGE = 2
+WORKER_SERVICES = ("baton.v1.Worker", "baton.v1.Transfer")
+
+
+class HasWorkerConfig(Protocol):
+    """A role's settings: the worker's own, and what the role adds."""
+
+    @property
+    def worker(self) -> WorkerConfig:
+        """What all workers have."""
+        ...
+
+
+C = TypeVar("C", bound=HasWorkerConfig)
+AddService = Callable[[C, WorkerParts, RpcServer], None]
+
+
+def main(
+    config_type: type[C],
+    role: Role,
+    *,
+    argv: Sequence[str],
+    service: str,
+    add_service: AddService[C],
+) -> int:
+    """Run a worker until it is told to stop; returns the exit code.
+
+    `add_service` adds the role's own servicer, called `service` on the wire.
+    """
+    try:
+        config = load_config(config_type, argv, prog=f"python -m services.{role.value}")
+        worker = config.worker
+        configure_logs(service=role.value, level=worker.log_level, as_json=worker.log_json)
+        return asyncio.run(
+            run_worker(worker, role, service=service, add_service=partial(add_service, config))
+        )
+    except (ConfigError, ModelLoadError) as error:
+        sys.stderr.write(f"{role.value} worker cannot start: {error}\n")
+        return EXIT_USAGE
+
+
+async def run_worker(
+    config: WorkerConfig,
+    role: Role,
+    *,
+    service: str,
+    add_service: Callable[[WorkerParts, RpcServer], None],
+) -> int:
+    """Serve until SIGTERM or SIGINT, then drain and return 0; 1 if the engine broke.
+
+    Raises:
+        ConfigError, ModelLoadError: the worker cannot start as configured.
+    """
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with AsyncExitStack() as stack:
+        parts = await stack.enter_async_context(open_parts(config, role))
+        server = RpcServer((service, *WORKER_SERVICES))
+        add_service(parts, server)
+        _add_worker_services(parts, server)
+        await server.start(f"{config.host}:{config.port}")
+        stack.push_async_callback(server.stop, 0)
+        if config.metrics_port:
+            stack.callback(serve_metrics(parts.metrics, config.host, config.metrics_port))
+        membership = await _join(parts, server, stack)
+        log.info("ready", worker=str(parts.worker), address=f"{config.host}:{server.port}")
+        healthy = await _until(stopping, parts)
+        await server.set_serving(serving=False)
+        num_unfinished = await parts.gate.drain(config.drain_grace_s if healthy else 0)
+        if num_unfinished:
+            log.warning("drain_timed_out", worker=str(parts.worker), unfinished=num_unfinished)
+        await membership.leave()
+    log.info("stopped", worker=str(parts.worker))
+    return 0 if healthy else EXIT_BROKEN
+
+
+def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
+    transfer_pb2_grpc.add_TransferServicer_to_server(
+        TransferServicer(
+            worker=parts.worker,
+            info=parts.peer_info,
+            connectors=parts.connectors,
+            engine=parts.engine,
+        ),
+        server.server,
+    )
+    worker_pb2_grpc.add_WorkerServicer_to_server(
+        WorkerServicer(
+            info=parts.describe(),
+            engine=parts.engine,
+            gate=parts.gate,
+            num_open_transfers=lambda: parts.transfers.num_open,
+        ),
+        server.server,
+    )
+
+
+async def _join(parts: WorkerParts, server: RpcServer, stack: AsyncExitStack) -> Membership:
+    """Keep the worker in the directory until the stack closes."""
+    directory = RemoteDirectory(parts.channels.get(parts.config.directory))
+    membership = Membership(
+        record=parts.record(f"{parts.config.host}:{server.port}"),
+        registry=directory,
+        blocks=directory,
+        engine=parts.engine,
+        gate=parts.gate,
+    )
+    parts.engine.on_cache_change(membership.note)
+    task = asyncio.create_task(membership.run())
+
+    async def end() -> None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    stack.push_async_callback(end)
+    return membership
+
+
+async def _until(stopping: asyncio.Event, parts: WorkerParts) -> bool:
+    """Wait for a signal (True), or for the engine's thread to die (False)."""
+    broken = asyncio.create_task(parts.engine.wait_broken())
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait({broken, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (broken, stopped):
+        task.cancel()
+    if stopping.is_set():
+        return True
+    log.error("engine_broken", worker=str(parts.worker))
+    return False

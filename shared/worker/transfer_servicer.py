@@ -1,0 +1,92 @@
+"""The Transfer service: shaking hands, and sending cached blocks to a peer that asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+
+from baton.v1 import transfer_pb2, transfer_pb2_grpc
+from shared.errors import TransferError, TransferFailure
+from shared.rpc.cancellation import run_to_end
+from shared.worker.compatibility import check_compatible
+from shared.worker.outgoing import check_ticket
+from shared.worker.wire import offer_from_wire, ticket_from_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.connector.base import Connector
+    from shared.engine.engine_thread import EngineThread
+    from shared.identity import WorkerId
+
+Context = grpc.aio.ServicerContext[object, object]
+
+SEND_TIMEOUT_S = 30.0
+
+
+class TransferServicer(transfer_pb2_grpc.TransferServicer):
+    """Served by prefill and decode workers alike."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        info: transfer_pb2.PeerInfo,
+        connectors: Sequence[Connector],
+        engine: EngineThread,
+    ) -> None:
+        self._worker = worker
+        self._info = info
+        self._connectors = {connector.name: connector for connector in connectors}
+        self._engine = engine
+
+    async def Handshake(  # noqa: N802 the name in the contract
+        self, request: transfer_pb2.HandshakeRequest, context: Context
+    ) -> transfer_pb2.HandshakeResponse:
+        """Refuse an incompatible peer, or say on which connectors we can send to it."""
+        check_compatible(self._info, request.peer)
+        offers = {offer.connector: offer_from_wire(offer) for offer in request.peer.offers}
+        reachable = [
+            name
+            for name, connector in self._connectors.items()
+            if name in offers and connector.can_reach(offers[name])
+        ]
+        return transfer_pb2.HandshakeResponse(peer=self._info, reachable=reachable)
+
+    async def Lookup(  # noqa: N802 the name in the contract
+        self, request: transfer_pb2.LookupRequest, context: Context
+    ) -> transfer_pb2.LookupResponse:
+        """Count the leading blocks that are cached here now."""
+        pin, blocks = await self._engine.pin_cached(tuple(request.block_hashes))
+        await self._engine.unpin(pin)
+        return transfer_pb2.LookupResponse(num_blocks=len(blocks))
+
+    async def Send(  # noqa: N802 the name in the contract
+        self, request: transfer_pb2.SendRequest, context: Context
+    ) -> transfer_pb2.SendResponse:
+        """Push cached blocks into the caller's ticket: all of them, or none."""
+        ticket = ticket_from_wire(request.ticket)
+        connector = check_ticket(ticket, self._worker, self._info, self._connectors)
+        pin, blocks = await self._engine.pin_cached(tuple(request.block_hashes))
+        try:
+            if not (len(blocks) == len(request.block_hashes) == ticket.num_blocks):
+                raise TransferError(
+                    TransferFailure.INCOMPLETE,
+                    f"request {request.request_id}: {self._worker} holds {len(blocks)} of "
+                    f"{len(request.block_hashes)} blocks for a ticket of {ticket.num_blocks}",
+                )
+            timeout_s = min(SEND_TIMEOUT_S, context.time_remaining() or SEND_TIMEOUT_S)
+            outbound = await connector.connect(ticket, timeout_s)
+            try:
+                await outbound.push(0, blocks)
+                digest = await outbound.finish(timeout_s)
+            finally:
+                await run_to_end(outbound.abort())
+        finally:
+            await run_to_end(self._engine.unpin(pin))
+        return transfer_pb2.SendResponse(
+            digest=digest,
+            num_blocks=len(blocks),
+            num_bytes=len(blocks) * ticket.layout.block_bytes,
+        )

@@ -1,0 +1,70 @@
+"""The Worker service: what this worker is, what it is doing, and how to empty it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+
+from baton.v1 import worker_pb2, worker_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.engine.engine_thread import EngineThread
+    from shared.worker.gate import RequestGate
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServicer):
+    """Served by prefill and decode workers alike."""
+
+    def __init__(
+        self,
+        *,
+        info: worker_pb2.GetInfoResponse,
+        engine: EngineThread,
+        gate: RequestGate,
+        num_open_transfers: Callable[[], int],
+    ) -> None:
+        self._info = info
+        self._engine = engine
+        self._gate = gate
+        self._num_open_transfers = num_open_transfers
+
+    async def GetInfo(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.GetInfoRequest, context: Context
+    ) -> worker_pb2.GetInfoResponse:
+        """Constant for this incarnation."""
+        return self._info
+
+    async def GetLoad(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.GetLoadRequest, context: Context
+    ) -> worker_pb2.GetLoadResponse:
+        """As of the engine's last step."""
+        stats = self._engine.stats()
+        return worker_pb2.GetLoadResponse(
+            num_running=stats.num_running,
+            num_waiting=stats.num_waiting,
+            num_receiving=stats.num_receiving,
+            num_held=stats.num_held,
+            num_blocks=stats.num_blocks,
+            num_free_blocks=stats.num_free_blocks,
+            num_cached_blocks=stats.num_cached_blocks,
+            num_open_transfers=self._num_open_transfers(),
+            counters=stats.counters,
+        )
+
+    async def Drain(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.DrainRequest, context: Context
+    ) -> worker_pb2.DrainResponse:
+        """Take no new work; answer when the last request has left or the time is up."""
+        return worker_pb2.DrainResponse(num_unfinished=await self._gate.drain(request.grace_s))
+
+    async def ResetPrefixCache(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.ResetPrefixCacheRequest, context: Context
+    ) -> worker_pb2.ResetPrefixCacheResponse:
+        """Forget every cached prefix."""
+        num_blocks = await self._engine.reset_prefix_cache()
+        return worker_pb2.ResetPrefixCacheResponse(num_blocks=num_blocks)

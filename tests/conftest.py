@@ -1,0 +1,54 @@
+"""Every test belongs to the tier that its folder names; what a tier needs is checked here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+TIERS = ("unit", "integration", "e2e", "gpu")
+HERE = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One thread per process: tests share few cores, and small tensors gain nothing from more."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its folder's tier."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            tier = item.path.relative_to(HERE).parts[0]
+            if tier in TIERS:
+                item.add_marker(tier)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Without a GPU its tests are skipped, unless the caller says that one must be there."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    reason = _why_no_gpu()
+    if reason and os.environ.get("REQUIRE_GPU") == "1":
+        pytest.fail(f"REQUIRE_GPU=1, but {reason}", pytrace=False)
+    if reason:
+        pytest.skip(reason)
+
+
+def _why_no_gpu() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    return "" if torch.cuda.is_available() else "there is no CUDA device"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_torch_thread() -> None:
+    """OMP_NUM_THREADS is read once, and a plugin may have imported torch before us."""
+    import sys
+
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)

@@ -1,0 +1,65 @@
+"""Asks a cluster over gRPC, and the in-process engine the same."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from baton.v1 import common_pb2, router_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.e2e.processes import Cluster
+
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer of the cluster, put together from its pieces."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: int
+    details: tuple[router_pb2.TokenDetail, ...]
+    usage: common_pb2.Usage
+    timings: common_pb2.Timings
+    num_pieces: int
+
+
+def prompt_of(length: int, seed: int = 0, vocab_size: int = 300) -> list[int]:
+    """A random prompt."""
+    rng = random.Random(f"{seed}-{length}")
+    return [rng.randrange(3, vocab_size) for _ in range(length)]
+
+
+def ask(cluster: Cluster, prompt: Iterable[int], **params: object) -> Reply:
+    """One answer."""
+    return ask_many(cluster, prompt, **params)[0]
+
+
+def ask_many(cluster: Cluster, prompt: Iterable[int], **params: object) -> list[Reply]:
+    """All `n` answers, by index."""
+    request = router_pb2.GenerateRequest(
+        prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=prompt)),
+        params=router_pb2.GenerationParams(**params),  # type: ignore[arg-type]
+    )
+    pieces = list(cluster.router_stub().Generate(request, timeout=TIMEOUT_S))
+    last = pieces[-1]
+    replies = []
+    for index in range(request.params.n or 1):
+        own = [piece for piece in pieces if piece.index == index]
+        replies.append(
+            Reply(
+                token_ids=tuple(token for piece in own for token in piece.token_ids),
+                text="".join(piece.text for piece in own),
+                finish_reason=max(piece.finish_reason for piece in own),
+                details=tuple(detail for piece in own for detail in piece.details),
+                usage=last.usage,
+                timings=last.timings,
+                num_pieces=len(own),
+            )
+        )
+    return replies

@@ -1,0 +1,77 @@
+"""Clusters and the in-process oracle that their answers are compared with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shared.engine.llm import LLM
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.e2e.processes import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BLOCK_SIZE = 16
+#: Small chunks, so that a prompt of some hundred tokens is computed and sent in several.
+MAX_NUM_BATCHED_TOKENS = 64
+NUM_BLOCKS = 256
+ENGINE_FLAGS = (
+    "--block-size", str(BLOCK_SIZE),
+    "--num-blocks", str(NUM_BLOCKS),
+    "--max-num-batched-tokens", str(MAX_NUM_BATCHED_TOKENS),
+    "--dtype", "float32",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Odd sizes on purpose: 6 heads over 2 KV heads of 80."""
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    spec = CheckpointSpec(
+        architecture="qwen3",
+        num_layers=2,
+        hidden_size=96,
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=80,
+        intermediate_size=160,
+        vocab_size=321,
+        max_position_embeddings=2048,
+        dtype="float32",
+        seed=7,
+    )
+    write_random_checkpoint(path, spec)
+    return path
+
+
+@pytest.fixture(scope="session")
+def oracle(checkpoint: Path) -> LLM:
+    """One engine that does it all."""
+    return LLM(
+        checkpoint,
+        dtype="float32",
+        block_size=BLOCK_SIZE,
+        num_blocks=NUM_BLOCKS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+    )
+
+
+@pytest.fixture(scope="session", params=["shm", "zmq"])
+def cluster(
+    request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One router, one prefill and one decode worker that share one connector."""
+    connector = request.param
+    cluster = Cluster(checkpoint, tmp_path_factory.mktemp(f"cluster-{connector}"))
+    try:
+        flags = (*ENGINE_FLAGS, "--connectors", connector)
+        cluster.add_worker("prefill", "prefill-0", *flags)
+        cluster.add_worker("decode", "decode-0", *flags, "--local-prefill-threshold", "0")
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        codes = cluster.stop()
+    assert set(codes.values()) == {0}

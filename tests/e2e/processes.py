@@ -1,0 +1,192 @@
+"""A cluster of real processes for tests: started, watched, killed and counted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.error import URLError
+
+import grpc
+
+from baton.v1 import router_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).parents[2]
+START_TIMEOUT_S = 90.0
+
+
+def free_port() -> int:
+    """A loopback port that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(slots=True)
+class Process:
+    """One service and its log."""
+
+    name: str
+    argv: list[str]
+    log: Path
+    popen: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or start it again with the same arguments."""
+        env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "OMP_NUM_THREADS": "1"}
+        with self.log.open("ab") as log:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", *self.argv], cwd=ROOT, env=env, stdout=log, stderr=log
+            )
+
+    def terminate(self) -> None:
+        """Ask it to end, if it runs."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """Ask it to end, and return its exit code."""
+        self.terminate()
+        return self.popen.wait(timeout_s)
+
+    def kill(self) -> None:
+        """End it without warning."""
+        self.popen.kill()
+        self.popen.wait()
+
+    def check(self) -> None:
+        """Fail, with the end of its log, if it is gone."""
+        if self.popen.poll() is not None:
+            tail = self.log.read_text(errors="replace")[-3000:]
+            raise AssertionError(f"{self.name} ended with {self.popen.returncode}:\n{tail}")
+
+
+class Cluster:
+    """One router, and prefill and decode workers on loopback."""
+
+    def __init__(self, model: Path, directory: Path, *, router_flags: Sequence[str] = ()) -> None:
+        self.model = model
+        self._directory = directory
+        self.http_port, self.grpc_port = free_port(), free_port()
+        self.workers: dict[str, Process] = {}
+        self.addresses: dict[str, str] = {}
+        self.router = self._process(
+            "router",
+            "services.router",
+            "--model", str(model),
+            "--port", str(self.http_port),
+            "--grpc-port", str(self.grpc_port),
+            *router_flags,
+        )  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        """Base of the HTTP API."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def processes(self) -> list[Process]:
+        """All of them, workers first: the order in which they are stopped."""
+        return [*self.workers.values(), self.router]
+
+    def add_worker(self, role: str, name: str, *flags: str, model: Path | None = None) -> Process:
+        """Start a worker; `wait_ready` waits for it."""
+        port = free_port()
+        self.addresses[name] = f"127.0.0.1:{port}"
+        self.workers[name] = self._process(
+            name,
+            f"services.{role}",
+            "--model", str(model or self.model),
+            "--name", name,
+            "--served-model-name", self.model.name,
+            "--directory", f"127.0.0.1:{self.grpc_port}",
+            "--port", str(port),
+            "--num-threads", "1",
+            *flags,
+        )  # fmt: skip
+        return self.workers[name]
+
+    def wait_ready(self, *, num_prefill: int = 1, num_decode: int = 1) -> None:
+        """Wait until the router serves, with this many workers of each kind known to it."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (self._ready() and self._num_workers() >= (num_prefill, num_decode)):
+            for process in self.processes:
+                process.check()
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"not ready after {START_TIMEOUT_S} s; logs: {self._directory}"
+                )
+            time.sleep(0.1)
+
+    def router_stub(self) -> router_pb2_grpc.RouterStub:
+        """A blocking client of the router's gRPC service."""
+        return router_pb2_grpc.RouterStub(grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}"))
+
+    def load(self, name: str) -> worker_pb2.GetLoadResponse:
+        """What a worker says of its blocks now."""
+        with grpc.insecure_channel(self.addresses[name]) as channel:
+            stub = worker_pb2_grpc.WorkerStub(channel)
+            return stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=10)
+
+    def wait_idle(self, timeout_s: float = 5.0) -> None:
+        """Fail unless every worker's blocks return to the baseline in time (I2)."""
+        deadline = time.monotonic() + timeout_s
+        for name in self.workers:
+            while not is_idle(load := self.load(name)):
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"{name} still holds something:\n{load}")
+                time.sleep(0.05)
+
+    def stop(self) -> dict[str, int]:
+        """Stop everything; returns the exit codes."""
+        for process in self.processes:
+            process.terminate()
+        codes = {}
+        for process in self.processes:
+            try:
+                codes[process.name] = process.popen.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes[process.name] = process.popen.returncode
+        return codes
+
+    def _process(self, name: str, module: str, *flags: str) -> Process:
+        return Process(name, [module, *flags], self._directory / f"{name}.log")
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/ready", timeout=1) as response:
+                return bool(response.status == 200)
+        except (URLError, ConnectionError, TimeoutError):
+            return False
+
+    def _num_workers(self) -> tuple[int, int]:
+        from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc
+
+        with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel:
+            stub = directory_pb2_grpc.DirectoryStub(channel)
+            found = stub.ListWorkers(directory_pb2.ListWorkersRequest(), timeout=5).workers
+        roles = [worker.record.role for worker in found]
+        return roles.count(common_pb2.ROLE_PREFILL), roles.count(common_pb2.ROLE_DECODE)
+
+
+def is_idle(load: worker_pb2.GetLoadResponse) -> bool:
+    """Whether a worker holds no request, no transfer, and no block that cannot be taken."""
+    return (
+        load.num_running == load.num_waiting == load.num_receiving == load.num_held == 0
+        and load.num_open_transfers == 0
+        and load.num_free_blocks == load.num_blocks
+    )

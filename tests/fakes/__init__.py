@@ -1,0 +1,1 @@
+"""Small real things that stand in for large ones."""

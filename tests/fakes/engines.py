@@ -1,0 +1,105 @@
+"""Engines on the fake model, and a way to run them that checks every step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shared.engine.config import EngineConfig
+from shared.engine.engine import Engine
+from shared.engine.events import Admitted, Computed, Failed, FinishReason, NewTokens
+from shared.engine.request import EngineRequest
+from shared.engine.sampling_params import SamplingParams
+from tests.fakes.model import FakeLoadedModel, FakeModel, context_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shared.engine.events import EngineEvent
+
+BLOCK_SIZE = 4
+
+
+def make_engine(loaded: Any = None, **settings: Any) -> Engine:
+    """A small engine; `settings` are fields of EngineConfig."""
+    settings = {"block_size": BLOCK_SIZE, "num_blocks": 64, "max_num_seqs": 8} | settings
+    settings.setdefault("max_num_batched_tokens", 64)
+    return Engine(loaded or FakeLoadedModel(), EngineConfig(**settings))
+
+
+def make_request(
+    request_id: str, prompt: Sequence[int], *, max_tokens: int = 8, **fields: Any
+) -> EngineRequest:
+    """A greedy request; `fields` go to the request or to its sampling parameters."""
+    own = {name: fields.pop(name) for name in list(fields) if name in EngineRequest.__slots__}
+    sampling = SamplingParams(max_tokens=max_tokens, **({"temperature": 0.0} | fields))
+    return EngineRequest(
+        request_id=request_id, prompt_token_ids=tuple(prompt), sampling=sampling, **own
+    )
+
+
+def expected_tokens(prompt: Sequence[int], num: int) -> list[int]:
+    """What the fake model continues with, computed without an engine."""
+    tokens = list(prompt)
+    model = FakeModel()
+    for _ in range(num):
+        hidden = torch.tensor([[context_hash(tokens)]], dtype=torch.float64)
+        tokens.append(int(model.compute_logits(hidden).argmax()))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class Run:
+    """Everything that came out, by request."""
+
+    events: dict[str, list[EngineEvent]] = field(default_factory=lambda: defaultdict(list))
+    num_steps: int = 0
+
+    def tokens(self, request_id: str) -> list[int]:
+        return [t for e in self.new_tokens(request_id) for t in e.token_ids]
+
+    def new_tokens(self, request_id: str) -> list[NewTokens]:
+        return [e for e in self.events[request_id] if isinstance(e, NewTokens)]
+
+    def admitted(self, request_id: str) -> list[Admitted]:
+        return [e for e in self.events[request_id] if isinstance(e, Admitted)]
+
+    def computed(self, request_id: str) -> list[int]:
+        events = self.events[request_id]
+        return [e.num_computed_tokens for e in events if isinstance(e, Computed)]
+
+    def finish_reason(self, request_id: str) -> FinishReason | None:
+        last = self.events[request_id][-1]
+        return last.finish_reason if isinstance(last, NewTokens) else None
+
+    def failure(self, request_id: str) -> Exception | None:
+        last = self.events[request_id][-1]
+        return last.error if isinstance(last, Failed) else None
+
+
+def drain(
+    engine: Engine,
+    run: Run | None = None,
+    *,
+    until: Callable[[Run], bool] = lambda run: False,
+    max_steps: int = 5000,
+) -> Run:
+    """Step until nothing is left to do, checking the bookkeeping after every step."""
+    run = run or Run()
+    while engine.has_work() and not until(run):
+        assert run.num_steps < max_steps, "the engine makes no progress"
+        for event in engine.step():
+            run.events[event.request_id].append(event)
+        engine.check_integrity()
+        run.num_steps += 1
+    return run
+
+
+def generate(engine: Engine, *requests: EngineRequest) -> Run:
+    """Add all requests, then run them to their ends."""
+    for request in requests:
+        engine.add(request)
+    return drain(engine)

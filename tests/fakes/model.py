@@ -1,0 +1,87 @@
+"""A tiny deterministic model that takes its whole context from the KV cache.
+
+Each token's "KV" is its id and position. The next token follows from the ids of the whole context
+as they stand in the blocks, so a wrong block table, slot or copied byte gives other tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from shared.model.attention.base import AttentionMetadata
+
+VOCAB_SIZE = 97
+
+
+@dataclass(frozen=True)
+class FakeModelConfig:
+    """The numbers an engine asks for."""
+
+    num_layers: int = 1
+    num_kv_heads: int = 1
+    head_dim: int = 2
+    vocab_size: int = VOCAB_SIZE
+    max_model_len: int = 4096
+
+
+class FakeModel:
+    """Logits of a position are a hash of all ids up to it, peaked at one token."""
+
+    def __init__(self) -> None:
+        self.num_tokens_per_step: list[int] = []
+        self.error: Exception | None = None
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        self.num_tokens_per_step.append(len(token_ids))
+        if self.error is not None:
+            raise self.error
+        block_size = kv_cache.shape[4]
+        block, offset = metadata.slot_mapping // block_size, metadata.slot_mapping % block_size
+        kv_cache[block, 0, 0, 0, offset, 0] = token_ids.to(kv_cache.dtype)
+        kv_cache[block, 0, 1, 0, offset, 1] = positions.to(kv_cache.dtype)
+        hidden = torch.empty(len(token_ids), 1, dtype=torch.float64)
+        start = 0
+        for row, (num_new, length) in enumerate(
+            zip(metadata.query_lens_list, metadata.seq_lens_list, strict=True)
+        ):
+            table = metadata.block_tables[row, : -(-length // block_size)].long()
+            ids = kv_cache[table, 0, 0, 0, :, 0].reshape(-1)[:length]
+            places = kv_cache[table, 0, 1, 0, :, 1].reshape(-1)[:length]
+            assert places.tolist() == list(range(length)), "KV of other positions"
+            for i in range(length - num_new, length):
+                hidden[start + i - length + num_new] = context_hash(ids[: i + 1].tolist())
+            start += num_new
+        return hidden
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        tokens = torch.arange(VOCAB_SIZE, dtype=torch.float64)
+        noise = torch.sin(hidden * 12.9898 + tokens * 78.233) * 43758.5453
+        return (noise - noise.floor()).float() * 6
+
+
+def context_hash(ids: list[float]) -> float:
+    value = 1
+    for token in ids:
+        value = (value * 31 + int(token) + 7) % 1_000_003
+    return float(value)
+
+
+@dataclass
+class FakeLoadedModel:
+    """What `load_model` returns."""
+
+    model: FakeModel = field(default_factory=FakeModel)
+    config: FakeModelConfig = field(default_factory=FakeModelConfig)
+    dtype: torch.dtype = torch.float32
+    fingerprint: str = "fake"
+    num_weight_bytes: int = 0

@@ -1,0 +1,93 @@
+"""The OpenAI API in front of a scripted generator, in-process or on a loopback port."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+from prometheus_client import CollectorRegistry, Counter
+
+from services.router.models import ServedModels
+from services.router.openai.app import create_app
+from services.router.openai.backend import Backend
+from services.router.openai.limits import Limits
+from shared.text.chat_template import ChatTemplate
+from tests.fakes import tiny_tokenizer
+from tests.fakes.scripted_generator import ScriptedGenerator, Speaker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from fastapi import FastAPI
+
+    from services.router.generation import GenerationRequest
+    from tests.fakes.scripted_generator import Step
+
+MODEL = "tiny/model"
+MAX_MODEL_LEN = 512
+LIMITS = Limits(max_body_bytes=100_000, max_prompts=4, max_n=8, max_stop_strings=4)
+
+
+class OpenAIApi:
+    """An application and what stands behind it."""
+
+    def __init__(self, *answers: str) -> None:
+        self.tokenizer = tiny_tokenizer.load()
+        self.speaker = Speaker(self.tokenizer, *(answers or ("Hello runner",)))
+        self.generator = ScriptedGenerator(self.speaker)
+        self.not_ready_because: list[str] = []
+        self.registry = CollectorRegistry()
+        Counter("baton_tests", "Something to scrape", registry=self.registry)
+        self.app = self._create()
+
+    def plays(self, script: Callable[[GenerationRequest], Iterable[Step]]) -> None:
+        """Answer from now on with `script`."""
+        self.generator.script = script
+
+    def _create(self) -> FastAPI:
+        template = ChatTemplate({"default": tiny_tokenizer.CHATML}, self.tokenizer.special_tokens)
+        backend = Backend(
+            generator=self.generator,
+            tokenizer=self.tokenizer,
+            chat_template=template,
+            models=ServedModels(
+                names=(MODEL, "alias"),
+                learn_max_model_len=lambda: MAX_MODEL_LEN,
+                vocab_size=self.tokenizer.vocab_size,
+                created_s=1_700_000_000,
+            ),
+            limits=LIMITS,
+            tenant_of=lambda request: request.headers.get("x-test-tenant", ""),
+        )
+        return create_app(
+            backend,
+            not_ready_because=lambda: self.not_ready_because,
+            registry=self.registry,
+            version="1.2.3",
+        )
+
+
+@contextmanager
+def serve(app: FastAPI) -> Iterator[int]:
+    """Serve `app` with uvicorn in a thread; gives the port."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        deadline = time.monotonic() + 10
+        while not server.started and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert server.started, "uvicorn did not start"
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(10)
+            assert not thread.is_alive(), "uvicorn did not stop"

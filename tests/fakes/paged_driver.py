@@ -1,0 +1,106 @@
+"""Runs a model by hand: chunked prefill and decode in one batch, over shuffled blocks.
+
+The cache starts as NaN, so whatever is read before it was written shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from shared.model.attention.base import AttentionMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.model.llama import CausalLM
+
+
+def poisoned_cache(
+    num_blocks: int, num_layers: int, num_kv_heads: int, block_size: int, head_dim: int
+) -> torch.Tensor:
+    """A float32 cache of NaN."""
+    shape = (num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim)
+    return torch.full(shape, float("nan"))
+
+
+def make_metadata(
+    query_lens: Sequence[int],
+    seq_lens: Sequence[int],
+    tables: Sequence[Sequence[int]],
+    block_size: int,
+) -> AttentionMetadata:
+    """The metadata of a batch; tables are padded with block 0."""
+    slots = [
+        table[position // block_size] * block_size + position % block_size
+        for num_new, length, table in zip(query_lens, seq_lens, tables, strict=True)
+        for position in range(length - num_new, length)
+    ]
+    padded = torch.zeros(len(tables), max(map(len, tables)), dtype=torch.int32)
+    for row, table in enumerate(tables):
+        padded[row, : len(table)] = torch.tensor(table, dtype=torch.int32)
+    starts = torch.tensor([0, *query_lens]).cumsum(0)
+    return AttentionMetadata(
+        query_start_loc=starts.to(torch.int32),
+        seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+        block_tables=padded,
+        slot_mapping=torch.tensor(slots, dtype=torch.int64),
+        query_lens_list=tuple(query_lens),
+        seq_lens_list=tuple(seq_lens),
+    )
+
+
+class PagedDriver:
+    """Greedy generation with one model and one cache of its own."""
+
+    def __init__(self, model: CausalLM, *, block_size: int, chunk: int, seed: int = 0) -> None:
+        self.model = model
+        self.block_size = block_size
+        self.chunk = chunk
+        self.seed = seed
+
+    @torch.inference_mode()
+    def generate(
+        self, prompts: Sequence[Sequence[int]], num_tokens: int
+    ) -> tuple[list[list[int]], list[torch.Tensor]]:
+        """The tokens after each prompt, and the logits [num_tokens, vocab] they come from."""
+        config = self.model.config
+        totals = [len(prompt) + num_tokens for prompt in prompts]
+        tables = self._shuffled_tables(totals)
+        cache = poisoned_cache(
+            1 + sum(map(len, tables)),
+            config.num_layers,
+            config.num_kv_heads,
+            self.block_size,
+            config.head_dim,
+        ).to(self.model.dtype)
+        tokens = [list(prompt) for prompt in prompts]
+        computed = [0] * len(prompts)
+        logits: list[list[torch.Tensor]] = [[] for _ in prompts]
+        while active := [i for i, total in enumerate(totals) if len(tokens[i]) < total]:
+            num_new = [min(self.chunk, len(tokens[i]) - computed[i]) for i in active]
+            ends = [computed[i] + n for i, n in zip(active, num_new, strict=True)]
+            metadata = make_metadata(num_new, ends, [tables[i] for i in active], self.block_size)
+            spans = list(zip(active, num_new, ends, strict=True))
+            hidden = self.model.forward(
+                torch.tensor([t for i, n, end in spans for t in tokens[i][end - n : end]]),
+                torch.tensor([p for _, n, end in spans for p in range(end - n, end)]),
+                cache,
+                metadata,
+            )
+            last = metadata.query_start_loc[1:].long() - 1
+            for (i, _, end), row in zip(spans, self.model.compute_logits(hidden[last]), strict=True):
+                computed[i] = end
+                if end == len(tokens[i]):
+                    tokens[i].append(int(row.argmax()))
+                    logits[i].append(row)
+        answers = [t[len(prompt) :] for t, prompt in zip(tokens, prompts, strict=True)]
+        return answers, [torch.stack(rows) for rows in logits]
+
+    def _shuffled_tables(self, totals: Sequence[int]) -> list[list[int]]:
+        """Block 0 stays unused: padding points at it."""
+        sizes = [-(-total // self.block_size) for total in totals]
+        generator = torch.Generator().manual_seed(self.seed)
+        order = iter((torch.randperm(sum(sizes), generator=generator) + 1).tolist())
+        return [[next(order) for _ in range(size)] for size in sizes]

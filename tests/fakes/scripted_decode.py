@@ -1,0 +1,181 @@
+"""A decode worker that says what a test tells it to, over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from baton.v1 import (
+    common_pb2,
+    decode_pb2,
+    decode_pb2_grpc,
+    transfer_pb2,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from shared.directory.base import WorkerRecord
+from shared.identity import Role, WorkerId
+from shared.rpc.server import RpcServer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import grpc
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One message of an answer: tokens, or an error. First it waits for `gate`."""
+
+    token_ids: tuple[int, ...] = ()
+    error: Exception | None = None
+    gate: asyncio.Event | None = None
+    #: Everything else that the message should hold.
+    extra: decode_pb2.DecodeResponse | None = None
+
+
+@dataclass(slots=True)
+class Script:
+    """An answer: one message per step, then the finish reason (unless None: a broken worker)."""
+
+    steps: Sequence[Step] = ()
+    finish: common_pb2.FinishReason.ValueType | None = common_pb2.FINISH_REASON_LENGTH
+    stop_token_id: int | None = None
+    usage: common_pb2.Usage | None = None
+    timings: common_pb2.Timings | None = None
+
+
+def say(*token_ids: int, per_step: int = 1, **rest: Any) -> Script:
+    """An answer of these tokens."""
+    chunks = [token_ids[i : i + per_step] for i in range(0, len(token_ids), per_step)]
+    return Script([Step(token_ids=chunk) for chunk in chunks], **rest)
+
+
+def never() -> asyncio.Event:
+    """A gate that stays closed."""
+    return asyncio.Event()
+
+
+@dataclass(slots=True)
+class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServicer):
+    """Answers requests with `scripts` in order; the last one is used again and again."""
+
+    name: str = "decode-0"
+    scripts: list[Script] = field(default_factory=lambda: [say(5)])
+    role: Role = Role.DECODE
+    canary_error: Exception | None = None
+    requests: list[decode_pb2.DecodeRequest] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    canaries: list[str] = field(default_factory=list)
+    num_open: int = 0
+    record: WorkerRecord = field(init=False)
+    _server: RpcServer | None = None
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def start(self, *, max_model_len: int = 512, model: str = "tiny") -> WorkerRecord:
+        """Listen; returns what to register."""
+        server = self._server = RpcServer(["baton.v1.Decode", "baton.v1.Worker"])
+        decode_pb2_grpc.add_DecodeServicer_to_server(self, server.server)
+        worker_pb2_grpc.add_WorkerServicer_to_server(self, server.server)
+        await server.start("127.0.0.1:0")
+        self.record = WorkerRecord(
+            worker=WorkerId.born(self.name),
+            role=self.role,
+            address=f"127.0.0.1:{server.port}",
+            model=model,
+            namespace="ab" * 32,
+            block_size=16,
+            num_blocks=64,
+            max_model_len=max_model_len,
+        )
+        return self.record
+
+    async def die(self) -> None:
+        """Stop without finishing anything."""
+        if self._server is not None:
+            await self._server.stop(0)
+            self._server = None
+
+    async def wait_cancelled(self, count: int = 1) -> None:
+        """Until this many answers were cancelled by the router."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: len(self.cancelled) >= count)
+
+    async def wait_requests(self, count: int) -> None:
+        """Until this many requests have come."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: len(self.requests) >= count)
+
+    async def wait_idle(self) -> None:
+        """Until no answer is being given."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: self.num_open == 0)
+
+    async def wait_canaries(self, count: int) -> None:
+        """Until the router has tried this worker so often."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: len(self.canaries) >= count)
+
+    async def GetInfo(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.GetInfoRequest, context: Context
+    ) -> worker_pb2.GetInfoResponse:
+        """Who this is."""
+        worker = common_pb2.WorkerId(
+            name=self.record.worker.name, incarnation=self.record.worker.incarnation
+        )
+        return worker_pb2.GetInfoResponse(peer=transfer_pb2.PeerInfo(worker=worker))
+
+    async def Generate(  # noqa: N802 the name in the contract
+        self, request: decode_pb2.DecodeRequest, context: Context
+    ) -> Any:
+        """Play the next script."""
+        if request.request_id.startswith("canary-"):
+            await self._note(self.canaries, request.request_id)
+            if self.canary_error is not None:
+                raise self.canary_error
+            yield decode_pb2.DecodeResponse(token_ids=[5])
+            yield decode_pb2.DecodeResponse(
+                token_ids=[6], finish_reason=common_pb2.FINISH_REASON_LENGTH
+            )
+            return
+        script = self.scripts[min(len(self.requests), len(self.scripts) - 1)]
+        self.num_open += 1
+        try:
+            await self._note(self.requests, request)
+            async for message in _play(script):
+                yield message
+        except (asyncio.CancelledError, GeneratorExit):
+            await asyncio.shield(self._note(self.cancelled, request.request_id))
+            raise
+        finally:
+            self.num_open -= 1
+            await asyncio.shield(self._note([], None))
+
+    async def _note(self, where: list[Any], what: Any) -> None:
+        async with self._changed:
+            where.append(what)
+            self._changed.notify_all()
+
+
+async def _play(script: Script) -> Any:
+    for place, step in enumerate(script.steps):
+        if step.gate is not None:
+            await step.gate.wait()
+        if step.error is not None:
+            raise step.error
+        message = decode_pb2.DecodeResponse()
+        if step.extra is not None:
+            message.CopyFrom(step.extra)
+        message.token_ids.extend(step.token_ids)
+        if place == len(script.steps) - 1 and script.finish is not None:
+            message.finish_reason = script.finish
+            if script.stop_token_id is not None:
+                message.stop_token_id = script.stop_token_id
+            if script.usage is not None:
+                message.usage.CopyFrom(script.usage)
+            if script.timings is not None:
+                message.timings.CopyFrom(script.timings)
+        yield message

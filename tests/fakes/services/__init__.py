@@ -1,0 +1,1 @@
+"""Processes that behave like the services as far as those who start and ask them can see."""

@@ -1,0 +1,108 @@
+"""Joins workers and answers by script, over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import grpc
+
+from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc, router_pb2_grpc
+from tests.fakes.scripted_router import WORDS, ScriptedRouter
+
+TIMINGS = {
+    "route_ms": 0.5,
+    "prefill_ms": 20.0,
+    "transfer_exposed_ms": 1.5,
+    "transfer_ms": 4.0,
+    "transfer_bytes": 3 * 2**20,
+    "first_token_ms": 25.0,
+    "decode_ms": 30.0,
+    "total_ms": 60.0,
+    "connector": "shm",
+    "prefill_worker": "prefill-0",
+    "decode_worker": "decode-0",
+}
+USAGE = {
+    "prompt_tokens": 9,
+    "completion_tokens": len(WORDS),
+    "prompt_tokens_details": {"cached_tokens": 5},
+}
+
+
+class Directory(directory_pb2_grpc.DirectoryServicer):
+    """Remembers who joined."""
+
+    def __init__(self) -> None:
+        self.records: list[directory_pb2.WorkerRecord] = []
+
+    async def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.records.append(request.record)
+        return directory_pb2.RegisterResponse()
+
+    async def ListWorkers(self, request: Any, context: Any) -> Any:  # noqa: N802
+        workers = [directory_pb2.WorkerStatus(record=record) for record in self.records]
+        return directory_pb2.ListWorkersResponse(workers=workers)
+
+    def lacks(self) -> list[str]:
+        """What a router says on /ready."""
+        has_decode = any(record.role == common_pb2.ROLE_DECODE for record in self.records)
+        return [] if has_decode else ["no decode worker"]
+
+
+def http_server(port: int, directory: Directory) -> ThreadingHTTPServer:
+    """/ready and streamed chat completions."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            reasons = directory.lacks()
+            self._send(503 if reasons else 200, json.dumps({"reasons": reasons}))
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            chunks: list[dict[str, Any]] = [{"choices": [{"delta": {"content": w}}]} for w in WORDS]
+            chunks.append({"choices": [], "usage": USAGE, "timings": TIMINGS})
+            events = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"]
+            self._send(200, "".join(f"data: {event}\n\n" for event in events))
+
+        def _send(self, status: int, body: str) -> None:
+            data = body.encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Serve until SIGTERM."""
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    directory = Directory()
+    server = grpc.aio.server()
+    directory_pb2_grpc.add_DirectoryServicer_to_server(directory, server)
+    router_pb2_grpc.add_RouterServicer_to_server(ScriptedRouter(), server)
+    server.add_insecure_port(f"{options.host}:{options.grpc_port}")
+    await server.start()
+    http = http_server(options.port, directory)
+    Thread(target=http.serve_forever, daemon=True).start()
+    await stopping.wait()
+    http.shutdown()
+    await server.stop(None)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--grpc-port", type=int)
+    asyncio.run(main(parser.parse_known_args()[0]))

@@ -1,0 +1,105 @@
+"""The cluster commands as real processes, over fake services."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from cli.places import ROOT, python_command, python_environ
+from cli.ports import free_port
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TIMEOUT_S = 30.0
+
+
+class Command:
+    """A running command: its lines as they come, its children, its end."""
+
+    def __init__(self, name: str, folder: Path, *flags: str, ports: tuple[int, int]) -> None:
+        self.port, self.grpc_port = ports
+        self.lines: list[str] = []
+        self._new: queue.Queue[str | None] = queue.Queue()
+        arguments = [name, str(self.port), str(self.grpc_port), str(folder), *flags]
+        self._popen = subprocess.Popen(
+            [*python_command("tests.fakes.cluster_command"), *arguments],
+            cwd=ROOT,
+            env={**python_environ(), "COLUMNS": "200"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        """Everything it has written so far."""
+        return "\n".join(self.lines)
+
+    def wait_for(self, text: str) -> None:
+        """Read until a line has `text`."""
+        while (line := self._new.get(timeout=TIMEOUT_S)) is not None:
+            if text in line:
+                return
+        raise AssertionError(f"{text!r} did not come:\n{self.output}")
+
+    def children(self) -> list[psutil.Process]:
+        """The services."""
+        return psutil.Process(self._popen.pid).children(recursive=True)
+
+    def send(self, number: signal.Signals) -> None:
+        """To the command alone, not to its group."""
+        os.kill(self._popen.pid, number)
+
+    def wait(self) -> int:
+        """The exit code."""
+        code = self._popen.wait(TIMEOUT_S)
+        self._reader.join(TIMEOUT_S)
+        return code
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        if self._popen.poll() is None:
+            for child in self.children():
+                child.kill()
+            self._popen.kill()
+        self.wait()
+        assert self._popen.stdout is not None
+        self._popen.stdout.close()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        for line in self._popen.stdout:
+            self.lines.append(line.rstrip("\n"))
+            self._new.put(line)
+        self._new.put(None)
+
+
+@pytest.fixture
+def ports() -> tuple[int, int]:
+    return free_port(), free_port()
+
+
+@pytest.fixture
+def command(tmp_path: Path, ports: tuple[int, int]) -> Iterator[Callable[..., Command]]:
+    """Starts commands; all on the same ports, so only one at a time."""
+    started: list[Command] = []
+
+    def start(name: str, *flags: str) -> Command:
+        started.append(Command(name, tmp_path, *flags, ports=ports))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.router.metrics import MeteredGenerator, observe_state
+from shared.errors import NoWorkerError
+from tests.fakes.scripted_decode import say
+
+if TYPE_CHECKING:
+    from tests.integration.router.conftest import Bench
+
+
+async def _answer(bench: Bench, generator: MeteredGenerator, **params: Any) -> None:
+    async with aclosing(generator.generate(bench.request(**params))) as pieces:
+        async for _ in pieces:
+            pass
+
+
+async def test_requests_are_counted_and_timed(bench: Bench) -> None:
+    registry = CollectorRegistry()
+    observe_state(bench.parts, registry)
+    generator = MeteredGenerator(bench.parts.pipeline, registry, model="tiny")
+    with pytest.raises(NoWorkerError):
+        await _answer(bench, generator)
+    await bench.add_worker(say(70, 71, 72))
+    await _answer(bench, generator, n=2)
+    model = {"model_name": "tiny"}
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, labels)
+
+    assert value("baton_request_failure_total", error="NoWorkerError") == 1
+    assert value("baton_request_success_total", finished_reason="length") == 2
+    assert value("baton_generation_tokens_total", **model) == 6
+    assert value("baton_prompt_tokens_total", **model) == 5
+    assert value("baton_time_to_first_token_seconds_count", **model) == 1
+    assert value("baton_inter_token_latency_seconds_count", **model) == 4
+    assert value("baton_e2e_request_latency_seconds_count", **model) == 1
+    assert value("baton_workers_ready", role="decode") == 1
+    assert value("baton_num_requests_running") == 0
+    assert value("baton_num_requests_waiting") == 0

@@ -1,0 +1,460 @@
+"""The pipeline against real gRPC servers that answer by script."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from baton.v1 import common_pb2, decode_pb2
+from shared.engine.events import FinishReason
+from shared.errors import (
+    DeadlineError,
+    InternalError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    NoWorkerError,
+    OverloadedError,
+    UnavailableError,
+    WorkerLostError,
+)
+from shared.errors import DrainingError as Draining
+from shared.identity import Role
+from tests.fakes.scripted_decode import Script, Step, never, say
+
+if TYPE_CHECKING:
+    from tests.integration.router.conftest import Bench
+
+EOS = 0
+
+
+async def test_text_streams_piece_by_piece(bench: Bench) -> None:
+    worker = await bench.add_worker(say(*bench.ids("abc")))
+    answer = await bench.answer()
+    assert worker.cancelled == []
+    assert [p.text for p in answer.pieces] == ["a", "b", "c"]
+    assert answer.token_ids() == bench.ids("abc")
+    assert answer.last.finish_reason is FinishReason.LENGTH
+
+
+async def test_a_step_with_several_tokens_is_one_piece(bench: Bench) -> None:
+    await bench.add_worker(say(*bench.ids("abcd"), per_step=2))
+    answer = await bench.answer()
+    assert [p.text for p in answer.pieces] == ["ab", "cd"]
+
+
+async def test_a_character_in_two_tokens_comes_whole(bench: Bench) -> None:
+    ids = bench.ids("🙂!")
+    await bench.add_worker(say(*ids))
+    answer = await bench.answer()
+    assert [p.text for p in answer.pieces if p.text] == ["🙂", "!"]
+    assert answer.token_ids() == ids
+
+
+async def test_the_end_token_is_counted_and_not_shown(bench: Bench) -> None:
+    script = say(*bench.ids("ab"), EOS, finish=common_pb2.FINISH_REASON_STOP, stop_token_id=EOS)
+    await bench.add_worker(script)
+    answer = await bench.answer()
+    assert answer.text() == "ab"
+    assert answer.last.finish_reason is FinishReason.STOP
+    assert answer.last.stop_token_id == EOS
+    assert answer.last.usage is not None
+    assert answer.last.usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize("per_step", [1, 2, 8])
+async def test_a_stop_string_over_several_tokens_ends_and_cancels(
+    bench: Bench, per_step: int
+) -> None:
+    ids = bench.ids("one STOP two")
+    script = Script(
+        [
+            *(Step(token_ids=ids[i : i + per_step]) for i in range(0, len(ids), per_step)),
+            Step(gate=never()),
+        ]
+    )
+    worker = await bench.add_worker(script)
+    answer = await bench.answer(stop=("STOP",))
+    assert answer.text() == "one "
+    assert answer.last.finish_reason is FinishReason.STOP
+    assert answer.last.stop_string == "STOP"
+    assert answer.last.usage is not None
+    assert answer.last.usage.completion_tokens == 8
+    assert answer.token_ids() == ids[:8]
+    await worker.wait_cancelled()
+
+
+async def test_a_stop_string_can_be_kept(bench: Bench) -> None:
+    await bench.add_worker(say(*bench.ids("one STOP two")))
+    answer = await bench.answer(stop=("STOP",), include_stop_str_in_output=True)
+    assert answer.text() == "one STOP"
+
+
+async def test_stop_strings_wait_for_min_tokens(bench: Bench) -> None:
+    await bench.add_worker(say(*bench.ids("a.b.c.")))
+    answer = await bench.answer(stop=(".",), min_tokens=3, max_tokens=6)
+    assert answer.text() == "a.b"
+
+
+async def test_the_wire_carries_what_was_asked_for(bench: Bench) -> None:
+    worker = await bench.add_worker()
+    request = replace(
+        bench.request(temperature=0.0, max_tokens=9, seed=7, logit_bias={3: 1.0}),
+        priority=-2,
+        cache_salt=b"tenant",
+    )
+    await bench.answer(request)
+    (sent,) = worker.requests
+    assert sent.request_id == "r-0"
+    assert tuple(sent.token_ids) == request.prompt_token_ids
+    assert (sent.priority, sent.cache_salt) == (-2, b"tenant")
+    assert (sent.sampling.max_tokens, sent.sampling.seed) == (9, 7)
+    assert list(sent.sampling.eos_token_ids) == [EOS]
+    assert not sent.prefill_candidates
+
+
+async def test_prefill_workers_are_proposed(bench: Bench) -> None:
+    prefill = await bench.add_worker(role=Role.PREFILL)
+    decode = await bench.add_worker()
+    await bench.answer()
+    (candidate,) = decode.requests[0].prefill_candidates
+    assert candidate.address == prefill.record.address
+    assert candidate.worker.incarnation == prefill.record.worker.incarnation
+    assert prefill.requests == []
+
+
+async def test_usage_and_timings_are_the_workers_and_the_routers(bench: Bench) -> None:
+    script = say(*bench.ids("ab"))
+    script.usage = common_pb2.Usage(
+        prompt_tokens=5,
+        completion_tokens=2,
+        cached_tokens=4,
+        sources=common_pb2.PromptSources(computed=1, local_hit=1, transferred=3, transferred_hit=3),
+    )
+    script.timings = common_pb2.Timings(
+        decode_queue_ms=3, prefill_ms=7, transfer_bytes=99, connector="shm", prefill_worker="p"
+    )
+    await bench.add_worker(script)
+    answer = await bench.answer(text="hello")
+    usage, timings = answer.last.usage, answer.last.timings
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (5, 2, 4)
+    assert (usage.computed_tokens, usage.local_hit_tokens) == (1, 1)
+    assert (usage.transferred_tokens, usage.transferred_hit_tokens) == (3, 3)
+    assert timings is not None
+    assert (timings.decode_queue_ms, timings.prefill_ms, timings.connector) == (3, 7, "shm")
+    assert (timings.decode_worker, timings.prefill_worker) == ("decode-0", "p")
+    assert (timings.tokenize_ms, timings.transfer_bytes) == (1.5, 99)
+    assert 0 < timings.first_token_ms <= timings.total_ms
+    assert timings.route_ms > 0
+    assert all(piece.usage is None for piece in answer.pieces[:-1])
+
+
+async def test_logprobs_come_with_texts_and_bytes(bench: Bench) -> None:
+    half = bench.ids("🙂")[0]
+    (a,) = bench.ids("a")
+    position = common_pb2.PositionLogprobs(
+        chosen=common_pb2.TokenLogprob(token_id=a, logprob=-0.5, rank=1),
+        top=[common_pb2.TokenLogprob(token_id=half, logprob=-0.75, rank=2)],
+    )
+    prompt = common_pb2.PromptLogprobs(positions=[common_pb2.PositionLogprobs(), position])
+    extra = decode_pb2.DecodeResponse(logprobs=[position], prompt_logprobs=prompt)
+    await bench.add_worker(Script([Step(token_ids=(a,), extra=extra)]))
+    answer = await bench.answer(logprobs=1, prompt_logprobs=1)
+    (detail,) = answer.last.details
+    assert (detail.chosen.text, detail.chosen.utf8, detail.chosen.logprob) == ("a", b"a", -0.5)
+    assert detail.top[0].text == "\ufffd"
+    assert detail.top[0].utf8 == bench.parts.tokenizer.token_bytes(half)
+    assert answer.last.prompt_details is not None
+    assert answer.last.prompt_details[0] is None
+    assert answer.last.prompt_details[1] == detail
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+async def test_the_others_of_n_start_when_the_prompt_is_computed(
+    bench: Bench, prefill: bool
+) -> None:
+    gate = asyncio.Event()
+    a, b = bench.ids("ab")
+    leader = Script([Step(token_ids=(a,)), Step(token_ids=(b,)), Step(token_ids=(a,), gate=gate)])
+    if prefill:
+        await bench.add_worker(role=Role.PREFILL)
+    worker = await bench.add_worker(leader, say(b))
+    other = await bench.add_worker()
+    other_book = bench.parts.endpoints.of_role(Role.DECODE)[1]
+    other_book.num_requests += 100
+    texts = {0: "", 1: "", 2: ""}
+    num_before_others = 0
+    last = None
+    async with aclosing(bench.parts.pipeline.generate(bench.request(n=3, seed=1))) as pieces:
+        async for piece in pieces:
+            texts[piece.index] += piece.text
+            last = piece
+            if piece.index == 0 and len(worker.requests) == 1:
+                num_before_others += 1
+            if texts[1] and texts[2]:
+                gate.set()
+    other_book.num_requests -= 100
+    assert texts == {0: "aba", 1: "b", 2: "b"}
+    assert num_before_others >= (2 if prefill else 1)
+    assert [r.request_id for r in worker.requests] == ["r-0", "r-1", "r-2"]
+    assert [r.sampling.sample_index for r in worker.requests] == [0, 1, 2]
+    assert {r.sampling.seed for r in worker.requests} == {1}
+    assert other.requests == []
+    assert last is not None
+    assert last.usage is not None
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (5, 5)
+
+
+async def test_each_of_n_has_its_own_stop_string(bench: Bench) -> None:
+    worker = await bench.add_worker(
+        say(*bench.ids("ab.c")),
+        Script([Step(token_ids=bench.ids("x.")), Step(gate=never())]),
+    )
+    answer = await bench.answer(n=2, stop=(".",))
+    assert (answer.text(0), answer.text(1)) == ("ab", "x")
+    assert [p.finish_reason for p in answer.pieces if p.finish_reason] == [FinishReason.STOP] * 2
+    await worker.wait_cancelled()
+
+
+async def test_prompt_logprobs_are_asked_of_the_leader_only(bench: Bench) -> None:
+    worker = await bench.add_worker()
+    await bench.answer(n=2, prompt_logprobs=0)
+    asked = [r.sampling.HasField("prompt_logprobs") for r in worker.requests]
+    assert asked == [True, False]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_closing_the_stream_cancels_every_call(bench: Bench, n: int) -> None:
+    script = Script([Step(token_ids=(5,)), Step(gate=never())])
+    worker = await bench.add_worker(script)
+    async with aclosing(bench.parts.pipeline.generate(bench.request(n=n))) as pieces:
+        async for _ in pieces:
+            if len(worker.requests) == n:
+                break
+    await worker.wait_cancelled(n)
+    assert bench.is_idle()
+
+
+async def test_closing_before_the_first_token_cancels_too(bench: Bench) -> None:
+    worker = await bench.add_worker(Script([Step(gate=never())]))
+    task = asyncio.create_task(bench.answer())
+    await worker.wait_requests(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await worker.wait_cancelled()
+    assert bench.is_idle()
+
+
+async def test_a_worker_lost_before_the_first_token_is_replaced(bench: Bench) -> None:
+    broken = await bench.add_worker(Script([Step(gate=never())]))
+    task = asyncio.create_task(bench.answer())
+    await broken.wait_requests(1)
+    await bench.add_worker(say(*bench.ids("ok")))
+    await broken.die()
+    assert (await task).text() == "ok"
+    assert not bench.usable(broken)
+
+
+async def test_a_worker_that_drains_is_replaced(bench: Bench) -> None:
+    draining = await bench.add_worker(Script([Step(error=Draining("no more"))]))
+    other = await bench.add_worker(say(*bench.ids("ok")))
+    bench.parts.endpoints.of_role(Role.DECODE)[1].num_requests += 100
+    assert (await bench.answer()).text() == "ok"
+    bench.parts.endpoints.of_role(Role.DECODE)[1].num_requests -= 100
+    assert not bench.usable(draining)
+    assert (await bench.answer()).text() == "ok"
+    assert (len(draining.requests), len(other.requests)) == (1, 2)
+
+
+async def test_without_another_worker_the_first_error_is_told(bench: Bench) -> None:
+    worker = await bench.add_worker(Script([Step(error=WorkerLostError("power cut"))]))
+    with pytest.raises(WorkerLostError, match="power cut"):
+        await bench.answer()
+    assert len(worker.requests) == 1
+
+
+async def test_a_second_loss_is_not_retried(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.add_worker(Script([Step(error=WorkerLostError("power cut"))]))
+    with pytest.raises(WorkerLostError):
+        await bench.answer()
+    assert sum(len(worker.requests) for worker in bench.workers) == 2
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_worker_lost_after_the_first_token_ends_the_request(bench: Bench, n: int) -> None:
+    worker = await bench.add_worker(Script([Step(token_ids=(70,)), Step(gate=never())]))
+    await bench.add_worker()
+    bench.parts.endpoints.of_role(Role.DECODE)[1].num_requests += 100
+    seen = []
+
+    async def read() -> None:
+        async with aclosing(bench.parts.pipeline.generate(bench.request(n=n))) as pieces:
+            async for piece in pieces:
+                seen.append(piece)
+                if len(worker.requests) == n:
+                    await worker.die()
+
+    with pytest.raises(WorkerLostError):
+        await read()
+    bench.parts.endpoints.of_role(Role.DECODE)[1].num_requests -= 100
+    assert seen
+
+
+async def test_a_stream_without_an_end_is_a_lost_worker(bench: Bench) -> None:
+    await bench.add_worker(say(70, 71, finish=None))
+    with pytest.raises(WorkerLostError, match="finish reason"):
+        await bench.answer()
+
+
+async def test_what_is_wrong_with_the_request_is_not_retried(bench: Bench) -> None:
+    for _ in range(2):
+        error = InvalidRequestError("no such thing", param="top_p")
+        await bench.add_worker(Script([Step(error=error)]))
+    with pytest.raises(InvalidRequestError) as caught:
+        await bench.answer()
+    assert caught.value.param == "top_p"
+    assert sum(len(worker.requests) for worker in bench.workers) == 1
+    assert all(bench.usable(worker) for worker in bench.workers)
+
+
+async def test_a_bug_on_a_worker_sends_the_canary_again(bench: Bench) -> None:
+    worker = await bench.add_worker(Script([Step(error=InternalError("bug"))]), say(70))
+    with pytest.raises(InternalError):
+        await bench.answer()
+    async with asyncio.timeout(10):
+        await bench.parts.endpoints.wait_ready()
+    assert len(worker.canaries) == 2
+    assert (await bench.answer()).token_ids() == (70,)
+
+
+async def test_no_worker_is_unavailable(bench: Bench) -> None:
+    with pytest.raises(NoWorkerError) as caught:
+        await bench.answer()
+    assert isinstance(caught.value, UnavailableError)
+
+
+@pytest.mark.parametrize("bench", [{"request_timeout_s": 0.3}], indirect=True)
+async def test_a_request_ends_at_its_deadline(bench: Bench) -> None:
+    worker = await bench.add_worker(Script([Step(gate=never())]))
+    with pytest.raises(DeadlineError):
+        await bench.answer()
+    await worker.wait_cancelled()
+
+
+LIMITS: dict[str, Any] = {"max_concurrent_requests": 1, "max_queued_requests": 1}
+
+
+@pytest.mark.parametrize("bench", [LIMITS], indirect=True)
+async def test_what_the_queue_cannot_hold_is_refused(bench: Bench) -> None:
+    gate = asyncio.Event()
+    worker = await bench.add_worker(Script([Step(token_ids=(70,), gate=gate)]))
+    first = asyncio.create_task(bench.answer())
+    await worker.wait_requests(1)
+    second = asyncio.create_task(bench.answer())
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError) as caught:
+        await bench.answer()
+    assert caught.value.retry_after_s >= 1
+    gate.set()
+    await first
+    timings = (await second).last.timings
+    assert timings is not None
+    assert timings.router_queue_ms > 0
+
+
+async def test_a_repeated_request_id_is_made_unique(bench: Bench) -> None:
+    gate = asyncio.Event()
+    worker = await bench.add_worker(Script([Step(token_ids=(70,), gate=gate)]))
+    tasks = [asyncio.create_task(bench.answer()) for _ in range(3)]
+    await worker.wait_requests(3)
+    gate.set()
+    await asyncio.gather(*tasks)
+    assert len({request.request_id for request in worker.requests}) == 3
+
+
+async def test_bad_requests_reach_no_worker(bench: Bench) -> None:
+    worker = await bench.add_worker()
+    with pytest.raises(ModelNotFoundError):
+        await bench.answer(replace(bench.request(), model="other"))
+    for request, param in (
+        (replace(bench.request(), prompt_token_ids=()), "prompt"),
+        (replace(bench.request(), priority=2**31), "priority"),
+        (bench.request(n=0), "n"),
+        (bench.request("x" * 600), "prompt"),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            await bench.answer(request)
+        assert caught.value.param == param
+    assert worker.requests == []
+
+
+async def test_whatever_clients_do_nothing_is_left_over(bench: Bench) -> None:
+    rng = random.Random(11)
+    steps = [Step(token_ids=(70 + i % 9,)) for i in range(40)]
+    workers = [await bench.add_worker(Script(steps)) for _ in range(2)]
+    await bench.add_worker(role=Role.PREFILL)
+
+    async def client() -> None:
+        num_wanted = rng.choice([0, 1, 3, 20, 10_000])
+        stop = rng.choice([(), (bench.parts.tokenizer.decode([75, 76]),)])
+        request = bench.request(n=rng.choice([1, 2, 5]), stop=stop)
+        async with aclosing(bench.parts.pipeline.generate(request)) as pieces:
+            async for _ in pieces:
+                num_wanted -= 1
+                if num_wanted <= 0:
+                    return
+
+    tasks = [asyncio.create_task(client()) for _ in range(60)]
+    for task in rng.sample(tasks, 15):
+        await asyncio.sleep(0.002)
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert [t for t in tasks if not t.cancelled() and t.exception()] == []
+    assert bench.is_idle()
+    async with asyncio.timeout(5):
+        for worker in workers:
+            await worker.wait_idle()
+
+
+async def test_load_is_spread(bench: Bench) -> None:
+    gate = asyncio.Event()
+    script = Script([Step(token_ids=(70,), gate=gate)])
+    workers = [await bench.add_worker(script) for _ in range(3)]
+    tasks = [asyncio.create_task(bench.answer()) for _ in range(9)]
+    for worker in workers:
+        await worker.wait_requests(3)
+    gate.set()
+    await asyncio.gather(*tasks)
+    assert [len(worker.requests) for worker in workers] == [3, 3, 3]
+
+
+async def test_after_a_stop_string_the_workers_latest_word_counts(bench: Bench) -> None:
+    """The call is cancelled, so the last piece with the usage never comes."""
+    early = decode_pb2.DecodeResponse(
+        usage=common_pb2.Usage(
+            cached_tokens=3, sources=common_pb2.PromptSources(computed=2, local_hit=3)
+        )
+    )
+    ids = bench.ids("a.")
+    script = Script(
+        [Step(token_ids=ids[:1], extra=early), Step(token_ids=ids[1:]), Step(gate=never())]
+    )
+    await bench.add_worker(script)
+    usage = (await bench.answer(stop=(".",))).last.usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (5, 2, 3)
+    assert (usage.computed_tokens, usage.local_hit_tokens) == (2, 3)
+
+
+async def test_without_the_workers_word_nothing_is_called_a_cache_hit(bench: Bench) -> None:
+    await bench.add_worker(Script([Step(token_ids=bench.ids("a.")), Step(gate=never())]))
+    usage = (await bench.answer(stop=(".",))).last.usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.computed_tokens, usage.cached_tokens) == (5, 5, 0)

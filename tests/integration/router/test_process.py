@@ -1,0 +1,105 @@
+"""The router as a process: settings, both ports, a worker that joins over the network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import grpc
+import httpx
+import pytest
+
+from baton.v1 import router_pb2, router_pb2_grpc
+from shared.directory.remote import RemoteDirectory
+from tests.fakes.scripted_decode import ScriptedDecode, say
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+
+    from services.router.config import RouterConfig
+
+ENV = {"PYTHONPATH": ".:proto", "PATH": "/usr/bin:/bin"}
+
+
+async def _start(*flags: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.router", *flags, env=ENV, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def _ports(process: Process) -> tuple[int, int]:
+    assert process.stderr is not None
+    async for line in process.stderr:
+        if b'"listening"' in line:
+            event = json.loads(line)
+            return event["http_port"], event["grpc_port"]
+    raise AssertionError("the router ended")
+
+
+@pytest.fixture
+async def router(config: RouterConfig) -> AsyncIterator[tuple[Process, str, str]]:
+    process = await _start(
+        *("--model", str(config.model), "--host", "127.0.0.1", "--port", "0"),
+        *("--grpc-port", "0", "--log-json"),
+    )
+    http_port, grpc_port = await _ports(process)
+    yield process, f"http://127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}"
+    if process.returncode is None:
+        process.kill()
+    await process.communicate()
+
+
+async def test_a_router_serves_both_protocols_and_ends_in_order(
+    router: tuple[Process, str, str],
+) -> None:
+    process, url, address = router
+    worker = ScriptedDecode()
+    async with (
+        asyncio.timeout(30),
+        httpx.AsyncClient(base_url=url, trust_env=False) as http,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        assert (await http.get("/ready")).status_code == 503
+        await worker.start()
+        directory = RemoteDirectory(channel)
+        await directory.register(worker.record, 60)
+        await worker.wait_canaries(1)
+        while (await http.get("/ready")).status_code != 200:
+            pass
+        worker.scripts = [say(*[70, 71, 72])]
+        body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}
+        reply = (await http.post("/v1/completions", json=body)).json()
+        assert reply["usage"]["completion_tokens"] == 3
+        stub = router_pb2_grpc.RouterStub(channel)
+        request = router_pb2.GenerateRequest(prompt=router_pb2.Prompt(text="hello"))
+        text = "".join([r.text async for r in stub.Generate(request)])
+        assert text == reply["choices"][0]["text"]
+        metrics = (await http.get("/metrics")).text
+        assert re.search(r"baton_generation_tokens_total\S* 6\.0", metrics)
+        process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 20) == 0
+    await worker.die()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), b"--model is required"),
+        (("--model", "/nonexistent"), b"tokenizer.json does not exist"),
+        (("--model", ".", "--colour", "red"), b"unknown setting --colour"),
+        (("--model", ".", "--port", "70000"), b"--port must be a port"),
+        (("--model", ".", "--request-timeout-s", "0"), b"--request-timeout-s must be over 0"),
+        (("--model", ".", "--max-queue-s", "-1"), b"--max-queue-s must not be negative"),
+    ],
+)
+async def test_a_router_that_cannot_start_says_why(flags: tuple[str, ...], message: bytes) -> None:
+    process = await _start(*flags)
+    _, stderr = await process.communicate()
+    assert process.returncode == 2
+    assert message in stderr
+    assert b"Traceback" not in stderr

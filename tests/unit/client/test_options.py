@@ -1,0 +1,110 @@
+"""Options on the wire, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from baton_client import contract
+from baton_client.errors import InvalidRequestError
+from baton_client.options import GenerationParams, chat_request, generate_request
+
+SAMPLES: dict[str, Any] = {
+    "max_tokens": 5,
+    "temperature": 0.5,
+    "top_k": 3,
+    "top_p": 0.25,
+    "min_p": 0.125,
+    "repetition_penalty": 1.5,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.25,
+    "logit_bias": {7: -1.5},
+    "allowed_token_ids": [1, 2],
+    "bad_words": ["no"],
+    "min_tokens": 2,
+    "stop": ["\n"],
+    "stop_token_ids": [9],
+    "include_stop_str_in_output": True,
+    "ignore_eos": True,
+    "seed": 2**63,
+    "n": 2,
+    "logprobs": 4,
+    "prompt_logprobs": 0,
+    "skip_special_tokens": False,
+}
+
+
+def test_every_parameter_of_the_contract_can_be_given() -> None:
+    fields = set(contract.GenerationParams.DESCRIPTOR.fields_by_name)
+    assert fields == set(GenerationParams.__annotations__) == set(SAMPLES)
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_a_parameter_arrives_in_its_field(name: str) -> None:
+    request = generate_request("hi", {name: SAMPLES[name]})
+    sent = contract.GenerateRequest.FromString(request.SerializeToString()).params
+    assert [field.name for field, _ in sent.ListFields()] == [name]
+    value = getattr(sent, name)
+    if name == "allowed_token_ids":
+        value = list(value.ids)
+    elif name == "logit_bias":
+        value = dict(value)
+    assert value == SAMPLES[name]
+
+
+def test_zero_is_not_the_same_as_nothing() -> None:
+    request = generate_request("hi", {"temperature": 0.0, "top_k": None})
+    assert request.params.HasField("temperature")
+    assert not request.params.HasField("top_k")
+
+
+def test_an_empty_list_of_allowed_tokens_is_not_the_same_as_none() -> None:
+    request = generate_request("hi", {"allowed_token_ids": []})
+    assert request.params.HasField("allowed_token_ids")
+
+
+def test_one_stop_string_needs_no_list() -> None:
+    assert list(generate_request("hi", {"stop": "END"}).params.stop) == ["END"]
+
+
+def test_a_prompt_may_be_token_ids() -> None:
+    request = generate_request([1, 2, 3], {})
+    assert request.prompt.WhichOneof("content") == "tokens"
+    assert list(request.prompt.tokens.ids) == [1, 2, 3]
+
+
+def test_a_string_is_one_message_of_the_user() -> None:
+    [message] = chat_request("hello", {}).messages
+    assert (message.role, message.content) == ("user", "hello")
+
+
+def test_options_that_are_not_parameters_go_into_the_request() -> None:
+    options = {"model": "m", "priority": -1, "request_id": "r", "continue_final_message": True}
+    request = chat_request([{"role": "user", "content": "x", "name": "ann"}], options)
+    assert (request.model, request.priority, request.request_id) == ("m", -1, "r")
+    assert request.continue_final_message
+    assert request.messages[0].name == "ann"
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"top_q": 1}, "top_q"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": "many"}, "max_tokens"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"stop_token_ids": [-4]}, "stop_token_ids"),
+        ({"seed": 1.5}, "seed"),
+    ],
+)
+def test_a_bad_option_is_named(options: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequestError, match=param) as caught:
+        generate_request("hi", options)
+    assert caught.value.param == param
+
+
+def test_a_bad_message_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="messages"):
+        chat_request([{"role": "user", "text": "x"}], {})  # type: ignore[typeddict-item, typeddict-unknown-key]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import aclosing
+
+import pytest
+
+from shared.directory.base import BlockUpdate, RegistryChange, WorkerLoad
+from shared.directory.memory import MemoryRegistry
+from shared.directory.memory_blocks import MemoryBlockDirectory
+from shared.errors import OverloadedError
+from shared.identity import WorkerId
+from tests.suites.directory import A, B, Clock, Cluster, DirectorySuite, hashes, record
+
+
+class TestMemoryDirectory(DirectorySuite):
+    @pytest.fixture
+    def cluster(self) -> Cluster:
+        clock = Clock()
+        registry = MemoryRegistry(clock=clock)
+
+        def advance(seconds: float) -> None:
+            clock.now_s += seconds
+            registry.expire()
+
+        return Cluster(registry, MemoryBlockDirectory(registry), advance)
+
+
+async def test_a_watcher_notices_the_end_of_a_lease_by_itself() -> None:
+    registry = MemoryRegistry()
+    await registry.register(record(A), 0.05)
+    async with aclosing(registry.watch()) as events:
+        assert (await anext(events)).change is RegistryChange.JOINED
+        async with asyncio.timeout(5):
+            assert (await anext(events)).change is RegistryChange.LEFT
+
+
+async def test_a_watcher_that_does_not_read_misses_no_join_and_stays_small() -> None:
+    registry = MemoryRegistry(clock=Clock())
+    async with aclosing(registry.watch()) as events:
+        await registry.register(record(A), 10)
+        assert (await anext(events)).change is RegistryChange.JOINED
+        await registry.register(record(B), 10)
+        for running in range(1000):
+            await registry.heartbeat(A, WorkerLoad(num_running=running))
+            await registry.heartbeat(B, WorkerLoad(num_running=running))
+        await registry.deregister(B)
+        seen = [await anext(events) for _ in range(3)]
+    assert [(e.change, e.record.worker, e.load.num_running) for e in seen] == [
+        (RegistryChange.JOINED, B, 999),
+        (RegistryChange.UPDATED, A, 999),
+        (RegistryChange.LEFT, B, 999),
+    ]
+
+
+async def test_the_number_of_workers_is_bounded() -> None:
+    registry = MemoryRegistry(clock=Clock(), max_workers=1)
+    await registry.register(record(A), 10)
+    await registry.register(record(WorkerId("a", "2")), 10)
+    with pytest.raises(OverloadedError):
+        await registry.register(record(B), 10)
+
+
+async def test_nothing_is_left_of_workers_that_are_gone() -> None:
+    registry = MemoryRegistry(clock=Clock())
+    blocks = MemoryBlockDirectory(registry)
+    for incarnation in range(20):
+        worker = WorkerId("a", str(incarnation))
+        await registry.register(record(worker), 10)
+        await blocks.replace(worker, 1, hashes(*(f"{incarnation}-{i}" for i in range(8))))
+        assert blocks.num_entries == 8
+    await registry.deregister(worker)
+    assert blocks.num_entries == 0
+
+
+async def test_random_updates_agree_with_sets() -> None:
+    rng = random.Random(7)
+    registry = MemoryRegistry(clock=Clock())
+    blocks = MemoryBlockDirectory(registry)
+    workers = [WorkerId(name, "1") for name in "abcde"]
+    held: dict[WorkerId, set[bytes]] = {worker: set() for worker in workers}
+    chain = hashes(*map(str, range(12)))
+    for worker in workers:
+        await registry.register(record(worker, num_blocks=12), 10)
+    for sequence in range(1, 60):
+        for worker in workers:
+            stored = tuple(rng.sample(chain, 2))
+            removed = tuple(h for h in rng.sample(chain, 3) if h not in stored)
+            held[worker] = (held[worker] - set(removed)) | set(stored)
+            await blocks.publish(
+                BlockUpdate(worker=worker, sequence=sequence, stored=stored, removed=removed)
+            )
+        expected = {}
+        for worker in workers:
+            leading = next((i for i, h in enumerate(chain) if h not in held[worker]), len(chain))
+            if leading:
+                expected[worker] = leading
+        assert await blocks.lookup(chain) == expected

@@ -1,0 +1,75 @@
+"""The sampler once more, slowly: one row at a time, in numpy, from the definitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shared.engine.sampler.random import uniforms
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shared.engine.sampling_params import SamplingParams
+
+
+def processed(
+    logits: NDArray[np.float32], params: SamplingParams, prompt: list[int], output: list[int]
+) -> NDArray[np.float32]:
+    """Everything before temperature."""
+    row = logits.copy()
+    if params.allowed_token_ids is not None:
+        for token in range(len(row)):
+            if token not in params.allowed_token_ids:
+                row[token] = -np.inf
+    for word in params.bad_words_token_ids:
+        if len(word) == 1 or tuple(output[-(len(word) - 1) :]) == word[:-1]:
+            row[word[-1]] = -np.inf
+    if len(output) < params.min_tokens:
+        for token in params.final_token_ids:
+            row[token] = -np.inf
+    for token, bias in params.logit_bias.items():
+        row[token] += np.float32(bias)
+    for token in set(prompt) | set(output):
+        factor = np.float32(params.repetition_penalty)
+        row[token] = row[token] / factor if row[token] > 0 else row[token] * factor
+    for token in set(output):
+        count = output.count(token)
+        row[token] -= np.float32(count * params.frequency_penalty + params.presence_penalty)
+    return row
+
+
+def distribution(row: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:
+    """Probabilities after temperature and filters."""
+    scaled = row.astype(np.float64) / params.temperature
+    probs = softmax(scaled)
+    scaled[probs < params.min_p * probs.max()] = -np.inf
+    if params.top_k:
+        kth = np.sort(scaled)[::-1][min(params.top_k, len(scaled)) - 1]
+        scaled[scaled < kth] = -np.inf
+    if params.top_p < 1:
+        probs = softmax(scaled)
+        total = 0.0
+        for token in np.argsort(-scaled, kind="stable"):
+            if total >= params.top_p:
+                scaled[token] = -np.inf
+            total += probs[token]
+    return softmax(scaled)
+
+
+def softmax(row: NDArray[np.float64]) -> NDArray[np.float64]:
+    exponentials = np.exp(row - row.max())
+    return exponentials / exponentials.sum()
+
+
+def sample(
+    logits: NDArray[np.float32], params: SamplingParams, prompt: list[int], output: list[int]
+) -> int:
+    """One token."""
+    row = processed(logits, params, prompt, output)
+    if params.is_greedy:
+        return int(row.argmax())
+    number = uniforms([params.seed], [params.sample_index], [len(prompt) + len(output)])[0]
+    cumulative = np.cumsum(distribution(row, params))
+    return int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))

@@ -1,0 +1,162 @@
+"""Random use of an engine: whatever is done in whatever order, nothing is lost or leaked."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from shared.engine.events import Admitted, NewTokens
+from shared.engine.request import KVSource
+from shared.engine.request_stream import is_last
+from tests.fakes.engines import drain, expected_tokens, generate, make_engine, make_request
+from tests.fakes.model import FakeLoadedModel
+
+NUM_BLOCKS = 16
+#: A few prompts with common beginnings, so that there are hits.
+PROMPTS = [[i] * 4 + list(range(n)) for i in (1, 2) for n in (0, 3, 4, 9, 20)]
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """A worker's life: prompts computed, received, held, given up; prefixes pinned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded = FakeLoadedModel()
+        self.engine = make_engine(
+            self.loaded, num_blocks=NUM_BLOCKS, max_num_seqs=4, max_num_batched_tokens=10
+        )
+        self.sender = make_engine()
+        self.next_id = 0
+        self.prompts: dict[str, list[int]] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.receiving: dict[str, Admitted] = {}
+        self.held: set[str] = set()
+        self.unfinished: set[str] = set()
+        self.pins: list[int] = []
+        self.followed: set[bytes] = set()
+
+    def take(self, events: list) -> None:
+        for event in events:
+            name = event.request_id
+            assert name in self.unfinished, "an event after the last"
+            if isinstance(event, Admitted) and name.startswith("t") and name not in self.tokens:
+                self.receiving[name] = event
+            if isinstance(event, NewTokens):
+                self.tokens.setdefault(name, []).extend(event.token_ids)
+                expected = expected_tokens(self.prompts[name], len(self.tokens[name]))
+                assert self.tokens[name] == expected
+            if is_last(event):
+                self.unfinished.discard(name)
+                self.receiving.pop(name, None)
+
+    @rule(
+        prompt=st.sampled_from(PROMPTS), max_tokens=st.integers(1, 8), kind=st.sampled_from("cth")
+    )
+    def add(self, prompt: list[int], max_tokens: int, kind: str) -> None:
+        name = f"{kind}{self.next_id}"
+        self.next_id += 1
+        source = KVSource.TRANSFER if kind == "t" else KVSource.COMPUTE
+        self.engine.add(
+            make_request(
+                name, prompt, max_tokens=max_tokens, kv_source=source, hold_blocks=kind == "h"
+            )
+        )
+        self.prompts[name] = prompt
+        self.unfinished.add(name)
+        if kind == "h":
+            self.held.add(name)
+
+    @rule()
+    def step(self) -> None:
+        self.take(self.engine.step())
+
+    @precondition(lambda self: self.receiving)
+    @rule(data=st.data(), arrives=st.booleans(), with_token=st.booleans())
+    def end_transfer(self, data: st.DataObject, arrives: bool, with_token: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.receiving)))
+        to = self.receiving.pop(name)
+        (token,) = expected_tokens(self.prompts[name], 1)
+        self.tokens[name] = [token] if with_token else []
+        if arrives:
+            self.send(name, to)
+            self.engine.complete_transfer(name, token if with_token else None)
+        else:
+            self.engine.fail_transfer(name, token if with_token else None)
+
+    def send(self, name: str, to: Admitted) -> None:
+        run = generate(self.sender, make_request(name, self.prompts[name], hold_blocks=True))
+        first = to.num_cached_tokens // 4
+        source, target = self.sender.kv_memory, self.engine.kv_memory
+        assert source is not None
+        assert target is not None
+        pairs = zip(run.admitted(name)[0].block_ids, to.block_ids, strict=True)
+        for src, dst in list(pairs)[first:]:
+            target.blocks[dst] = source.blocks[src]
+        self.sender.release(name)
+        drain(self.sender)
+
+    @precondition(lambda self: self.prompts)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.prompts)))
+        self.receiving.pop(name, None)
+        self.engine.abort(name)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.held)))
+        self.held.discard(name)
+        self.engine.release(name)
+
+    @rule()
+    def pin(self) -> None:
+        pin, _ = self.engine.pin_cached(self.engine.cache_snapshot()[:2])
+        self.pins.append(pin)
+
+    @precondition(lambda self: self.pins)
+    @rule()
+    def unpin(self) -> None:
+        self.engine.unpin(self.pins.pop())
+
+    @rule()
+    def follow(self) -> None:
+        for change in self.engine.take_cache_changes():
+            self.followed = (self.followed - set(change.removed)) | set(change.stored)
+        snapshot = self.engine.cache_snapshot()
+        assert self.followed == set(snapshot)
+        assert len(snapshot) == len(set(snapshot))
+
+    @invariant()
+    def consistent(self) -> None:
+        self.engine.check_integrity()
+        assert self.engine.broken is None
+        assert max(self.loaded.model.num_tokens_per_step, default=0) <= 10
+
+    def teardown(self) -> None:
+        """Everybody lets go: whoever can finish does, and all blocks come back."""
+        while self.pins:
+            self.unpin()
+        for name in sorted(self.receiving):
+            self.receiving.pop(name)
+            self.tokens[name] = []
+            self.engine.fail_transfer(name)
+        for _ in range(1000):
+            self.take(self.engine.step())
+            for name in sorted(self.receiving):
+                self.receiving.pop(name)
+                self.tokens[name] = []
+                self.engine.fail_transfer(name)
+            for name in sorted(self.held - self.unfinished):
+                self.held.discard(name)
+                self.engine.release(name)
+            if not self.unfinished:
+                break
+        self.engine.check_integrity()
+        assert not self.unfinished, "somebody starves"
+        assert self.engine.stats().num_free_blocks == NUM_BLOCKS
+
+
+TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

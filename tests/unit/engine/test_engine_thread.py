@@ -1,0 +1,234 @@
+"""The engine's asyncio side: streams, cancellation, order of news, death."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.engine.engine_thread import EngineThread
+from shared.engine.events import Admitted, Failed, FinishReason, NewTokens
+from shared.engine.request import KVSource
+from shared.errors import InternalError, InvalidRequestError, UnavailableError
+from tests.fakes.engines import expected_tokens, make_engine, make_request
+from tests.fakes.model import FakeLoadedModel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from shared.engine.events import CacheChange
+    from shared.engine.request_stream import RequestStream
+
+
+class GatedLoadedModel(FakeLoadedModel):
+    """Each step waits until the test opens the gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        forward = self.model.forward
+
+        def gated(*args: Any) -> Any:
+            assert self.gate.wait(30)
+            return forward(*args)
+
+        self.model.forward = gated  # type: ignore[method-assign]
+
+
+@asynccontextmanager
+async def running(loaded: FakeLoadedModel | None = None, **settings: Any) -> AsyncIterator[Any]:
+    thread = EngineThread(make_engine(loaded, **settings))
+    await thread.start()
+    try:
+        yield thread
+    finally:
+        await thread.stop()
+
+
+async def tokens_of(stream: RequestStream) -> list[int]:
+    return [t async for event in stream if isinstance(event, NewTokens) for t in event.token_ids]
+
+
+async def free_blocks(thread: EngineThread) -> int:
+    """Once everything that was sent before has been done."""
+    await thread.abort("nobody")
+    return thread.stats().num_free_blocks
+
+
+async def test_many_requests_at_a_time() -> None:
+    async with running() as thread:
+        prompts = [list(range(i, i + 9)) for i in range(12)]
+        streams = [
+            await thread.submit(make_request(str(i), prompt)) for i, prompt in enumerate(prompts)
+        ]
+        answers = await asyncio.gather(*(tokens_of(stream) for stream in streams))
+        assert answers == [expected_tokens(prompt, 8) for prompt in prompts]
+        assert thread.healthy
+        assert await free_blocks(thread) == 64
+
+
+async def test_a_refused_request_raises_from_submit() -> None:
+    async with running() as thread:
+        with pytest.raises(InvalidRequestError) as caught:
+            await thread.submit(make_request("a", []))
+        assert caught.value.param == "prompt"
+
+
+async def test_closing_a_stream_aborts_its_request() -> None:
+    async with running(max_model_len=250) as thread:
+        stream = await thread.submit(make_request("a", range(9), max_tokens=240))
+        async with aclosing(stream):
+            assert isinstance(await anext(stream), Admitted)
+        assert [event async for event in stream] == []
+        assert await free_blocks(thread) == 64
+
+
+async def test_cancelling_whoever_waits_aborts_the_request() -> None:
+    loaded = GatedLoadedModel()
+    async with running(loaded) as thread:
+        stream = await thread.submit(make_request("a", range(9)))
+        task = asyncio.create_task(tokens_of(stream))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        loaded.gate.set()
+        assert await free_blocks(thread) == 64
+
+
+async def test_cancelling_submit_takes_the_request_back() -> None:
+    loaded = GatedLoadedModel()
+    async with running(loaded) as thread:
+        await thread.submit(make_request("busy", range(9), max_tokens=1))
+        task = asyncio.create_task(thread.submit(make_request("a", range(9), hold_blocks=True)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        loaded.gate.set()
+        assert await free_blocks(thread) == 64
+        assert thread.stats().num_held == 0
+
+
+async def test_abort_ends_the_stream() -> None:
+    loaded = GatedLoadedModel()
+    async with running(loaded) as thread:
+        stream = await thread.submit(make_request("a", range(9)))
+        abort = asyncio.create_task(thread.abort("a"))
+        loaded.gate.set()
+        await abort
+        events = [event async for event in stream]
+        assert events[-1].finish_reason is FinishReason.ABORT
+
+
+async def test_an_idle_engine_wakes_up_for_a_transfer() -> None:
+    async with running() as thread:
+        stream = await thread.submit(make_request("a", range(9), kv_source=KVSource.TRANSFER))
+        assert isinstance(await anext(stream), Admitted)
+        assert thread.stats().num_receiving == 1
+        await thread.fail_transfer("a")
+        assert await tokens_of(stream) == expected_tokens(range(9), 8)
+
+
+async def test_held_blocks_and_pins_over_the_thread() -> None:
+    async with running() as thread:
+        stream = await thread.submit(make_request("a", range(9), hold_blocks=True))
+        assert await tokens_of(stream) == expected_tokens(range(9), 1)
+        pin, blocks = await thread.pin_cached(await thread.cache_snapshot())
+        assert len(blocks) == 2
+        await thread.release("a")
+        assert await free_blocks(thread) == 62
+        await thread.unpin(pin)
+        assert await free_blocks(thread) == 64
+        assert await thread.reset_prefix_cache() == 2
+
+
+async def test_followers_can_tell_what_a_snapshot_includes() -> None:
+    async with running(num_blocks=16) as thread:
+        log: list[CacheChange | str] = []
+        thread.on_cache_change(log.append)
+        streams = [
+            await thread.submit(make_request(str(i), range(i, i + 20), max_tokens=20))
+            for i in range(6)
+        ]
+        consuming = asyncio.gather(*(tokens_of(stream) for stream in streams))
+        snapshot = set(await thread.cache_snapshot(at_cut=lambda: log.append("cut")))
+        await consuming
+        final = set(await thread.cache_snapshot())
+        followed = set(snapshot)
+        for change in log[log.index("cut") + 1 :]:
+            assert not isinstance(change, str)
+            followed = (followed - set(change.removed)) | set(change.stored)
+        assert followed == final
+        assert any(change.removed for change in log if not isinstance(change, str))
+
+
+async def test_events_of_a_step_come_in_one_callback() -> None:
+    async with running() as thread:
+        loop = asyncio.get_running_loop()
+        num_calls, original = 0, loop.call_soon_threadsafe
+
+        def counting(*args: Any) -> Any:
+            nonlocal num_calls
+            num_calls += 1
+            return original(*args)
+
+        loop.call_soon_threadsafe = counting  # type: ignore[method-assign]
+        stream = await thread.submit(make_request("a", range(9), max_tokens=20))
+        await tokens_of(stream)
+        assert num_calls <= 1 + 2 + 20
+
+
+async def test_a_failing_step_ends_its_streams_and_the_engine_goes_on() -> None:
+    loaded = FakeLoadedModel()
+    async with running(loaded) as thread:
+        loaded.model.error = RuntimeError("boom")
+        stream = await thread.submit(make_request("a", range(9)))
+        *_, last = [event async for event in stream]
+        assert isinstance(last, Failed)
+        loaded.model.error = None
+        assert thread.healthy
+        stream = await thread.submit(make_request("b", range(9)))
+        assert await tokens_of(stream) == expected_tokens(range(9), 8)
+
+
+async def test_a_dead_engine_fails_everybody() -> None:
+    loaded = GatedLoadedModel()
+    async with running(loaded, max_num_seqs=1) as thread:
+        streams = [await thread.submit(make_request("a", range(9)))]
+        pending = asyncio.create_task(thread.submit(make_request("b", range(9))))
+        await asyncio.sleep(0)
+        thread._engine._postprocessor.apply = None
+        loaded.gate.set()
+        await thread.wait_broken()
+        for stream in streams:
+            *_, last = [event async for event in stream]
+            assert isinstance(last, Failed)
+        with pytest.raises(InternalError, match="died"):
+            await pending
+        assert not thread.healthy
+        with pytest.raises(InternalError, match="died"):
+            await thread.submit(make_request("c", range(9)))
+
+
+async def test_stopping_ends_what_is_left() -> None:
+    loaded = FakeLoadedModel()
+    async with running(loaded, max_model_len=250) as thread:
+        stream = await thread.submit(make_request("a", range(9), max_tokens=240))
+    *_, last = [event async for event in stream]
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, UnavailableError)
+    with pytest.raises(UnavailableError):
+        await thread.submit(make_request("b", range(9)))
+    await thread.stop()
+
+
+async def test_before_the_start_nothing_is_served() -> None:
+    thread = EngineThread(make_engine())
+    assert not thread.healthy
+    with pytest.raises(UnavailableError, match="not been started"):
+        await thread.submit(make_request("a", [1]))
+    await thread.stop()

@@ -1,0 +1,138 @@
+"""Our decoders answer like transformers', token for token, with paged and chunked execution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from shared.model.loader import load_model
+from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.transformers_models import (
+    greedy,
+    logits_after,
+    random_model,
+    random_prompt,
+    save,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 64
+#: One token, around a block, and three chunks.
+PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * CHUNK + 5)
+#: Below this the order of additions may decide between two tokens.
+MIN_MARGIN = 1e-3
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-derived-head-dim": ("llama", {"head_dim": None}),
+    "llama-one-kv-head": ("llama", {"num_key_value_heads": 1}),
+    "mistral": ("mistral", {}),
+    "mistral-window": ("mistral", {"sliding_window": 19}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-window-off": ("qwen2", {"use_sliding_window": False, "sliding_window": 5}),
+    "qwen2-window-upper-layers": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", {}),
+    "qwen3-biased-tied": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    "qwen3-window-by-layer": (
+        "qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": BLOCK_SIZE,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "rope-theta": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
+    "rope-linear": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4}},
+    ),
+    "rope-dynamic": (
+        "llama",
+        {
+            "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4},
+            "max_position_embeddings": 96,
+        },
+    ),
+    "rope-llama3": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "rope-yarn": (
+        "qwen3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "rope-yarn-mscale": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "mscale": 1.5,
+                "mscale_all_dim": 0.7,
+                "beta_fast": 16,
+                "beta_slow": 2,
+                "truncate": False,
+                "original_max_position_embeddings": 128,
+            }
+        },
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_answers_equal_those_of_transformers(case: str, tmp_path: Path) -> None:
+    model_type, settings = CASES[case]
+    oracle = random_model(model_type, **settings)
+    prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
+    loaded = load_model(save(oracle, tmp_path))
+
+    driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
+    answers, logits = driver.generate(prompts, NUM_TOKENS)
+
+    for prompt, answer, ours in zip(prompts, answers, logits, strict=True):
+        check_answer(oracle, prompt, answer, ours)
+    assert answers[-1] == greedy(oracle, prompts[-1], NUM_TOKENS)
+
+
+def check_answer(
+    oracle: PreTrainedModel, prompt: list[int], answer: list[int], ours: torch.Tensor
+) -> None:
+    """Each token is the oracle's choice after those before it; hence the whole answer is."""
+    theirs = logits_after(oracle, prompt, answer)
+    assert answer == theirs.argmax(dim=-1).tolist()
+    best = theirs.topk(2).values
+    assert (best[:, 0] - best[:, 1]).min() > MIN_MARGIN
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-4)

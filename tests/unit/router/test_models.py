@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from services.router.models import ServedModels, read_vocab_size
+from shared.errors import ModelNotFoundError
+from tests.fakes import tiny_tokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_model_has_several_names_and_one_default() -> None:
+    models = ServedModels(names=("a", "b"), vocab_size=5, learn_max_model_len=lambda: 9)
+    assert [models.resolve(name) for name in ("a", "b", "", None)] == ["a", "b", "a", "a"]
+    assert models.max_model_len == 9
+    with pytest.raises(ModelNotFoundError, match="'c' does not exist; served: a, b"):
+        models.resolve("c")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (None, 0),
+        ({"vocab_size": 100_000}, 100_000),
+        ({"vocab_size": 3}, 0),
+        ({"text_config": {"vocab_size": 100_000}}, 100_000),
+    ],
+)
+def test_the_model_may_have_more_tokens_than_the_tokenizer(
+    tmp_path: Path, config: dict[str, object] | None, expected: int
+) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    tokenizer = tiny_tokenizer.load()
+    assert read_vocab_size(tmp_path, tokenizer) == max(expected, tokenizer.vocab_size)

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.router.generation import GenerationParams
+from services.router.sampling import SamplingResolver
+from services.router.wire import sampling_to_wire
+from shared.engine.sampling_params import SamplingParams
+from shared.errors import InvalidRequestError
+from shared.text.generation_defaults import GenerationDefaults
+from shared.text.tokenizer import Tokenizer
+from tests.fakes import tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer.load()
+VOCAB_SIZE = TOKENIZER.vocab_size + 10
+
+
+def _resolve(
+    tokenizer: Tokenizer = TOKENIZER, prompt: tuple[int, ...] = (1, 2, 3), **params: Any
+) -> SamplingParams:
+    resolver = SamplingResolver(tokenizer, vocab_size=VOCAB_SIZE)
+    return resolver.resolve(GenerationParams(**params), prompt_token_ids=prompt, max_model_len=100)
+
+
+def test_without_wishes_the_defaults_are_vllms() -> None:
+    params = _resolve()
+    assert (params.temperature, params.top_k, params.top_p, params.min_p) == (1.0, 0, 1.0, 0.0)
+    assert params.max_tokens == 97
+    assert params.eos_token_ids == TOKENIZER.eos_token_ids
+
+
+def test_the_models_defaults_come_before_vllms_and_after_the_clients() -> None:
+    defaults = GenerationDefaults(temperature=0.6, top_k=20, top_p=0.9, max_tokens=40)
+    tokenizer = Tokenizer(tiny_tokenizer.byte_level(), defaults=defaults)
+    params = _resolve(tokenizer, top_k=0)
+    assert (params.temperature, params.top_k, params.top_p) == (0.6, 0, 0.9)
+    assert params.max_tokens == 40
+    assert _resolve(tokenizer, max_tokens=50).max_tokens == 50
+    assert _resolve(tokenizer, min_tokens=45).max_tokens == 45
+
+
+def test_a_seed_is_drawn_if_none_was_given() -> None:
+    assert _resolve().seed != _resolve().seed
+    assert _resolve(seed=5).seed == 5
+    assert _resolve(seed=-1).seed == 2**64 - 1
+
+
+def test_bad_words_are_forbidden_with_and_without_a_space() -> None:
+    words = _resolve(bad_words=("the", " fox")).bad_words_token_ids
+    encode = TOKENIZER.encode
+    expected = {tuple(encode("the")), tuple(encode("fox"))}
+    for word in ("the", "fox"):
+        bare, spaced = encode(word), encode(" " + word)
+        if len(bare) == len(spaced):
+            expected.add(tuple(spaced))
+    assert set(words) == expected
+    assert tuple(encode(" the")) in words or len(encode(" the")) != len(encode("the"))
+
+
+def test_a_spaced_form_of_another_length_is_not_forbidden() -> None:
+    # "<think>" is one token, and " <think>" begins with a space of its own.
+    words = _resolve(bad_words=("<think>",)).bad_words_token_ids
+    assert words == ((TOKENIZER.token_id("<think>"),),)
+
+
+def test_logit_bias_is_clamped() -> None:
+    assert _resolve(logit_bias={3: 1e9, 4: -500.0}).logit_bias == {3: 100.0, 4: -100.0}
+
+
+def test_tokens_only_the_model_knows_are_allowed() -> None:
+    beyond = TOKENIZER.vocab_size + 1
+    assert _resolve(prompt=(beyond,), allowed_token_ids=(beyond, beyond)).allowed_token_ids == (
+        beyond,
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"top_k": 2**32}, "top_k"),
+        ({"min_p": 2.0}, "min_p"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"presence_penalty": 3.0}, "presence_penalty"),
+        ({"frequency_penalty": -3.0}, "frequency_penalty"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 98}, "max_tokens"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 98}, "min_tokens"),
+        ({"seed": 2**64}, "seed"),
+        ({"seed": -(2**63) - 1}, "seed"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"stop": ("",)}, "stop"),
+        ({"stop": ("a",) * 129}, "stop"),
+        ({"stop_token_ids": (VOCAB_SIZE,)}, "stop_token_ids"),
+        ({"stop_token_ids": (-1,)}, "stop_token_ids"),
+        ({"logit_bias": {VOCAB_SIZE: 1.0}}, "logit_bias"),
+        ({"logit_bias": {1: float("nan")}}, "logit_bias"),
+        ({"allowed_token_ids": ()}, "allowed_token_ids"),
+        ({"allowed_token_ids": (-1,)}, "allowed_token_ids"),
+        ({"bad_words": ("",)}, "bad_words"),
+        ({"bad_words": (" ",)}, "bad_words"),
+        ({"bad_words": ("a",) * 1025}, "bad_words"),
+    ],
+)
+def test_every_violation_names_its_parameter(params: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        _resolve(**params)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("prompt", [(), (VOCAB_SIZE,), (-1,), (1,) * 100])
+def test_prompts_the_model_cannot_take_are_refused(prompt: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        _resolve(prompt=prompt)
+    assert caught.value.param == "prompt"
+
+
+def test_the_message_says_how_long_a_prompt_may_be() -> None:
+    with pytest.raises(InvalidRequestError, match="maximum context length is 100 tokens"):
+        _resolve(prompt=(1,) * 101)
+    with pytest.raises(InvalidRequestError, match="98 > 100 - 3"):
+        _resolve(max_tokens=98)
+
+
+def test_all_fields_reach_the_wire() -> None:
+    params = SamplingParams(
+        max_tokens=9,
+        temperature=0.5,
+        top_k=7,
+        top_p=0.25,
+        min_p=0.125,
+        repetition_penalty=1.5,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        logit_bias={3: 1.5},
+        allowed_token_ids=(1, 2),
+        bad_words_token_ids=((1, 2), (3,)),
+        min_tokens=2,
+        eos_token_ids=(0,),
+        stop_token_ids=(4,),
+        ignore_eos=True,
+        seed=2**64 - 1,
+        sample_index=3,
+        logprobs=0,
+        prompt_logprobs=5,
+    )
+    wire = sampling_to_wire(params)
+    for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "min_tokens", "seed"):
+        assert getattr(wire, name) == getattr(params, name)
+    for name in ("repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos"):
+        assert getattr(wire, name) == getattr(params, name)
+    for name in ("sample_index", "logprobs", "prompt_logprobs"):
+        assert getattr(wire, name) == getattr(params, name)
+    assert dict(wire.logit_bias) == params.logit_bias
+    assert tuple(wire.allowed_token_ids.ids) == params.allowed_token_ids
+    assert [tuple(w.ids) for w in wire.bad_words_token_ids] == [(1, 2), (3,)]
+    assert (list(wire.eos_token_ids), list(wire.stop_token_ids)) == ([0], [4])
+    # Every field of the message is known here.
+    assert len(wire.ListFields()) == len(wire.DESCRIPTOR.fields)
+
+
+def test_no_logprobs_and_logprobs_of_the_chosen_token_differ_on_the_wire() -> None:
+    assert not sampling_to_wire(_resolve()).HasField("logprobs")
+    assert sampling_to_wire(_resolve(logprobs=0)).HasField("logprobs")
+    assert not sampling_to_wire(_resolve()).HasField("allowed_token_ids")

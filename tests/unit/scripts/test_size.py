@@ -1,0 +1,56 @@
+"""The size gate reports what is too long, and exceptions that nobody needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scripts.size import Limits, violations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG_FUNCTION = "def f():\n" + "    pass\n" * 6
+
+
+def limits(**exceptions: str) -> Limits:
+    return Limits(
+        file_lines=10,
+        function_lines=5,
+        function_exempt=["kernels/*/kernel.py"],
+        exceptions=exceptions,
+    )
+
+
+def test_a_long_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n" * 11)
+    assert violations(tmp_path, limits()) == ["a.py: 11 lines (limit 10)"]
+
+
+def test_a_long_function_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(LONG_FUNCTION)
+    assert violations(tmp_path, limits()) == ["a.py:1 f: 7 lines (limit 5)"]
+
+
+def test_kernel_bodies_are_exempt(tmp_path: Path) -> None:
+    (tmp_path / "kernels" / "rope").mkdir(parents=True)
+    (tmp_path / "kernels" / "rope" / "kernel.py").write_text(LONG_FUNCTION)
+    assert violations(tmp_path, limits()) == []
+
+
+def test_an_exception_is_accepted_until_it_is_not_needed(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("x = 1\n" * 11)
+    excused = limits(**{"a.py": "one table"})
+    assert violations(tmp_path, excused) == []
+    path.write_text("x = 1\n")
+    assert violations(tmp_path, excused) == [
+        "pyproject.toml: exception 'a.py' is not needed any more"
+    ]
+
+
+def test_generated_and_hidden_files_and_environments_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    for name in ("a_pb2.py", ".hidden.py", "env/b.py"):
+        (tmp_path / name).write_text("x = 1\n" * 11)
+    assert violations(tmp_path, limits()) == []

@@ -1,0 +1,64 @@
+"""Our top-level names get in nobody's way, and the router starts without torch."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(code: str) -> None:
+    """Run `code` in a fresh interpreter with the repository first on its path."""
+    path = [str(ROOT), str(ROOT / "proto"), str(ROOT / "client")]
+    prologue = f"import sys; sys.path[:0] = {path!r}\n"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", prologue + code], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("package", ["kernels", "services", "shared", "cli"])
+def test_package_markers_hold_a_docstring_and_nothing_else(package: str) -> None:
+    module = ast.parse((ROOT / package / "__init__.py").read_text())
+    assert ast.get_docstring(module)
+    assert len(module.body) == 1
+
+
+def test_proto_is_a_path_root_and_not_a_package() -> None:
+    assert not list((ROOT / "proto").rglob("__init__.py"))
+
+
+def test_transformers_is_not_confused_by_our_kernels_folder() -> None:
+    run("import transformers; from transformers.utils import import_utils")
+
+
+def test_the_other_package_called_kernels_is_not_installed() -> None:
+    spec = importlib.util.find_spec("kernels")
+    assert spec is not None
+    assert spec.origin == str(ROOT / "kernels" / "__init__.py")
+
+
+def test_the_router_imports_no_torch() -> None:
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "services" / "router").rglob("*.py")
+        if path.name != "__main__.py"
+    ]
+    run(
+        f"import importlib\nfor name in {modules!r}: importlib.import_module(name)\n"
+        "assert not {'torch', 'triton', 'transformers'} & sys.modules.keys()"
+    )
+
+
+def test_the_command_line_starts_light() -> None:
+    run(
+        "import cli.__main__\n"
+        "heavy = {'torch', 'grpc', 'httpx', 'transformers'} & sys.modules.keys()\n"
+        "assert not heavy, heavy"
+    )

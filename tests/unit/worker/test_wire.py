@@ -1,0 +1,103 @@
+"""What crosses the wire comes back as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.v1 import common_pb2
+from shared.connector.base import Offer, Ticket
+from shared.engine.events import FinishReason, PositionLogprobs, TokenLogprob
+from shared.errors import InvalidRequestError
+from shared.identity import WorkerId
+from shared.kv.layout import KVLayout
+from shared.worker import wire
+
+LAYOUT = KVLayout(num_layers=3, num_kv_heads=2, block_size=16, head_dim=80, dtype="float16")
+TICKET = Ticket(
+    transfer_id=bytes(range(16)),
+    connector="zmq",
+    address="tcp://127.0.0.1:1234",
+    request_id="r-1",
+    sender=WorkerId("prefill-0", "a"),
+    receiver=WorkerId("decode-0", "b"),
+    num_blocks=7,
+    layout=LAYOUT,
+)
+
+
+def test_ticket() -> None:
+    assert wire.ticket_from_wire(wire.ticket_to_wire(TICKET)) == TICKET
+
+
+def test_a_ticket_with_a_short_id_is_refused() -> None:
+    message = wire.ticket_to_wire(TICKET)
+    message.transfer_id = b"short"
+    with pytest.raises(InvalidRequestError, match="16 bytes"):
+        wire.ticket_from_wire(message)
+
+
+def test_offer() -> None:
+    offer = Offer(connector="shm", address="/run/x", params={"boot_id": "1"})
+    assert wire.offer_from_wire(wire.offer_to_wire(offer)) == offer
+
+
+def test_logprobs() -> None:
+    position = PositionLogprobs(TokenLogprob(5, -0.5, 2), (TokenLogprob(7, -0.25, 1),))
+    assert wire.logprobs_from_wire(wire.logprobs_to_wire(position)) == position
+
+
+def test_prompt_logprobs_keep_the_gap_at_the_start() -> None:
+    position = PositionLogprobs(TokenLogprob(5, -0.5, 2))
+    message = wire.prompt_logprobs_to_wire([None, position])
+    assert not message.positions[0].HasField("chosen")
+    assert wire.logprobs_from_wire(message.positions[1]) == position
+
+
+@pytest.mark.parametrize("reason", FinishReason)
+def test_every_finish_reason_has_a_number(reason: FinishReason) -> None:
+    assert wire.finish_reason_to_wire(reason) != common_pb2.FINISH_REASON_UNSPECIFIED
+
+
+def test_sampling_defaults_turn_everything_off() -> None:
+    params = wire.sampling_from_wire(common_pb2.SamplingParams(max_tokens=1))
+    assert (params.top_p, params.repetition_penalty) == (1.0, 1.0)
+    assert params.allowed_token_ids is None
+    assert params.logprobs is None
+    assert params.is_greedy
+
+
+def test_sampling_keeps_every_field() -> None:
+    message = common_pb2.SamplingParams(
+        max_tokens=9,
+        temperature=0.5,
+        top_k=3,
+        top_p=0.25,
+        min_p=0.125,
+        repetition_penalty=1.5,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        logit_bias={4: 1.0},
+        allowed_token_ids=common_pb2.TokenIds(ids=[1, 4]),
+        bad_words_token_ids=[common_pb2.TokenIds(ids=[2, 3])],
+        min_tokens=2,
+        eos_token_ids=[0],
+        stop_token_ids=[8],
+        ignore_eos=True,
+        seed=2**64 - 1,
+        sample_index=3,
+        logprobs=0,
+        prompt_logprobs=5,
+    )
+    params = wire.sampling_from_wire(message)
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(params, field.name)
+        assert value not in (None, (), {}) or field.name == "logprobs", field.name
+    assert params.bad_words_token_ids == ((2, 3),)
+    assert params.logprobs == 0
+    assert params.final_token_ids == {8}
+
+
+def test_bad_sampling_names_the_parameter() -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        wire.sampling_from_wire(common_pb2.SamplingParams(max_tokens=1, top_p=1.5))
+    assert error.value.param == "top_p"
