@@ -129,13 +129,8 @@ def decode(data: bytes | memoryview) -> Frame:
     Raises:
         TransferError: OVERSIZED if it is larger than any frame may be, else CORRUPT.
     """
-    if len(data) > MAX_FRAME_BYTES:
-        raise TransferError(TransferFailure.OVERSIZED, f"a frame of {len(data)} bytes")
-    if len(data) < HEADER_BYTES:
-        raise _corrupt(f"a frame of {len(data)} bytes")
-    body = bytes(data[HEADER_BYTES:])
-    (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
-    magic, version, kind, reason, zero, *rest = _FIELDS.unpack_from(data)
+    body = _checked_body(data)
+    _, _, kind, reason, _, *rest = _FIELDS.unpack_from(data)
     (
         transfer_id,
         layout,
@@ -147,12 +142,6 @@ def decode(data: bytes | memoryview) -> Frame:
         length,
         digest,
     ) = rest
-    if magic != MAGIC or zero != 0:
-        raise _corrupt("not a transfer frame")
-    if version != VERSION:
-        raise _corrupt(f"protocol version {version}, not {VERSION}")
-    if checksum != xxhash.xxh3_64_intdigest(bytes(data[: _FIELDS.size]) + body):
-        raise _corrupt("the header's checksum does not match")
     if kind not in _KINDS or reason >= len(_REASONS) or body_bytes != len(body):
         raise _corrupt(f"kind {kind}, reason {reason}, {len(body)} of {body_bytes} body bytes")
     if length > MAX_LENGTH:
@@ -176,6 +165,24 @@ def decode(data: bytes | memoryview) -> Frame:
 
 
 _KINDS = frozenset(Kind)
+
+
+def _checked_body(data: bytes | memoryview) -> bytes:
+    """What follows the header, if both are whole and of this protocol."""
+    if len(data) > MAX_FRAME_BYTES:
+        raise TransferError(TransferFailure.OVERSIZED, f"a frame of {len(data)} bytes")
+    if len(data) < HEADER_BYTES:
+        raise _corrupt(f"a frame of {len(data)} bytes")
+    magic, version, _, _, zero, *_ = _FIELDS.unpack_from(data)
+    if magic != MAGIC or zero != 0:
+        raise _corrupt("not a transfer frame")
+    if version != VERSION:
+        raise _corrupt(f"protocol version {version}, not {VERSION}")
+    body = bytes(data[HEADER_BYTES:])
+    (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
+    if checksum != xxhash.xxh3_64_intdigest(bytes(data[: _FIELDS.size]) + body):
+        raise _corrupt("the header's checksum does not match")
+    return body
 
 
 def _check_piece(frame: Frame) -> None:

@@ -122,7 +122,7 @@ class ZmqHarness:
         return ZmqConnector(
             worker=worker,
             memory=memory,
-            endpoint=self.endpoint,
+            endpoint=self.endpoint.format(name=worker.name),
             heartbeat_s=self.heartbeat_s,
             limits=limits,
         )

@@ -102,8 +102,7 @@ async def test_a_client_that_does_not_speak_zeromq_is_ignored(harness: ZmqHarnes
 
 
 async def test_unix_sockets_serve_as_well(tmp_path: Path) -> None:
-    one_end, two_end = (ZmqHarness(f"ipc://{tmp_path}/{name}") for name in ("one", "two"))
-    async with running(one_end, "one") as [one], running(two_end, "two") as [two]:
+    async with running(ZmqHarness(f"ipc://{tmp_path}/{{name}}"), "one", "two") as [one, two]:
         offer = two.connector.offer()
         assert one.connector.can_reach(offer)
         assert not one.connector.can_reach(replace(offer, params={"boot_id": "another"}))
