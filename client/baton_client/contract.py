@@ -6,7 +6,7 @@ loaded (a server's stubs, another version), the two cannot clash. Only bytes cro
 
 from __future__ import annotations
 
-from importlib.resources import files
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -18,7 +18,8 @@ LIST_MODELS = f"/{PACKAGE}.Router/ListModels"
 
 
 def _load_pool() -> descriptor_pool.DescriptorPool:
-    data = (files("baton_client") / "contract.binpb").read_bytes()
+    data = pkgutil.get_data("baton_client", "contract.binpb")
+    assert data is not None
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
         pool.AddSerializedFile(file.SerializeToString())
