@@ -108,7 +108,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 #: Seeds of the weights for which no choice is a close one; 0 where not named.
-SEEDS = {'llama': 1, 'llama-derived-head-dim': 3, 'llama-one-kv-head': 1, 'mistral': 1, 'mistral-window': 1, 'qwen3': 3, 'rope-linear': 1, 'rope-dynamic': 1, 'rope-llama3': 2, 'rope-yarn': 2}
+SEEDS = {
+    "llama": 1,
+    "llama-derived-head-dim": 3,
+    "llama-one-kv-head": 1,
+    "mistral": 1,
+    "mistral-window": 1,
+    "qwen3": 3,
+    "rope-linear": 1,
+    "rope-dynamic": 1,
+    "rope-llama3": 2,
+    "rope-yarn": 2,
+}
 
 
 @pytest.fixture(autouse=True)
