@@ -154,10 +154,10 @@ def bench(
 @app.command("make-model", context_settings=EVERYTHING)
 def make_model(context: typer.Context) -> None:
     """Write a small checkpoint for tests and first steps; its own --help lists its flags."""
-    from importlib import import_module
+    from cli import make_model as module
 
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    command.command()(import_module("cli.make_model").make_model)
+    command.command()(module.make_model)
     command(args=context.args, prog_name="baton make-model")
 
 

@@ -75,7 +75,7 @@ def _ask(spec: ClusterSpec, question: str, max_tokens: int, console: Console) ->
 def _show_what_next(console: Console) -> None:
     console.print("[bold]Next[/]")
     for command, purpose in (
-        ("make up", "keep a cluster running; OpenAI API on port 8000"),
+        ("make up", "keep a cluster running"),
         ("./baton chat", "talk to it"),
         ("./baton up --prefill 2 --decode 2", "more workers"),
         ("./baton bench serve --help", "put load on it"),

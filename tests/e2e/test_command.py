@@ -1,0 +1,86 @@
+"""The `baton` command over real services: the two commands of the README."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.places import ROOT
+from cli.ports import free_port, is_free
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIMEOUT_S = 90.0
+ENVIRON = {**os.environ, "BATON_VENV": str(Path(sys.executable).parents[1]), "COLUMNS": "200"}
+
+
+def baton(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / "baton", *arguments],
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def up(checkpoint: Path) -> Iterator[tuple[int, int]]:
+    """Ports of a cluster that `baton up` keeps running; its end is clean."""
+    ports = free_port(), free_port()
+    flags = ("--port", str(ports[0]), "--grpc-port", str(ports[1]), "--num-blocks", "64")
+    process = subprocess.Popen(
+        [ROOT / "baton", "up", "--model", checkpoint, *flags],
+        env=ENVIRON,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process.stderr as lines:
+        try:
+            seen = []
+            for line in lines:
+                seen.append(line)
+                if "Ctrl-C" in line:
+                    break
+            else:
+                raise AssertionError("".join(seen))
+            yield ports
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(TIMEOUT_S)
+    assert code == 0
+    assert all(is_free("127.0.0.1", port) for port in ports)
+
+
+def test_the_demo_runs_twice_in_a_row(checkpoint: Path) -> None:
+    port = str(free_port())
+    for _ in range(2):
+        demo = baton("demo", "--model", str(checkpoint), "--port", port, "--max-tokens", "4")
+        assert demo.returncode == 0, demo.stdout + demo.stderr
+        assert "prefill-0 → decode-0" in demo.stdout
+        assert "over shm" in demo.stdout
+
+
+def test_chat_through_the_sdk(up: tuple[int, int]) -> None:
+    chat = baton("chat", "--address", f"127.0.0.1:{up[1]}", "-m", "Hello", "--max-tokens", "4")
+    assert chat.returncode == 0, chat.stderr
+    assert chat.stdout.strip()
+    assert "first token" in chat.stderr
+
+
+def test_the_doctor_is_content_with_a_healthy_cluster(
+    up: tuple[int, int], checkpoint: Path
+) -> None:
+    ports = ("--port", str(up[0]), "--grpc-port", str(up[1]))
+    doctor = baton("doctor", "--require-cluster", "--model", str(checkpoint), *ports)
+    assert doctor.returncode == 0, doctor.stdout
+    assert "prefill-0 → decode-0" in doctor.stdout
