@@ -14,7 +14,8 @@ from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from shared.errors import BatonError, TransferError, TransferFailure
 from shared.rpc.cancellation import run_to_end
 from shared.rpc.status import from_rpc_error
-from shared.worker.wire import ticket_to_wire, worker_id_from_wire
+from shared.rpc.wire import worker_id_from_wire
+from shared.worker.wire import ticket_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence

@@ -21,11 +21,11 @@ from services.router.metrics import MeteredGenerator, observe_state
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
-from shared.version import VERSION
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
 from shared.telemetry.logs import configure_logs
+from shared.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

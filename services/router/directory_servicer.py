@@ -10,10 +10,9 @@ from shared.directory.wire import (
     load_from_wire,
     record_from_wire,
     status_to_wire,
-    worker_from_wire,
-    worker_to_wire,
 )
 from shared.errors import InvalidRequestError
+from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +46,7 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
     ) -> directory_pb2.HeartbeatResponse:
         """Renew a lease."""
         await self._registry.heartbeat(
-            worker_from_wire(request.worker), load_from_wire(request.load)
+            worker_id_from_wire(request.worker), load_from_wire(request.load)
         )
         return directory_pb2.HeartbeatResponse()
 
@@ -55,14 +54,14 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
         self, request: directory_pb2.DeregisterRequest, context: Context
     ) -> directory_pb2.DeregisterResponse:
         """Leave."""
-        await self._registry.deregister(worker_from_wire(request.worker))
+        await self._registry.deregister(worker_id_from_wire(request.worker))
         return directory_pb2.DeregisterResponse()
 
     async def Publish(  # noqa: N802
         self, request: directory_pb2.PublishRequest, context: Context
     ) -> directory_pb2.PublishResponse:
         """Take an update or a snapshot."""
-        worker = worker_from_wire(request.worker)
+        worker = worker_id_from_wire(request.worker)
         stored = _hashes(request.stored, "stored")
         if request.snapshot:
             await self._blocks.replace(worker, request.sequence, stored)
@@ -83,7 +82,7 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
         """Who holds a prefix."""
         found = await self._blocks.lookup(_hashes(request.block_hashes, "block_hashes"))
         holders = [
-            directory_pb2.BlockHolder(worker=worker_to_wire(worker), num_blocks=num_blocks)
+            directory_pb2.BlockHolder(worker=worker_id_to_wire(worker), num_blocks=num_blocks)
             for worker, num_blocks in found.items()
         ]
         return directory_pb2.LookupBlocksResponse(holders=holders)

@@ -14,10 +14,9 @@ from shared.directory.wire import (
     load_to_wire,
     record_to_wire,
     status_from_wire,
-    worker_from_wire,
-    worker_to_wire,
 )
 from shared.rpc.status import from_rpc_error
+from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -61,13 +60,13 @@ class RemoteDirectory:
     async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
         """See WorkerRegistry."""
         request = directory_pb2.HeartbeatRequest(
-            worker=worker_to_wire(worker), load=load_to_wire(load)
+            worker=worker_id_to_wire(worker), load=load_to_wire(load)
         )
         await _checked(self._stub.Heartbeat(request, timeout=self._timeout_s))
 
     async def deregister(self, worker: WorkerId) -> None:
         """See WorkerRegistry."""
-        request = directory_pb2.DeregisterRequest(worker=worker_to_wire(worker))
+        request = directory_pb2.DeregisterRequest(worker=worker_id_to_wire(worker))
         await _checked(self._stub.Deregister(request, timeout=self._timeout_s))
 
     async def workers(self) -> list[RegistryEvent]:
@@ -94,7 +93,7 @@ class RemoteDirectory:
     async def publish(self, update: BlockUpdate) -> None:
         """See BlockDirectory."""
         request = directory_pb2.PublishRequest(
-            worker=worker_to_wire(update.worker),
+            worker=worker_id_to_wire(update.worker),
             sequence=update.sequence,
             stored=self._bounded(update.worker, update.stored),
             removed=update.removed,
@@ -105,7 +104,7 @@ class RemoteDirectory:
     async def replace(self, worker: WorkerId, sequence: int, hashes: Sequence[bytes]) -> None:
         """See BlockDirectory."""
         request = directory_pb2.PublishRequest(
-            worker=worker_to_wire(worker),
+            worker=worker_id_to_wire(worker),
             sequence=sequence,
             stored=self._bounded(worker, hashes),
             snapshot=True,
@@ -116,7 +115,7 @@ class RemoteDirectory:
         """See BlockDirectory."""
         request = directory_pb2.LookupBlocksRequest(block_hashes=hashes)
         response = await _checked(self._stub.LookupBlocks(request, timeout=self._timeout_s))
-        return {worker_from_wire(h.worker): h.num_blocks for h in response.holders}
+        return {worker_id_from_wire(h.worker): h.num_blocks for h in response.holders}
 
     def _bounded(self, worker: WorkerId, hashes: Sequence[bytes]) -> Sequence[bytes]:
         """A hash that the directory does not know costs a miss; a refused message costs all."""

@@ -5,28 +5,17 @@ from __future__ import annotations
 from baton.v1 import common_pb2, directory_pb2
 from shared.directory.base import RegistryChange, RegistryEvent, WorkerLoad, WorkerRecord
 from shared.errors import InvalidRequestError
-from shared.identity import Role, WorkerId
+from shared.identity import Role
+from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 _ROLES = {Role.PREFILL: common_pb2.ROLE_PREFILL, Role.DECODE: common_pb2.ROLE_DECODE}
 _ROLES_BACK = {wire: role for role, wire in _ROLES.items()}
 
 
-def worker_to_wire(worker: WorkerId) -> common_pb2.WorkerId:
-    """Name and incarnation."""
-    return common_pb2.WorkerId(name=worker.name, incarnation=worker.incarnation)
-
-
-def worker_from_wire(message: common_pb2.WorkerId) -> WorkerId:
-    """Raises InvalidRequestError if a part is empty."""
-    if not message.name or not message.incarnation:
-        raise InvalidRequestError("a worker needs a name and an incarnation", param="worker")
-    return WorkerId(message.name, message.incarnation)
-
-
 def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
     """All fields."""
     return directory_pb2.WorkerRecord(
-        worker=worker_to_wire(record.worker),
+        worker=worker_id_to_wire(record.worker),
         role=_ROLES[record.role],
         address=record.address,
         model=record.model,
@@ -46,7 +35,7 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
     if not message.address:
         raise InvalidRequestError("address must be host:port", param="address")
     return WorkerRecord(
-        worker=worker_from_wire(message.worker),
+        worker=worker_id_from_wire(message.worker),
         role=role,
         address=message.address,
         model=message.model,

@@ -14,7 +14,6 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2, transfer_pb2, worker_pb2
-from shared.version import VERSION
 from shared.connector.instrumented import InstrumentedConnector, TransferCounters
 from shared.connector.registry import ConnectorSettings, create
 from shared.directory.base import WorkerRecord
@@ -24,11 +23,13 @@ from shared.errors import ConfigError
 from shared.identity import Role, WorkerId
 from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
+from shared.rpc.wire import worker_id_to_wire
+from shared.version import VERSION
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.worker.gate import RequestGate
 from shared.worker.metrics import EngineCollector
 from shared.worker.peers import PeerBook
-from shared.worker.wire import layout_to_wire, offer_to_wire, worker_id_to_wire
+from shared.worker.wire import layout_to_wire, offer_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -11,8 +11,8 @@ import grpc
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import IncompatiblePeerError
 from shared.rpc.status import from_rpc_error
+from shared.rpc.wire import worker_id_from_wire
 from shared.worker.compatibility import check_compatible
-from shared.worker.wire import worker_id_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ from shared.connector.base import Offer, Ticket
 from shared.engine.events import FinishReason, PositionLogprobs, TokenLogprob
 from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
-from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
+from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,16 +106,6 @@ def layout_from_wire(message: transfer_pb2.KVLayout) -> KVLayout:
         dtype=message.dtype,
         version=message.version,
     )
-
-
-def worker_id_to_wire(worker: WorkerId) -> common_pb2.WorkerId:
-    """Name and incarnation."""
-    return common_pb2.WorkerId(name=worker.name, incarnation=worker.incarnation)
-
-
-def worker_id_from_wire(message: common_pb2.WorkerId) -> WorkerId:
-    """Name and incarnation."""
-    return WorkerId(message.name, message.incarnation)
 
 
 def ticket_to_wire(ticket: Ticket) -> transfer_pb2.TransferTicket:
