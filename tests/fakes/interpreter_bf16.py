@@ -31,7 +31,9 @@ def install() -> None:
         return original_fp_to_fp(self, source, target, rounding)
 
     def dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
-        return original_dot(self, *(_widen(x) if _is_bf16(x.dtype) else x for x in (left, right)), *rest)
+        return original_dot(
+            self, *(_widen(x) if _is_bf16(x.dtype) else x for x in (left, right)), *rest
+        )
 
     InterpreterBuilder.cast_impl = cast
     InterpreterBuilder.create_fp_to_fp = fp_to_fp

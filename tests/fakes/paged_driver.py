@@ -90,13 +90,15 @@ class PagedDriver:
                 metadata,
             )
             last = metadata.query_start_loc[1:].long() - 1
-            for (i, _, end), row in zip(spans, self.model.compute_logits(hidden[last]), strict=True):
+            for (i, _, end), row in zip(
+                spans, self.model.compute_logits(hidden[last]), strict=True
+            ):
                 computed[i] = end
                 if end == len(tokens[i]):
                     tokens[i].append(int(row.argmax()))
                     logits[i].append(row)
         answers = [t[len(prompt) :] for t, prompt in zip(tokens, prompts, strict=True)]
-        return answers, [torch.stack(rows) for rows in logits]
+        return answers, [torch.stack(steps) for steps in logits]
 
     def _shuffled_tables(self, totals: Sequence[int]) -> list[list[int]]:
         """Block 0 stays unused: padding points at it."""

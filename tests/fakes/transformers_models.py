@@ -49,7 +49,9 @@ def save(model: transformers.PreTrainedModel, path: Path) -> Path:
 
 
 @torch.inference_mode()
-def greedy(model: transformers.PreTrainedModel, prompt: Sequence[int], num_tokens: int) -> list[int]:
+def greedy(
+    model: transformers.PreTrainedModel, prompt: Sequence[int], num_tokens: int
+) -> list[int]:
     """What `generate` answers."""
     ids = torch.tensor([prompt])
     out = model.generate(
