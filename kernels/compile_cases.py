@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 _STRIDES = ("stride_qt", "stride_qh", "stride_ot", "stride_oh", "stride_cb", "stride_ckv")
 _STRIDES += ("stride_ch", "stride_cs")
-#: Query heads per key/value head, and head size, of Llama 3 8B, Qwen3 0.6B, Phi and Gemma's widths.
-_SHAPES = ((4, 128), (2, 128), (3, 80), (4, 256))
+#: Query heads per key/value head, and head size: Llama 3 8B, Llama 3.2 1B, an odd one, a wide one.
+_SHAPES = ((4, 128), (4, 64), (3, 80), (4, 256))
 
 
 def all_cases() -> list[GateCase]:

@@ -131,12 +131,17 @@ def choose_tile_sizes(
     *, group: int, head_dim: int, max_query_len: int, element_bytes: int
 ) -> TileSizes:
     """Tiles that fit shared memory and registers of sm_80 and sm_90; `compile_gate` checks it."""
-    wide = head_dim > 128 or element_bytes > 2
+    least_rows = triton.next_power_of_2(group)
+    if element_bytes > 2:  # products in full float32 run on ordinary cores, out of registers
+        rows, num_warps = (16, 4) if max_query_len * group <= 16 else (32, 8)
+        return TileSizes(max(rows, least_rows), 16, num_warps, 2)
     if max_query_len * group <= 16:
-        return TileSizes(triton.next_power_of_2(max(16, group)), 32 if wide else 64, 4, 2)
-    if wide:
-        return TileSizes(max(32, triton.next_power_of_2(group)), 32, 8, 2)
-    return TileSizes(max(128, triton.next_power_of_2(group)), 64, 8, 2)
+        return TileSizes(max(16, least_rows), 64 if head_dim <= 128 else 32, 4, 2)
+    if head_dim > 128:
+        return TileSizes(max(32, least_rows), 32, 8, 2)
+    # The masks of a padded head take registers.
+    keys = 64 if head_dim == triton.next_power_of_2(head_dim) else 32
+    return TileSizes(max(128, least_rows), keys, 8, 2)
 
 
 def launch(

@@ -98,7 +98,7 @@ class PagedDriver:
                     tokens[i].append(int(row.argmax()))
                     logits[i].append(row)
         answers = [t[len(prompt) :] for t, prompt in zip(tokens, prompts, strict=True)]
-        return answers, [torch.stack(rows) for rows in logits]
+        return answers, [torch.stack(steps) for steps in logits]
 
     def _shuffled_tables(self, totals: Sequence[int]) -> list[list[int]]:
         """Block 0 stays unused: padding points at it."""

@@ -151,3 +151,47 @@ def check_answer(
     best = theirs.topk(2).values
     assert (best[:, 0] - best[:, 1]).min() > MIN_MARGIN
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+def test_bfloat16_is_as_exact_as_transformers(model_type: str, tmp_path: Path) -> None:
+    """Both are compared with float32; twice the error of transformers' own bfloat16 is allowed."""
+    oracle = random_model(model_type, seed=4)
+    loaded = load_model(save(oracle, tmp_path), dtype="bfloat16")
+    prompt = random_prompt(29, vocab_size=321, seed=3)
+    driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
+    (answer,), (ours,) = driver.generate([prompt], NUM_TOKENS)
+    exact = logits_after(oracle, prompt, answer)
+    theirs = logits_after(oracle.to(torch.bfloat16), prompt, answer)
+    for norm in (torch.Tensor.square, torch.Tensor.abs):
+        assert norm(ours - exact).mean() <= 2 * norm(theirs - exact).mean()
+    assert (ours - exact).abs().max() <= 2 * (theirs - exact).abs().max()
+
+
+def test_float16_runs(tmp_path: Path) -> None:
+    oracle = random_model("qwen3", seed=4)
+    loaded = load_model(save(oracle, tmp_path), dtype="float16")
+    prompt = random_prompt(29, vocab_size=321, seed=3)
+    driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
+    (answer,), (ours,) = driver.generate([prompt], 8)
+    exact = logits_after(oracle, prompt, answer)
+    assert (ours - exact).abs().max() < 0.02 * exact.abs().max()
+
+
+def test_answers_do_not_depend_on_block_size_chunks_or_company(tmp_path: Path) -> None:
+    loaded = load_model(save(random_model("qwen3", seed=3), tmp_path))
+    prompts = [random_prompt(n, vocab_size=321, seed=n) for n in (3, 30, 17)]
+    expected, _ = PagedDriver(loaded.model, block_size=16, chunk=64).generate(prompts, 24)
+    for block_size, chunk in ((1, 5), (7, 1), (64, 33)):
+        driver = PagedDriver(loaded.model, block_size=block_size, chunk=chunk, seed=9)
+        alone = [driver.generate([prompt], 24)[0][0] for prompt in prompts]
+        assert alone == expected
+
+
+def test_logits_are_float32_in_every_dtype(tmp_path: Path) -> None:
+    save(random_model("llama"), tmp_path)
+    for name in ("float32", "bfloat16", "float16"):
+        loaded = load_model(tmp_path, dtype=name)
+        hidden = torch.ones(2, 96, dtype=loaded.dtype)
+        assert loaded.model.compute_logits(hidden).dtype == torch.float32
+        assert loaded.model.compute_logits(hidden).shape == (2, 321)

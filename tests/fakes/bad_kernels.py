@@ -1,0 +1,38 @@
+"""Kernels that the compile gate must refuse: `python -m tests.fakes.bad_kernels NAME`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import triton
+import triton.language as tl
+
+from kernels.compile_cases import attention_case
+from kernels.compile_gate import GateCase, run_gate
+
+
+@triton.jit
+def wrong_shapes(x):  # noqa: ANN001, ANN201 Triton's own types
+    tile = tl.arange(0, 16)
+    tl.store(x + tile, tl.load(x + tile) + tl.arange(0, 32))
+
+
+_GOOD = attention_case(4, 128, 2048, "bf16")
+BAD = {
+    "too-few-warps": dataclasses.replace(_GOOD, num_warps=2),
+    "too-many-stages": dataclasses.replace(
+        _GOOD, constants={**_GOOD.constants, "KEYS": 128}, num_stages=8
+    ),
+    "wrong-shapes": GateCase(
+        name="wrong-shapes",
+        kernel=wrong_shapes,
+        types={"x": "*fp32"},
+        constants={},
+        aligned=frozenset(),
+        num_warps=1,
+    ),
+}
+
+if __name__ == "__main__":
+    sys.exit(0 if run_gate([BAD[sys.argv[1]]], [90]) else 1)

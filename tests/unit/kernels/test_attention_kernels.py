@@ -1,0 +1,100 @@
+"""KV write and paged attention: PyTorch in this process, Triton in an interpreter of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from kernels.kv_write import kv_write
+from kernels.paged_attention import paged_attention
+from tests.fakes.paged_driver import make_metadata, poisoned_cache
+from tests.suites.attention_kernels import CASES, check_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_torch_attends_as_defined(case: str) -> None:
+    check_attention(CASES[case], "torch")
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Mapping[str, str | None]:
+    """What the interpreter said of each case."""
+    pytest.importorskip("triton")
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.suites.attention_kernels"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, str | None] = json.loads(done.stdout)
+    return results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_triton_attends_as_defined(case: str, interpreted: Mapping[str, str | None]) -> None:
+    assert interpreted[case] is None, interpreted[case]
+
+
+def attend(**changes: Any) -> torch.Tensor:
+    """A decode of one token after 3, with some arguments changed."""
+    metadata = make_metadata((1,), (4,), ((1,),), 8)
+    arguments = {
+        "q": torch.ones(1, 4, 16),
+        "kv_cache": torch.ones(2, 1, 2, 2, 8, 16),
+        "layer": 0,
+        "query_start_loc": metadata.query_start_loc,
+        "seq_lens": metadata.seq_lens,
+        "block_tables": metadata.block_tables,
+        "query_lens_list": (1,),
+        "seq_lens_list": (4,),
+        "scale": 1.0,
+    }
+    return paged_attention(**{**arguments, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": torch.ones(1, 4, 8)}, "does not fit 2 key/value heads of 16"),
+        ({"q": torch.ones(1, 3, 16)}, "does not fit 2 key/value heads"),
+        ({"q": torch.ones(2, 4, 16)}, "do not describe 2 tokens"),
+        ({"seq_lens_list": (9,)}, "1 blocks do not hold 9 tokens"),
+        ({"sliding_window": 0}, "sliding_window must be at least 1"),
+        ({"implementation": "cuda"}, "no implementation 'cuda'"),
+    ],
+)
+def test_attention_refuses_what_does_not_fit(changes: dict[str, Any], message: str) -> None:
+    assert attend().shape == (1, 4, 16)
+    with pytest.raises(ValueError, match=message):
+        attend(**changes)
+
+
+def test_the_write_refuses_what_does_not_fit() -> None:
+    cache, slots = poisoned_cache(2, 1, 2, 8, 16), torch.tensor([3, 4])
+    k = torch.ones(2, 2, 16)
+    with pytest.raises(ValueError, match=r"must be \(2, 2, 16\)"):
+        kv_write(k, k[:1], cache, 0, slots)
+    with pytest.raises(ValueError, match="no implementation 'cuda'"):
+        kv_write(k, k, cache, 0, slots, implementation="cuda")
+
+
+def test_external_memory_serves_as_cache() -> None:
+    memory = bytearray(2 * 2 * 1 * 4 * 8 * 4)
+    cache = torch.frombuffer(memory, dtype=torch.float32).view(2, 1, 2, 1, 4, 8)
+    kv_write(torch.full((1, 1, 8), 2.0), torch.full((1, 1, 8), 3.0), cache, 0, torch.tensor([6]))
+    written = torch.frombuffer(memory, dtype=torch.float32).view(2, 1, 2, 1, 4, 8)
+    assert written[1, 0, 0, 0, 2].tolist() == [2.0] * 8
+    assert written[1, 0, 1, 0, 2].tolist() == [3.0] * 8
+    assert int(written.count_nonzero()) == 16
