@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class TransferLimits:
     """Of one connector, in both directions."""
 
-    #: Bytes that one peer may have under way to this worker. At least one block. What is under way
-    #: by network lies in the receiver's memory before it is copied, best in its last-level cache.
-    window_bytes: int = 16 << 20
-    #: Bytes of one piece, unless a single block is larger.
-    piece_bytes: int = 2 << 20
+    #: Bytes that one peer may have under way to this worker. At least one block.
+    window_bytes: int = 32 << 20
+    #: Bytes of one piece, unless a single block is larger. Handing a piece to a thread has a price,
+    #: so small ones are slow.
+    piece_bytes: int = 4 << 20
     #: A sender gives up on a receiver that takes nothing for so long.
     stall_timeout_s: float = 30.0
     #: A sender that stops waits so long for the receiver's word that it has stopped reading, then
