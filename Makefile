@@ -37,7 +37,7 @@ lint: setup ## Style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: setup ## Types, strictly
-	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks)
+	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks models)
 
 arch: setup ## Who may import whom
 	@$(BIN)/lint-imports

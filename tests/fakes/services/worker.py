@@ -106,4 +106,4 @@ def run(role: int) -> None:
         parser.add_argument(flag)
     parser.add_argument("--port", type=int)
     parser.add_argument("--behave", action="append", default=[])
-    sys.exit(asyncio.run(main(role, parser.parse_args())))
+    sys.exit(asyncio.run(main(role, parser.parse_known_args()[0])))
