@@ -1,4 +1,4 @@
-"""Kernels that the compile gate must refuse: `python -m tests.fakes.bad_kernels NAME`."""
+"""Kernels that the compile gate must refuse: `python -m tests.fakes.bad_kernels`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ def wrong_shapes(x):  # noqa: ANN001, ANN201 Triton's own types
 
 
 _GOOD = attention_case(4, 128, 2048, "bf16")
-BAD = {
-    "too-few-warps": dataclasses.replace(_GOOD, num_warps=2),
-    "too-many-stages": dataclasses.replace(
-        _GOOD, constants={**_GOOD.constants, "KEYS": 128}, num_stages=8
+BAD = (
+    dataclasses.replace(_GOOD, name="too few warps", num_warps=2),
+    dataclasses.replace(
+        _GOOD,
+        name="too many stages",
+        constants={**_GOOD.constants, "KEYS": 128},
+        num_stages=8,
     ),
-    "wrong-shapes": GateCase(
-        name="wrong-shapes",
+    GateCase(
+        name="wrong shapes",
         kernel=wrong_shapes,
         types={"x": "*fp32"},
         constants={},
         aligned=frozenset(),
         num_warps=1,
     ),
-}
+)
 
 if __name__ == "__main__":
-    sys.exit(0 if run_gate([BAD[sys.argv[1]]], [90]) else 1)
+    sys.exit(0 if run_gate(BAD, [90]) else 1)

@@ -1,0 +1,233 @@
+"""Loading: what fits is loaded exactly, what does not is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from shared.errors import ConfigError, ModelLoadError
+from shared.model.loader import load_model
+from shared.model.weights import weight_targets
+from tests.unit.model.checkpoints import edit_json, edit_tensors, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_every_tensor_lands_in_its_place(num_shards: int, tmp_path: Path) -> None:
+    write(tmp_path, architecture="qwen2", num_shards=num_shards)
+    shards = sorted(tmp_path.glob("*.safetensors"))
+    assert len(shards) == num_shards
+    stored = {name: tensor for path in shards for name, tensor in load_file(path).items()}
+    loaded = load_model(tmp_path)
+    targets = weight_targets(loaded.model)
+    assert targets.keys() == stored.keys()
+    assert all(torch.equal(targets[name], stored[name]) for name in stored)
+    assert loaded.num_weight_bytes == sum(t.numel() * 4 for t in stored.values())
+
+
+def test_the_dtype_is_the_checkpoint_s_or_the_one_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, dtype="bfloat16")
+    assert load_model(tmp_path).dtype == torch.bfloat16
+    assert load_model(tmp_path, dtype="float32").model.embedding.dtype == torch.float32
+    with pytest.raises(ConfigError, match="dtype 'int4' is unknown; known: auto, float32"):
+        load_model(tmp_path, dtype="int4")
+    with pytest.raises(ConfigError, match="load format 'gguf' is unknown"):
+        load_model(tmp_path, load_format="gguf")
+
+
+def test_dummy_weights_follow_from_the_seed_and_need_no_files(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    first, again, other = (
+        load_model(tmp_path, load_format="dummy", seed=seed) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first.model.embedding, again.model.embedding)
+    assert first.fingerprint == again.fingerprint
+    assert not torch.equal(first.model.embedding, other.model.embedding)
+    assert first.fingerprint != other.fingerprint
+
+
+def test_a_model_can_be_made_on_another_device(tmp_path: Path) -> None:
+    write(tmp_path)
+    loaded = load_model(tmp_path, load_format="dummy", device="meta")
+    assert {p.device.type for p in loaded.model.parameters()} == {"meta"}
+    assert loaded.model.cos_sin.device.type == "meta"
+
+
+def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
+    write(tmp_path, tie_word_embeddings=True)
+    assert HEAD not in load_file(tmp_path / "model.safetensors")
+    model = load_model(tmp_path).model
+    assert model.lm_head is model.embedding
+
+
+def store_head(change: float) -> Callable[[dict[str, torch.Tensor]], None]:
+    def edit(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[HEAD] = tensors[EMBEDDING] + change
+
+    return edit
+
+
+def test_a_stored_head_counts_only_if_it_differs_though_the_config_says_tied(
+    tmp_path: Path,
+) -> None:
+    """As in transformers 5, which is asked too."""
+    write(tmp_path, tie_word_embeddings=True)
+    path = tmp_path / "model.safetensors"
+    edit_tensors(path, store_head(0.0))
+    model = load_model(tmp_path).model
+    assert model.lm_head is model.embedding
+    edit_tensors(path, store_head(0.5))
+    model = load_model(tmp_path).model
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(model.lm_head, oracle.lm_head.weight)
+    assert torch.equal(model.lm_head, model.embedding + 0.5)
+
+
+def test_a_tied_head_alone_serves_as_embedding(tmp_path: Path) -> None:
+    write(tmp_path, tie_word_embeddings=True)
+    embedding = load_model(tmp_path).model.embedding
+
+    def rename(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[HEAD] = tensors.pop(EMBEDDING)
+
+    edit_tensors(tmp_path / "model.safetensors", rename)
+    model = load_model(tmp_path).model
+    assert torch.equal(model.embedding, embedding)
+    assert model.lm_head is model.embedding
+
+
+def test_old_rotary_buffers_are_ignored(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    def add(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+
+    edit_tensors(tmp_path / "model.safetensors", add)
+    load_model(tmp_path)
+
+
+def drop(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors[Q_PROJ]
+
+
+def reshape(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[Q_PROJ] = tensors[Q_PROJ][:-1].clone()
+
+
+def quantize(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[Q_PROJ] = tensors[Q_PROJ].to(torch.float8_e4m3fn)
+
+
+def to_integers(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[Q_PROJ] = tensors[Q_PROJ].to(torch.int8)
+
+
+def add_unknown(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.layers.1.self_attn.q_proj.weight_scale"] = torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (drop, f"tensor '{Q_PROJ}' is missing"),
+        (reshape, rf"tensor '{Q_PROJ}' has shape \[63, 64\], the config asks for \[64, 64\]"),
+        (quantize, f"tensor '{Q_PROJ}' has dtype torch.float8_e4m3fn"),
+        (to_integers, f"tensor '{Q_PROJ}' has dtype torch.int8"),
+        (add_unknown, "tensor '.*weight_scale' is not part of LlamaForCausalLM"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named_with_its_file(
+    edit: Callable[[dict[str, torch.Tensor]], None], message: str, tmp_path: Path
+) -> None:
+    write(tmp_path)
+    path = tmp_path / "model.safetensors"
+    edit_tensors(path, edit)
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        load_model(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def shard(tmp_path: Path, number: int) -> Path:
+    return tmp_path / f"model-{number:05d}-of-00003.safetensors"
+
+
+def test_the_index_says_which_shard_lacks_a_tensor(tmp_path: Path) -> None:
+    write(tmp_path, num_shards=3)
+    weight_map = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    path = tmp_path / weight_map[Q_PROJ]
+    edit_tensors(path, drop)
+    with pytest.raises(ModelLoadError, match=f"{path}: tensor '{Q_PROJ}' is missing"):
+        load_model(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    write(tmp_path, num_shards=3)
+    shard(tmp_path, 2).unlink()
+    with pytest.raises(ModelLoadError, match="model-00002-of-00003.safetensors is missing"):
+        load_model(tmp_path)
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, num_shards=3)
+    first = load_file(shard(tmp_path, 1))
+    edit_tensors(shard(tmp_path, 3), lambda tensors: tensors.update(first))
+    with pytest.raises(ModelLoadError, match="is in another shard already"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
+def test_a_truncated_file_is_named(kept: float, tmp_path: Path) -> None:
+    write(tmp_path)
+    path = tmp_path / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+    with pytest.raises(ModelLoadError, match="is damaged or truncated") as caught:
+        load_model(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_no_weights_at_all(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match="has neither model.safetensors nor"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "has no weight_map"),
+        ({}, "has no weight_map"),
+        ({"weight_map": {}}, "has no weight_map"),
+        ({"weight_map": {"a": 1}}, "values are not file names"),
+        ({"weight_map": {"a": "../secret.safetensors"}}, "not a file of its directory"),
+    ],
+)
+def test_a_broken_index_is_named(index: Any, message: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    content = index if isinstance(index, str) else json.dumps(index)
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(content)
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        load_model(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_config_with_more_layers_than_stored_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    edit_json(tmp_path / "config.json", num_hidden_layers=3)
+    with pytest.raises(ModelLoadError, match=r"model.layers.2.* is missing \(9 of 30 are\)"):
+        load_model(tmp_path)
