@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -197,7 +198,7 @@ async def _run(layout: KVLayout, num_blocks: int, rounds: int) -> Bench:
             await bench.time("raw zmq", bench.raw_zmq)
             for receiver in receivers:
                 sender = local if receiver.name == "local" else None
-                await bench.time(receiver.name, lambda r=receiver, s=sender: bench.transfer(r, s))
+                await bench.time(receiver.name, partial(bench.transfer, receiver, sender))
         for connector in (local, *receivers):
             await connector.close()
         await child.communicate(b"")

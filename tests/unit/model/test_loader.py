@@ -175,7 +175,7 @@ def test_the_index_says_which_shard_lacks_a_tensor(tmp_path: Path) -> None:
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     write(tmp_path, num_shards=3)
     shard(tmp_path, 2).unlink()
-    with pytest.raises(ModelLoadError, match="model-00002-of-00003.safetensors is missing"):
+    with pytest.raises(ModelLoadError, match=r"model-00002-of-00003\.safetensors is missing"):
         load_model(tmp_path)
 
 
@@ -201,7 +201,7 @@ def test_a_truncated_file_is_named(kept: float, tmp_path: Path) -> None:
 def test_no_weights_at_all(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ModelLoadError, match="has neither model.safetensors nor"):
+    with pytest.raises(ModelLoadError, match=r"has neither model\.safetensors nor"):
         load_model(tmp_path)
 
 
