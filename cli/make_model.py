@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path  # noqa: TC003 typer reads annotations at run time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,37 +26,56 @@ def make_model(
     tie: Annotated[bool, typer.Option(help="Share the embedding with the output.")] = True,
     seed: Annotated[int, typer.Option()] = 0,
     shards: Annotated[int, typer.Option(min=1)] = 1,
+    rope_type: Annotated[
+        str, typer.Option(help="default, linear, dynamic, llama3 or yarn.")
+    ] = "default",
+    rope_factor: Annotated[
+        float, typer.Option(min=1, help="By how much the RoPE type stretches the context.")
+    ] = 4.0,
     extra: Annotated[str, typer.Option(help="JSON merged into config.json.")] = "{}",
 ) -> None:
     """Write a Hugging Face checkpoint with random weights, a tokenizer and a chat template."""
     # torch takes seconds to import, and only this command of the tool needs it.
     from shared.model.random_checkpoint import (
         CheckpointSpec,
+        rope_settings,
         write_random_checkpoint,
     )
 
+    spec = CheckpointSpec(
+        architecture=architecture,
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=ffn,
+        vocab_size=vocab,
+        max_position_embeddings=max_len,
+        dtype=dtype,
+        tie_word_embeddings=tie,
+        seed=seed,
+        num_shards=shards,
+        extra=rope_settings(rope_type, rope_factor, max_len) | _parse_extra(extra),
+    )
     try:
-        spec = CheckpointSpec(
-            architecture=architecture,
-            num_layers=layers,
-            hidden_size=hidden,
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=head_dim,
-            intermediate_size=ffn,
-            vocab_size=vocab,
-            max_position_embeddings=max_len,
-            dtype=dtype,
-            tie_word_embeddings=tie,
-            seed=seed,
-            num_shards=shards,
-            extra=json.loads(extra),
-        )
         write_random_checkpoint(out, spec)
-    except ValueError as error:
-        raise typer.BadParameter(f"--extra is not valid JSON: {error}") from error
     except BatonError as error:
         typer.echo(f"cannot make the model: {error}", err=True)
         raise typer.Exit(2) from error
+    _report(out)
+
+
+def _parse_extra(text: str) -> dict[str, Any]:
+    try:
+        extra = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--extra is not valid JSON: {error}") from error
+    if not isinstance(extra, dict):
+        raise typer.BadParameter("--extra is not a JSON object")
+    return extra
+
+
+def _report(out: Path) -> None:
     size = sum(path.stat().st_size for path in out.iterdir())
     typer.echo(f"wrote {out} ({size / 1e6:.1f} MB)")

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-_STRIDES = ("stride_qt", "stride_qh", "stride_ot", "stride_oh", "stride_cb", "stride_ckv")
-_STRIDES += ("stride_ch", "stride_cs")
+_STRIDES = tuple(f"stride_{name}" for name in ("qt", "qh", "ot", "oh", "cb", "ckv", "ch", "cs"))
+_WRITE_STRIDES = tuple(
+    f"stride_{name}" for name in ("kt", "kh", "vt", "vh", "cb", "ckv", "ch", "cs")
+)
 #: Query heads per key/value head, and head size: Llama 3 8B, Llama 3.2 1B, an odd one, a wide one.
 _SHAPES = ((4, 128), (4, 64), (3, 80), (4, 256))
 
@@ -72,8 +74,6 @@ def attention_case(
 
 
 def _write_cases() -> Iterator[GateCase]:
-    strides = ("stride_kt", "stride_kh", "stride_vt", "stride_vh")
-    strides += ("stride_cb", "stride_ckv", "stride_ch", "stride_cs")
     for dtype, head_dim in product(("bf16", "fp32"), (80, 128)):
         yield GateCase(
             name=f"kv_write {dtype} dim {head_dim}",
@@ -81,13 +81,13 @@ def _write_cases() -> Iterator[GateCase]:
             types={
                 **dict.fromkeys(("k", "v", "cache"), f"*{dtype}"),
                 "slot_mapping": "*i64",
-                **dict.fromkeys(strides, "i32"),
+                **dict.fromkeys(_WRITE_STRIDES, "i32"),
             },
             constants={
                 "BLOCK_SIZE": 16,
                 "HEAD_DIM": head_dim,
                 "PADDED_DIM": 1 << (head_dim - 1).bit_length(),
             },
-            aligned=frozenset(("k", "v", "cache", "slot_mapping", *strides)),
+            aligned=frozenset(("k", "v", "cache", "slot_mapping", *_WRITE_STRIDES)),
             num_warps=1,
         )

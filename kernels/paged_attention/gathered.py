@@ -83,7 +83,7 @@ def _decode(
             mask &= positions >= lengths - window
         mask = mask[:, None, None]
     # The query heads of a group become rows of one head: nothing is repeated for the group.
-    grouped = q.unflatten(1, (num_kv_heads, -1))
+    grouped = q.reshape(len(q), num_kv_heads, -1, q.shape[2])
     return scaled_dot_product_attention(grouped, keys, values, mask, scale=scale).flatten(1, 2)
 
 

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from shared.model.families import Family
 
 
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Shape and variants of a decoder of the Llama family."""
@@ -139,9 +151,7 @@ def _check_supported(raw: Mapping[str, Any]) -> None:
 
 
 def _check_shape(config: ModelConfig, family: Family) -> None:
-    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads")
-    sizes += ("num_kv_heads", "head_dim", "max_position_embeddings")
-    for name in sizes:
+    for name in _SIZES:
         if getattr(config, name) < 1:
             raise ModelLoadError(f"{name} must be at least 1, not {getattr(config, name)}")
     if config.num_heads % config.num_kv_heads:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, ModelLoadError
 from shared.model.attention.registry import get_backend
 from shared.model.config import parse_config
 from shared.model.llama import CausalLM
@@ -53,11 +53,23 @@ class CheckpointSpec:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+def rope_settings(rope_type: str, factor: float, max_position_embeddings: int) -> dict[str, Any]:
+    """The `extra` of a checkpoint whose context a RoPE scheme stretches by `factor`."""
+    scaling: dict[str, Any] = {"rope_type": rope_type, "factor": factor}
+    if rope_type in ("llama3", "yarn"):
+        original = max(1, int(max_position_embeddings / factor))
+        scaling["original_max_position_embeddings"] = original
+    if rope_type == "llama3":
+        scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    return {} if rope_type == "default" else {"rope_scaling": scaling}
+
+
 def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:
     """Write config, weights and tokenizer into `out`, which may exist; same spec, same bytes.
 
     Raises:
-        ConfigError: an unknown architecture or dtype, or numbers that do not fit together.
+        ConfigError: an unknown architecture or dtype, numbers that do not fit together, or a
+            directory that cannot be written.
     """
     if spec.architecture not in ARCHITECTURES:
         raise ConfigError(
@@ -65,6 +77,8 @@ def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:
         )
     if spec.dtype not in DTYPES:
         raise ConfigError(f"dtype {spec.dtype!r} is unknown; known: {sorted(DTYPES)}")
+    if spec.num_shards < 1:
+        raise ConfigError(f"num_shards must be at least 1, not {spec.num_shards}")
     try:
         out.mkdir(parents=True, exist_ok=True)
         # The tokenizer first: it may refuse the vocabulary, and weights take long.
@@ -72,6 +86,8 @@ def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:
         raw = _config_json(spec, special.eos_id, special.pad_id)
         (out / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
         _write_weights(out, raw, spec)
+    except ModelLoadError as error:
+        raise ConfigError(f"such a model cannot be: {error}") from error
     except OSError as error:
         raise ConfigError(f"cannot write the checkpoint to {out}: {error}") from error
 

@@ -1,0 +1,66 @@
+"""`baton make-model` writes what its options say."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cli.make_model import make_model
+from shared.model.loader import load_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+app = typer.Typer()
+app.command()(make_model)
+SMALL = ("--layers", "2", "--hidden", "48", "--heads", "4", "--head-dim", "16", "--ffn", "32")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_options_become_the_model(tmp_path: Path) -> None:
+    code, output = run(
+        str(tmp_path), *SMALL, "--architecture", "qwen3", "--kv-heads", "1", "--vocab", "300",
+        "--max-len", "256", "--dtype", "float32", "--no-tie", "--shards", "2",
+        "--rope-type", "yarn", "--rope-factor", "2", "--extra", '{"rms_norm_eps": 1e-5}',
+    )  # fmt: skip
+    assert code == 0, output
+    config = load_model(tmp_path).config
+    assert config.architecture == "Qwen3ForCausalLM"
+    sizes = (config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads)
+    assert sizes == (2, 48, 4, 1)
+    assert (config.head_dim, config.intermediate_size, config.vocab_size) == (16, 32, 300)
+    assert (config.dtype, config.tie_word_embeddings) == ("float32", False)
+    assert (config.rope.rope_type, config.rope.original_max_positions) == ("yarn", 128)
+    assert config.rms_norm_eps == 1e-5
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+
+
+def test_without_options_it_is_a_small_tied_llama(tmp_path: Path) -> None:
+    assert run(str(tmp_path / "new" / "folder"))[0] == 0
+    raw = json.loads((tmp_path / "new" / "folder" / "config.json").read_text())
+    assert raw["architectures"] == ["LlamaForCausalLM"]
+    assert raw["tie_word_embeddings"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--architecture", "gpt2"), "architecture 'gpt2' is unknown"),
+        (("--rope-type", "magic"), "rope_type 'magic' is not supported"),
+        (("--kv-heads", "3"), "4 heads cannot share 3"),
+        (("--extra", "{"), "--extra is not valid JSON"),
+        (("--extra", "3"), "--extra is not a JSON object"),
+    ],
+)
+def test_mistakes_are_explained(options: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    code, output = run(str(tmp_path), *SMALL, *options)
+    assert code == 2
+    assert message in " ".join(output.replace("│", " ").split())

@@ -1,0 +1,70 @@
+"""Loading needs the memory of the weights and of a shard, not of the weights twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.model.checkpoints import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_SHARDS = 8
+#: Prints the weights' bytes and by how many the peak of the resident memory exceeds what was there
+#: before. `dict` loads as one would without care, and shows that the measurement can fail.
+MEASURE = """
+import gc, sys
+from pathlib import Path
+from safetensors.torch import load_file
+from shared.model.loader import load_model
+from shared.model.weights import load_weights
+
+def resident(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+folder = Path(sys.argv[2])
+load_model(folder / "tiny")
+gc.collect()
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts over
+before = resident("VmRSS")
+loaded = load_model(folder / "large")
+if sys.argv[1] == "dict":
+    tensors = [t.clone() for p in folder.glob("large/*") if p.suffix == ".safetensors"
+               for t in load_file(p).values()]
+print(loaded.num_weight_bytes, resident("VmHWM") - before)
+"""
+
+
+def peak_bytes(how: str, folder: Path) -> tuple[int, int]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", MEASURE, how, str(folder)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    weights, peak = map(int, done.stdout.split())
+    return weights, peak
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's /proc")
+def test_loading_needs_the_weights_and_a_shard_at_most(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    write(
+        tmp_path / "large",
+        num_layers=8,
+        hidden_size=512,
+        intermediate_size=1536,
+        vocab_size=4096,
+        dtype="float32",
+        num_shards=NUM_SHARDS,
+    )
+    weights, peak = peak_bytes("ours", tmp_path)
+    slack = 8 << 20
+    allowed = weights + 2 * weights // NUM_SHARDS + slack  # one shard mapped, one page cache behind
+    assert weights > 80 << 20
+    assert peak < allowed
+    assert peak_bytes("dict", tmp_path)[1] > allowed
