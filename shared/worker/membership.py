@@ -7,7 +7,7 @@ costs cache hits and visibility, never a request: everything is repeated until i
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,14 +32,6 @@ HEARTBEAT_S = LEASE_S / 3
 MAX_PENDING_CHANGES = 10_000
 
 
-@dataclass(slots=True)
-class _Position:
-    """Where this worker is in its stream of updates."""
-
-    sequence: int = 0
-    needs_snapshot: bool = True
-
-
 class Membership:
     """One worker's place in the directory. `run` until cancelled, then `leave`."""
 
@@ -57,16 +49,20 @@ class Membership:
         self._blocks = blocks
         self._engine = engine
         self._gate = gate
-        self._changes: asyncio.Queue[CacheChange] = asyncio.Queue(MAX_PENDING_CHANGES)
-        self._position = _Position()
+        self._changes: deque[CacheChange] = deque()
+        #: Of the last update; an incarnation's updates count from 1.
+        self._sequence = 0
+        self._needs_snapshot = True
+        self._has_news = asyncio.Event()
+        self._has_news.set()
         self._connected = True
 
     def note(self, change: CacheChange) -> None:
         """Queue what changed in the engine's cache. Called on the event loop, in order."""
-        try:
-            self._changes.put_nowait(change)
-        except asyncio.QueueFull:
-            self._position.needs_snapshot = True
+        self._changes.append(change)
+        if len(self._changes) > MAX_PENDING_CHANGES:
+            self._require_snapshot()
+        self._has_news.set()
 
     async def run(self) -> None:
         """Register, then send heartbeats and updates until cancelled."""
@@ -86,14 +82,20 @@ class Membership:
 
     async def _publish(self) -> None:
         while True:
-            if self._position.needs_snapshot:
+            await self._has_news.wait()
+            self._has_news.clear()
+            if self._needs_snapshot:
                 await self._attempt(self._send_snapshot)
-                if self._position.needs_snapshot:
-                    await asyncio.sleep(HEARTBEAT_S)
-                    continue
-            change = await self._changes.get()
-            if not self._position.needs_snapshot:
-                await self._attempt(partial(self._send, change))
+            while self._changes and not self._needs_snapshot:
+                await self._attempt(partial(self._send, self._changes.popleft()))
+            if self._needs_snapshot:
+                await asyncio.sleep(HEARTBEAT_S)
+
+    def _require_snapshot(self) -> None:
+        """What the directory knows of this worker's blocks is no longer worth updating."""
+        self._needs_snapshot = True
+        self._changes.clear()
+        self._has_news.set()
 
     async def _attempt(self, action: Callable[[], Awaitable[None]]) -> None:
         """Run one exchange with the directory; its failure is logged when it begins."""
@@ -102,7 +104,7 @@ class Membership:
         except UnknownIncarnationError:
             await self._rejoin()
         except (BatonError, OSError) as error:
-            self._position.needs_snapshot = True
+            self._require_snapshot()
             if self._connected:
                 log.warning("directory_lost", worker=str(self._record.worker), error=str(error))
             self._connected = False
@@ -112,7 +114,7 @@ class Membership:
             self._connected = True
 
     async def _rejoin(self) -> None:
-        self._position.needs_snapshot = True
+        self._require_snapshot()
         try:
             await self._join()
         except (BatonError, OSError) as error:
@@ -136,21 +138,17 @@ class Membership:
         await self._registry.heartbeat(self._record.worker, load)
 
     async def _send_snapshot(self) -> None:
-        self._position.needs_snapshot = False
-        hashes = await self._engine.cache_snapshot(at_cut=self._forget_changes)
-        self._position.sequence += 1
-        await self._blocks.replace(self._record.worker, self._position.sequence, hashes)
-
-    def _forget_changes(self) -> None:
-        """What is queued so far is part of the snapshot."""
-        while not self._changes.empty():
-            self._changes.get_nowait()
+        self._needs_snapshot = False
+        # Changes that are queued before the cut are part of the snapshot.
+        hashes = await self._engine.cache_snapshot(at_cut=self._changes.clear)
+        self._sequence += 1
+        await self._blocks.replace(self._record.worker, self._sequence, hashes)
 
     async def _send(self, change: CacheChange) -> None:
-        self._position.sequence += 1
+        self._sequence += 1
         update = BlockUpdate(
             worker=self._record.worker,
-            sequence=self._position.sequence,
+            sequence=self._sequence,
             stored=change.stored,
             removed=change.removed,
             cleared=change.cleared,
@@ -158,4 +156,4 @@ class Membership:
         try:
             await self._blocks.publish(update)
         except SequenceGapError:
-            self._position.needs_snapshot = True
+            self._require_snapshot()

@@ -1,0 +1,68 @@
+"""I16: usage is true, wherever the prompt's KV came from and however the answer ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.v1 import common_pb2, prefill_pb2
+from services.decode.account import Account
+from services.decode.decider import PrefillPlace
+from services.decode.hand_off import HandOffReport
+from shared.connector.base import Receipt
+
+RECEIPT = Receipt(digest=1, num_blocks=4, num_bytes=4096, num_pieces=2, duration_ms=1.0)
+
+
+def account(*, cached: int, place: PrefillPlace) -> Account:
+    made = Account(num_prompt_tokens=100)
+    made.admit(cached, at_s=0.0)
+    made.place = place
+    return made
+
+
+def sources(usage: common_pb2.Usage) -> tuple[int, int, int, int]:
+    s = usage.sources
+    assert s.computed + s.local_hit + s.transferred == usage.prompt_tokens == 100
+    return s.computed, s.local_hit, s.transferred, s.transferred_hit
+
+
+@pytest.mark.parametrize("place", [PrefillPlace.LOCAL_SHORT, PrefillPlace.LOCAL_NO_WORKER])
+def test_computed_here(place: PrefillPlace) -> None:
+    usage = account(cached=80, place=place).usage()
+    assert sources(usage) == (20, 80, 0, 0)
+    assert usage.cached_tokens == 80
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "remote_hit"),
+    [(0, 0, 0), (0, 64, 64), (32, 64, 32), (64, 32, 0), (64, 0, 0)],
+)
+def test_transferred(here: int, there: int, remote_hit: int) -> None:
+    """Only what the prefill worker had beyond our own hit was worth anything."""
+    made = account(cached=here, place=PrefillPlace.REMOTE)
+    made.settle(HandOffReport(receipt=RECEIPT, done=prefill_pb2.PrefillDone(cached_tokens=there)))
+    usage = made.usage()
+    assert sources(usage) == (0, here, 100 - here, remote_hit)
+    assert usage.cached_tokens == here + remote_hit
+
+
+def test_a_failed_hand_off_was_computed_here() -> None:
+    made = account(cached=32, place=PrefillPlace.REMOTE)
+    made.settle(HandOffReport())
+    assert sources(made.usage()) == (68, 32, 0, 0)
+    assert made.place is PrefillPlace.LOCAL_FALLBACK
+
+
+def test_an_answer_that_ended_with_its_first_token_never_settled() -> None:
+    made = account(cached=32, place=PrefillPlace.REMOTE)
+    made.count(1)
+    usage = made.usage()
+    assert sources(usage) == (0, 32, 68, 0)
+    assert usage.completion_tokens == 1
+
+
+def test_news_are_told_once_and_again_after_the_hand_off() -> None:
+    made = account(cached=0, place=PrefillPlace.REMOTE)
+    assert [made.take_news(), made.take_news()] == [True, False]
+    made.settle(HandOffReport())
+    assert [made.take_news(), made.take_news()] == [True, False]

@@ -1,0 +1,83 @@
+"""Blocks leave in order, as soon as they are final, and never before."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from services.prefill.publisher import Publisher
+from shared.errors import TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BLOCKS = (10, 11, 12, 13, 14)
+
+
+class Recorder:
+    """An outbound transfer that notes what it is given."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.pushed: list[tuple[int, tuple[int, ...]]] = []
+        self.aborted = False
+        self._error = error
+
+    async def push(self, first_index: int, blocks: Sequence[int]) -> None:
+        if self._error is not None:
+            raise self._error
+        self.pushed.append((first_index, tuple(blocks)))
+
+    async def finish(self, timeout_s: float) -> int:
+        return len(self.pushed)
+
+    async def abort(self) -> None:
+        self.aborted = True
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_each_advance_is_one_piece() -> None:
+    recorder = Recorder()
+    publisher = Publisher(recorder, blocks=BLOCKS, first_block=0)
+    for num_final in (2, 2, 4, 5):
+        publisher.advance(num_final)
+        await settle()
+    assert await publisher.finish(timeout_s=5) == 3
+    assert recorder.pushed == [(0, (10, 11)), (2, (12, 13)), (4, (14,))]
+
+
+async def test_blocks_that_the_receiver_holds_are_skipped() -> None:
+    recorder = Recorder()
+    publisher = Publisher(recorder, blocks=BLOCKS, first_block=3)
+    publisher.advance(2)
+    await settle()
+    assert recorder.pushed == []
+    publisher.advance(5)
+    await publisher.finish(timeout_s=5)
+    assert recorder.pushed == [(0, (13, 14))]
+
+
+async def test_nothing_is_sent_before_it_is_final() -> None:
+    recorder = Recorder()
+    publisher = Publisher(recorder, blocks=BLOCKS, first_block=0)
+    publisher.advance(4)
+    await settle()
+    with pytest.raises(TimeoutError):
+        await publisher.finish(timeout_s=0.01)
+    await publisher.close()
+    assert recorder.pushed == [(0, (10, 11, 12, 13))]
+    assert recorder.aborted
+
+
+async def test_a_refusal_is_reported_at_the_end() -> None:
+    refusal = TransferError(TransferFailure.UNKNOWN_TICKET, "gone")
+    publisher = Publisher(Recorder(refusal), blocks=BLOCKS, first_block=0)
+    publisher.advance(5)
+    with pytest.raises(TransferError, match="gone"):
+        await publisher.finish(timeout_s=5)
+    await publisher.close()

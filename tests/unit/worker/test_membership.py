@@ -1,0 +1,170 @@
+"""A worker stays in the directory, whatever happens to the directory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shared.directory.base import BlockUpdate, WorkerLoad, WorkerRecord
+from shared.directory.memory import MemoryRegistry
+from shared.directory.memory_blocks import MemoryBlockDirectory
+from shared.engine.events import EngineStats
+from shared.errors import UnavailableError
+from shared.identity import Role, WorkerId
+from shared.kv.change_log import CacheChange
+from shared.worker import membership as module
+from shared.worker.gate import RequestGate
+from shared.worker.membership import Membership
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+WORKER = WorkerId("prefill-0", "one")
+RECORD = WorkerRecord(
+    worker=WORKER,
+    role=Role.PREFILL,
+    address="127.0.0.1:1",
+    model="tiny",
+    namespace="n",
+    block_size=16,
+    num_blocks=8,
+    max_model_len=128,
+)
+A, B, C = (bytes([i]) * 32 for i in range(3))
+
+
+class Cache:
+    """The engine's cache, as membership sees it."""
+
+    def __init__(self) -> None:
+        self.hashes: list[bytes] = []
+
+    def stats(self) -> EngineStats:
+        return EngineStats(num_running=2, num_free_blocks=5)
+
+    async def cache_snapshot(self, at_cut: Callable[[], None] | None = None) -> list[bytes]:
+        if at_cut is not None:
+            at_cut()
+        return list(self.hashes)
+
+
+class Flaky(MemoryRegistry):
+    """A registry that can be away."""
+
+    away = False
+
+    async def register(self, record: WorkerRecord, lease_s: float) -> None:
+        if self.away:
+            raise UnavailableError("away")
+        await super().register(record, lease_s)
+
+    async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
+        if self.away:
+            raise UnavailableError("away")
+        await super().heartbeat(worker, load)
+
+
+class Lossy(MemoryBlockDirectory):
+    """A directory on the way to which updates get lost."""
+
+    num_to_lose = 0
+
+    async def publish(self, update: BlockUpdate) -> None:
+        if self.num_to_lose:
+            self.num_to_lose -= 1
+            return
+        await super().publish(update)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for it, but not for long."""
+    async with asyncio.timeout(5):
+        while not await condition():  # noqa: ASYNC110 the directory has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+class Setup:
+    """A running membership and the directory that it reports to."""
+
+    def __init__(self) -> None:
+        self.cache = Cache()
+        self.registry = Flaky()
+        self.blocks = Lossy(self.registry)
+        self.membership = Membership(
+            record=RECORD,
+            registry=self.registry,
+            blocks=self.blocks,
+            engine=self.cache,  # type: ignore[arg-type]
+            gate=RequestGate("prefill-0"),
+        )
+
+    async def until_held(self, *hashes: bytes) -> None:
+        """Wait until the directory says that the worker holds this prefix, and no more."""
+
+        async def holds() -> bool:
+            return (await self.blocks.lookup([A, B, C])).get(WORKER, 0) == len(hashes)
+
+        await until(holds)
+
+
+@pytest.fixture
+async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
+    made = Setup()
+    made.cache.hashes = [A]
+    task = asyncio.create_task(made.membership.run())
+    yield made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_cache_is_published_with_its_changes(setup: Setup) -> None:
+    await setup.until_held(A)
+    setup.membership.note(CacheChange(stored=(B, C)))
+    await setup.until_held(A, B, C)
+    setup.membership.note(CacheChange(removed=(C,)))
+    await setup.until_held(A, B)
+
+
+async def test_the_load_is_reported(setup: Setup) -> None:
+    await setup.until_held(A)
+
+    async def knows_load() -> bool:
+        return (await setup.registry.workers())[0].load.num_running == 2
+
+    await until(knows_load)
+
+
+async def test_a_directory_that_forgot_the_worker_learns_all_again(setup: Setup) -> None:
+    await setup.until_held(A)
+    setup.cache.hashes = [A, B, C]
+    await setup.registry.deregister(WORKER)
+    await setup.until_held(A, B, C)
+
+
+async def test_a_directory_that_was_away_learns_all_again(setup: Setup) -> None:
+    await setup.until_held(A)
+    setup.registry.away = True
+    setup.membership.note(CacheChange(stored=(B,)))
+    await asyncio.sleep(0.05)
+    setup.cache.hashes = [A, B]
+    await setup.registry.deregister(WORKER)
+    setup.registry.away = False
+    await setup.until_held(A, B)
+
+
+async def test_a_lost_update_is_noticed_and_healed(setup: Setup) -> None:
+    await setup.until_held(A)
+    setup.blocks.num_to_lose = 1
+    setup.membership.note(CacheChange(stored=(B,)))
+    setup.cache.hashes = [A, B, C]
+    setup.membership.note(CacheChange(stored=(C,)))
+    await setup.until_held(A, B, C)
+
+
+async def test_leaving_is_immediate(setup: Setup) -> None:
+    await setup.until_held(A)
+    await setup.membership.leave()
+    assert await setup.registry.workers() == []
