@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -76,11 +77,14 @@ class HandOff:
             try:
                 worker = worker_id_from_wire(candidate.worker)
                 peer = await self._peers.meet(worker, candidate.address)
-                async for first_token in self._attempt(request, peer, blocks, first_block, report):
-                    # A second prefill worker samples the same token: it was streamed already.
-                    if not emitted:
-                        emitted = True
-                        yield first_token
+                tokens = self._attempt(request, peer, blocks, first_block, report)
+                # Closed by us, not by the garbage collector: the caller will use the blocks.
+                async with aclosing(tokens):
+                    async for first_token in tokens:
+                        # A second prefill worker samples the same one: it was streamed already.
+                        if not emitted:
+                            emitted = True
+                            yield first_token
             except BatonError as error:
                 self._peers.forget(candidate.address)
                 report.errors.append(str(error))
@@ -106,6 +110,7 @@ class HandOff:
         )
         arrival = asyncio.create_task(inbound.wait(self._timeout_s))
         call = self._call(request, peer, inbound, first_block)
+        report.done = None
         first_token_s = 0.0
         try:
             async for response in self._responses(call, peer):
