@@ -215,8 +215,10 @@ class EngineThread:
         go_on = self._take_commands()
         if go_on and self._engine.has_work():
             # A peer can start on what was admitted while this step is still computed.
-            self._post(self._news(self._engine.begin_step()))
-            self._post([*self._news(self._engine.end_step()), self._stats_note()])
+            news = self._news(self._engine.begin_step())
+            self._post([self._stats_note(), *news] if news else [])
+            news = self._news(self._engine.end_step())
+            self._post([self._stats_note(), *news])
         if self._engine.broken is not None:
             raise self._engine.broken
         return go_on

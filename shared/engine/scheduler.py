@@ -148,8 +148,8 @@ class Scheduler:
         for seq in placed:
             if seq.num_computed_tokens > len(seq.block_table) * self._blocks.block_size:
                 raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
-        if any(seq.block_table for seq in waiting):
-            raise InternalError("scheduler: a waiting sequence has blocks")
+        if any(seq.block_table or seq.num_computed_tokens for seq in waiting):
+            raise InternalError("scheduler: a waiting sequence has blocks or progress")
         self._blocks.check_integrity(placed)
 
     def _leave(self, seq: Sequence) -> None:

@@ -106,7 +106,7 @@ def test_logprobs_of_the_answer(llama: LoadedModel, hf_llama: Any, temperature: 
 
 
 @pytest.mark.parametrize("max_num_batched_tokens", [8, 512])
-@pytest.mark.parametrize("num_blocks", [20, 256])
+@pytest.mark.parametrize("num_blocks", [22, 256])
 def test_logprobs_of_the_prompt(
     llama: LoadedModel, hf_llama: Any, max_num_batched_tokens: int, num_blocks: int
 ) -> None:
@@ -121,6 +121,9 @@ def test_logprobs_of_the_prompt(
         make_request("a", prompt, prompt_logprobs=3),
     )
     assert run.admitted("a")[0].num_cached_tokens == 0
+    # In the small pool the other one's growth interrupts the reading of the prompt.
+    if max_num_batched_tokens == 8:
+        assert (len(run.admitted("a")) > 1) == (num_blocks == 22)
     first, *later = run.new_tokens("a")
     assert first.prompt_logprobs is not None
     assert all(event.prompt_logprobs is None for event in later)

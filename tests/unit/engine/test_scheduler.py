@@ -146,11 +146,18 @@ def test_priority_admits_and_preempts_by_rank() -> None:
         engine.add(make_request(name, range(10 + priority, 17 + priority), priority=priority))
     assert admission_order(engine) == ["urgent", "normal", "normal2", "late"]
     engine = make_engine(num_blocks=10, scheduling_policy=PRIORITY)
-    engine.add(make_request("victim", range(7), max_tokens=17, priority=9))
-    engine.add(make_request("b", range(1, 8), max_tokens=17, priority=1))
-    engine.add(make_request("c", range(2, 9), max_tokens=17, priority=1))
-    drain(engine, until=lambda run: num_preemptions(engine) > 0)
+    run = Run()
+    prompts = {"victim": range(7), "b": range(1, 8), "c": range(2, 9)}
+    for name, prompt in prompts.items():
+        rank = 9 if name == "victim" else 1
+        engine.add(make_request(name, prompt, max_tokens=17, priority=rank))
+        drain(engine, run, until=lambda run, name=name: bool(run.admitted(name)))
+    # The victim is first in line, so the step that preempts it had planned it already.
+    drain(engine, run, until=lambda run: num_preemptions(engine) > 0)
     assert [s.request_id for s in engine._scheduler.running] == ["b", "c"]
+    drain(engine, run)
+    for name, prompt in prompts.items():
+        assert run.tokens(name) == expected_tokens(prompt, 17)
 
 
 def test_who_was_preempted_comes_back_before_newer_ones() -> None:
@@ -163,15 +170,30 @@ def test_who_was_preempted_comes_back_before_newer_ones() -> None:
 
 
 def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
-    engine = make_engine(num_blocks=10)
+    engine = make_engine(num_blocks=13, max_num_seqs=3, scheduling_policy=PRIORITY)
     for i, name in enumerate("abc"):
-        engine.add(make_request(name, range(i, i + 7), max_tokens=17))
+        engine.add(make_request(name, range(i, i + 7), max_tokens=17, priority=1))
+    engine.step()
+    engine.add(make_request("urgent", [1], max_tokens=1, priority=0))
     events: list[Any] = []
     while not num_preemptions(engine):
         events = engine.step()
-        if engine.stats().num_waiting == 0 and engine.stats().num_running == 3:
-            engine.add(make_request(str(len(engine._scheduler.sequences)), [1], max_tokens=1))
     assert not [event for event in events if isinstance(event, Admitted)]
+    assert admission_order(engine)[0] == "urgent"
+
+
+def test_blocks_that_a_peer_reads_are_not_taken_away() -> None:
+    engine = make_engine(num_blocks=12, long_prefill_token_threshold=1)
+    run = Run()
+    engine.add(make_request("grows", range(60, 64), max_tokens=30))
+    engine.add(make_request("held", range(28), hold_blocks=True))
+    drain(engine, run)
+    assert num_preemptions(engine) == 1
+    assert len(run.admitted("held")) == 1
+    assert run.tokens("held") == expected_tokens(range(28), 1)
+    assert len(run.tokens("grows")) < 30
+    engine.release("held")
+    assert drain(engine, run).tokens("grows") == expected_tokens(range(60, 64), 30)
 
 
 def test_preemption_keeps_what_was_said() -> None:
