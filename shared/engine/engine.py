@@ -11,7 +11,7 @@ import torch
 
 from shared.engine.block_manager import BlockManager
 from shared.engine.events import EngineStats, Failed, FinishReason
-from shared.engine.kv_storage import KVStorage, choose_max_model_len, choose_num_blocks
+from shared.engine.kv_storage import KVStorage, plan_memory, read_layout
 from shared.engine.model_runner import ModelRunner
 from shared.engine.postprocess import Postprocessor
 from shared.engine.scheduler import Scheduler, SchedulerOutput
@@ -20,7 +20,6 @@ from shared.engine.validation import RequestValidator
 from shared.errors import InternalError, InvalidRequestError, RequestCancelledError
 from shared.kv.block_hash import namespace_hash, root_hash
 from shared.kv.block_pool import BlockPool
-from shared.kv.layout import KVLayout
 from shared.kv.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -58,7 +57,10 @@ class Engine:
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         """Raises ConfigError if the settings do not fit the model or the memory."""
-        self._plan_memory(loaded, config)
+        self.layout = read_layout(loaded, block_size=config.block_size)
+        self.num_blocks, self.max_model_len = plan_memory(
+            config, self.layout, model_limit=loaded.config.max_model_len
+        )
         self.model_fingerprint = loaded.fingerprint
         #: Root of the block hashes; workers share blocks only if theirs are equal.
         self.namespace = namespace_hash(
@@ -225,23 +227,6 @@ class Engine:
     def close(self) -> None:
         """Give the KV memory back."""
         self._storage.close()
-
-    def _plan_memory(self, loaded: LoadedModel, config: EngineConfig) -> None:
-        self.layout = KVLayout(
-            num_layers=loaded.config.num_layers,
-            num_kv_heads=loaded.config.num_kv_heads,
-            block_size=config.block_size,
-            head_dim=loaded.config.head_dim,
-            dtype=str(loaded.dtype).removeprefix("torch."),
-        )
-        limit = loaded.config.max_model_len
-        self.num_blocks = choose_num_blocks(
-            config, self.layout, max_model_len=config.max_model_len or limit
-        )
-        self.max_model_len = choose_max_model_len(
-            config, self.layout, num_blocks=self.num_blocks, model_limit=limit
-        )
-        config.check_unchunked(self.max_model_len)
 
     def _guarded(self, half: Callable[[], list[EngineEvent]]) -> list[EngineEvent]:
         if self.broken is not None:

@@ -9,13 +9,40 @@ import structlog
 import torch
 
 from shared.errors import ConfigError
+from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
-    from shared.kv.layout import KVLayout
+    from shared.model.loader import LoadedModel
 
 log = structlog.get_logger(__name__)
+
+
+def read_layout(loaded: LoadedModel, *, block_size: int) -> KVLayout:
+    """The shape of the model's blocks; KV has the dtype of the model."""
+    return KVLayout(
+        num_layers=loaded.config.num_layers,
+        num_kv_heads=loaded.config.num_kv_heads,
+        block_size=block_size,
+        head_dim=loaded.config.head_dim,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+    )
+
+
+def plan_memory(config: EngineConfig, layout: KVLayout, *, model_limit: int) -> tuple[int, int]:
+    """Number of blocks, and the longest sequence. The pool holds at least one of that length.
+
+    Raises:
+        ConfigError: the settings contradict each other, the model or the memory.
+    """
+    max_model_len = config.max_model_len or model_limit
+    num_blocks = choose_num_blocks(config, layout, max_model_len=max_model_len)
+    max_model_len = choose_max_model_len(
+        config, layout, num_blocks=num_blocks, model_limit=model_limit
+    )
+    config.check_unchunked(max_model_len)
+    return num_blocks, max_model_len
 
 
 def choose_num_blocks(config: EngineConfig, layout: KVLayout, *, max_model_len: int) -> int:
