@@ -83,7 +83,7 @@ class WorkerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetPrefixCache(self, request, context):
-        """Forget cached prefixes. FAILED_PRECONDITION while blocks are in use.
+        """Forget cached prefixes. UNAVAILABLE while blocks are in use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

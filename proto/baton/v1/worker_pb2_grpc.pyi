@@ -40,7 +40,7 @@ class WorkerStub:
     Drain: _grpc.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]
     """Take no new work, let running requests finish. The process stays up until it is stopped."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ResetPrefixCacheRequest, _worker_pb2.ResetPrefixCacheResponse]
-    """Forget cached prefixes. FAILED_PRECONDITION while blocks are in use."""
+    """Forget cached prefixes. UNAVAILABLE while blocks are in use."""
 
 @_typing.type_check_only
 class WorkerAsyncStub(WorkerStub):
@@ -54,7 +54,7 @@ class WorkerAsyncStub(WorkerStub):
     Drain: _aio.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]  # type: ignore[assignment]
     """Take no new work, let running requests finish. The process stays up until it is stopped."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_worker_pb2.ResetPrefixCacheRequest, _worker_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
-    """Forget cached prefixes. FAILED_PRECONDITION while blocks are in use."""
+    """Forget cached prefixes. UNAVAILABLE while blocks are in use."""
 
 class WorkerServicer(metaclass=_abc_1.ABCMeta):
     """Served by prefill and decode workers."""
@@ -89,6 +89,6 @@ class WorkerServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_pb2.ResetPrefixCacheRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.ResetPrefixCacheResponse, _abc.Awaitable[_worker_pb2.ResetPrefixCacheResponse]]:
-        """Forget cached prefixes. FAILED_PRECONDITION while blocks are in use."""
+        """Forget cached prefixes. UNAVAILABLE while blocks are in use."""
 
 def add_WorkerServicer_to_server(servicer: WorkerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
