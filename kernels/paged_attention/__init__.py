@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernels.paged_attention import gathered, reference
+from kernels.paged_attention.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,7 @@ def paged_attention(
     scale: float,
     sliding_window: int | None = None,
     implementation: str = "torch",
+    workspace: Workspace | None = None,
 ) -> Tensor:
     """Each query sees the context up to itself; with a window W, itself and the W - 1 before it.
 
@@ -33,6 +35,7 @@ def paged_attention(
     keys and values already; query_start_loc: int32 [num_seqs + 1]; seq_lens: int32 [num_seqs];
     block_tables: int32 [num_seqs, max_blocks]. The lists are the same numbers on the host.
     Whatever lies beyond a sequence's length, NaN included, has no influence. Returns q's shape.
+    The workspace saves the torch implementation allocations when it is passed again and again.
 
     Raises:
         ValueError: shapes that do not fit together, or an unknown implementation.
@@ -51,20 +54,30 @@ def paged_attention(
             scale=scale,
             sliding_window=sliding_window,
         )
-    if implementation not in _TORCH:
-        raise ValueError(f"paged_attention has no implementation {implementation!r}")
-    return _TORCH[implementation](
-        q,
-        kv_cache[:, layer],
-        block_tables=block_tables,
-        query_lens=query_lens_list,
-        seq_lens=seq_lens_list,
-        scale=scale,
-        sliding_window=sliding_window,
-    )
-
-
-_TORCH = {"torch": gathered.paged_attention, "reference": reference.paged_attention}
+    if implementation == "torch":
+        return gathered.paged_attention(
+            q,
+            kv_cache,
+            layer,
+            block_tables=block_tables,
+            query_lens=query_lens_list,
+            seq_lens=seq_lens_list,
+            scale=scale,
+            sliding_window=sliding_window,
+            workspace=workspace or Workspace(),
+        )
+    if implementation == "reference":
+        return reference.paged_attention(
+            q,
+            kv_cache,
+            layer,
+            block_tables=block_tables,
+            query_lens=query_lens_list,
+            seq_lens=seq_lens_list,
+            scale=scale,
+            sliding_window=sliding_window,
+        )
+    raise ValueError(f"paged_attention has no implementation {implementation!r}")
 
 
 def _check(

@@ -1,75 +1,128 @@
 """Paged attention with PyTorch's own attention over gathered blocks: the path without a GPU.
 
-Sequences with one new token are computed together, the others one by one.
+Sequences with one new token are computed several at a time, the others one by one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
+
+    from kernels.paged_attention.workspace import Workspace
+
+#: Keys and values that are gathered for one call to PyTorch. More would leave the processor's cache
+#: before they are used, and pad sequences of more different lengths to the longest.
+_GATHERED_BYTES = 2 << 20
 
 
 def paged_attention(
     q: Tensor,
-    cache: Tensor,
+    kv_cache: Tensor,
+    layer: int,
     *,
     block_tables: Tensor,
     query_lens: Sequence[int],
     seq_lens: Sequence[int],
     scale: float,
     sliding_window: int | None,
+    workspace: Workspace,
 ) -> Tensor:
     """See `kernels.paged_attention.paged_attention`.
 
-    cache: one layer's [num_blocks, 2, num_kv_heads, block_size, head_dim].
+    Raises:
+        ValueError: the cache is not contiguous.
     """
-    if max(query_lens) == 1:
-        return _decode(q, cache, block_tables, seq_lens, scale, sliding_window)
+    if not kv_cache.is_contiguous():
+        raise ValueError("attention with PyTorch needs a contiguous cache")
+    starts = [0, *accumulate(query_lens)]
+    single = [row for row, num_new in enumerate(query_lens) if num_new == 1]
+    lengths = [seq_lens[row] for row in single]
+    if len(single) == len(query_lens):
+        context = _Context(kv_cache, layer, block_tables, workspace)
+        return _decode_all(q, context, lengths, scale, sliding_window)
     out = torch.empty_like(q)
-    single_rows: list[int] = []
-    single_tokens: list[int] = []
-    start = 0
-    for row, (num_new, length) in enumerate(zip(query_lens, seq_lens, strict=True)):
-        if num_new == 1:
-            single_rows.append(row)
-            single_tokens.append(start)
-        elif num_new:
-            tokens = slice(start, start + num_new)
-            out[tokens] = _extend(
-                q[tokens], cache, block_tables[row], length, scale, sliding_window
-            )
-        start += num_new
-    if single_rows:
-        lengths = [seq_lens[row] for row in single_rows]
-        tables = block_tables[single_rows]
-        out[single_tokens] = _decode(
-            q[single_tokens], cache, tables, lengths, scale, sliding_window
-        )
+    for row, num_new in enumerate(query_lens):
+        if num_new > 1:
+            tokens = slice(starts[row], starts[row + 1])
+            context = _Context(kv_cache, layer, block_tables[row : row + 1], workspace)
+            out[tokens] = _extend(q[tokens], context, seq_lens[row], scale, sliding_window)
+    if single:
+        places = [starts[row] for row in single]
+        context = _Context(kv_cache, layer, block_tables[single], workspace)
+        out[places] = _decode_all(q[places], context, lengths, scale, sliding_window)
     return out
 
 
+def _decode_all(
+    q: Tensor, context: _Context, seq_lens: Sequence[int], scale: float, window: int | None
+) -> Tensor:
+    """One query per sequence, as many sequences at a time as the limit allows."""
+    out = torch.empty_like(q)
+    for part in _decode_batches(context.kv_cache, seq_lens):
+        own = replace(context, tables=context.tables[part])
+        out[part] = _decode(q[part], own, seq_lens[part], scale, window)
+    return out
+
+
+def _decode_batches(kv_cache: Tensor, seq_lens: Sequence[int]) -> Iterator[slice]:
+    """Neighbours whose keys and values, padded to the longest, stay within the limit."""
+    num_kv_heads, _, head_dim = kv_cache.shape[3:]
+    limit = _GATHERED_BYTES // (2 * num_kv_heads * head_dim * kv_cache.element_size())
+    first, longest = 0, 0
+    for row, length in enumerate(seq_lens):
+        longest = max(longest, length)
+        if row > first and longest * (row + 1 - first) > limit:
+            yield slice(first, row)
+            first, longest = row, length
+    yield slice(first, len(seq_lens))
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """The cached keys and values of some sequences in one layer."""
+
+    kv_cache: Tensor
+    layer: int
+    tables: Tensor  # [num_seqs, max_blocks]
+    workspace: Workspace
+
+    def gather(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Copies of the positions [num_seqs, num_kv_heads, end - start, head_dim].
+
+        `start` begins a block. They are valid until the next call with this workspace.
+        """
+        _, num_layers, _, num_kv_heads, block_size, head_dim = self.kv_cache.shape
+        tables = self.tables[:, start // block_size : -(-end // block_size), None].mT
+        # Rows of [block_size, head_dim]: one per block, layer, keys or values, and head.
+        rows = self.kv_cache.view(-1, block_size * head_dim)
+        heads = torch.arange(num_kv_heads, device=tables.device)[:, None]
+        keys_at = (tables.long() * num_layers + self.layer) * 2 * num_kv_heads + heads
+        at = torch.stack((keys_at, keys_at + num_kv_heads)).flatten()
+        out = self.workspace.take((len(at), rows.shape[1]), rows.dtype, rows.device)
+        torch.index_select(rows, 0, at, out=out)
+        shape = (2, len(tables), num_kv_heads, -1, head_dim)
+        keys, values = out.view(shape)[..., : end - start, :]
+        return keys, values
+
+
 def _decode(
-    q: Tensor,
-    cache: Tensor,
-    tables: Tensor,
-    seq_lens: Sequence[int],
-    scale: float,
-    window: int | None,
+    q: Tensor, context: _Context, seq_lens: Sequence[int], scale: float, window: int | None
 ) -> Tensor:
     """One query per sequence, all in one call, padded to the longest."""
-    num_kv_heads, block_size = cache.shape[2:4]
+    num_kv_heads, block_size, head_dim = context.kv_cache.shape[3:]
     shortest, longest = min(seq_lens), max(seq_lens)
     first_block = 0 if window is None else max(0, shortest - window) // block_size
     start, end = first_block * block_size, longest
-    keys, values = _gather(cache, tables[:, first_block : -(-end // block_size)])
-    keys, values = keys[:, :, : end - start], values[:, :, : end - start]
+    keys, values = context.gather(start, end)
     mask = None
     if shortest < longest or window is not None:
         lengths = torch.tensor(seq_lens, device=q.device)[:, None]
@@ -83,22 +136,19 @@ def _decode(
             mask &= positions >= lengths - window
         mask = mask[:, None, None]
     # The query heads of a group become rows of one head: nothing is repeated for the group.
-    grouped = q.reshape(len(q), num_kv_heads, -1, q.shape[2])
+    grouped = q.reshape(len(q), num_kv_heads, -1, head_dim)
     return scaled_dot_product_attention(grouped, keys, values, mask, scale=scale).flatten(1, 2)
 
 
-def _extend(
-    q: Tensor, cache: Tensor, table: Tensor, length: int, scale: float, window: int | None
-) -> Tensor:
+def _extend(q: Tensor, context: _Context, length: int, scale: float, window: int | None) -> Tensor:
     """Several queries of one sequence: [num_new, num_heads, head_dim] at the end of `length`."""
-    block_size = cache.shape[3]
+    block_size = context.kv_cache.shape[4]
     num_new = q.shape[0]
     first_block = 0
     if window is not None:
         first_block = max(0, length - num_new - window + 1) // block_size
     start = first_block * block_size
-    keys, values = _gather(cache, table[None, first_block : -(-length // block_size)])
-    keys, values = keys[:, :, : length - start], values[:, :, : length - start]
+    keys, values = context.gather(start, length)
     whole = num_new == length and (window is None or window >= length)
     out = scaled_dot_product_attention(
         q.transpose(0, 1)[None],
@@ -110,13 +160,6 @@ def _extend(
         enable_gqa=True,
     )
     return out[0].transpose(0, 1)
-
-
-def _gather(cache: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
-    """Fresh copies [num_seqs, num_kv_heads, num_blocks * block_size, head_dim], one pass each."""
-    heads = torch.arange(cache.shape[2], device=cache.device)[:, None]
-    blocks = tables[:, None]  # [num_seqs, 1, num_blocks]
-    return cache[blocks, 0, heads].flatten(2, 3), cache[blocks, 1, heads].flatten(2, 3)
 
 
 def _causal_mask(

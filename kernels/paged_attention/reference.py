@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def paged_attention(
     q: Tensor,
-    cache: Tensor,
+    kv_cache: Tensor,
+    layer: int,
     *,
     block_tables: Tensor,
     query_lens: Sequence[int],
@@ -22,10 +23,8 @@ def paged_attention(
     scale: float,
     sliding_window: int | None,
 ) -> Tensor:
-    """See `kernels.paged_attention.paged_attention`.
-
-    cache: one layer's [num_blocks, 2, num_kv_heads, block_size, head_dim].
-    """
+    """See `kernels.paged_attention.paged_attention`."""
+    cache = kv_cache[:, layer]  # [num_blocks, 2, num_kv_heads, block_size, head_dim]
     out = torch.empty_like(q)
     group = q.shape[1] // cache.shape[2]
     start = 0

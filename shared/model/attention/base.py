@@ -29,7 +29,7 @@ class AttentionMetadata:
 
 
 class AttentionBackend(Protocol):
-    """One implementation. Stateless: everything comes in the arguments."""
+    """One implementation. Not for two threads at a time: it may keep memory between calls."""
 
     @property
     def name(self) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.workspace import Workspace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +21,7 @@ class PagedAttention:
 
     #: `torch` or `triton`.
     name: str
+    _workspace: Workspace = field(default_factory=Workspace, init=False, repr=False, compare=False)
 
     def forward(
         self,
@@ -47,4 +49,5 @@ class PagedAttention:
             scale=scale,
             sliding_window=sliding_window,
             implementation=self.name,
+            workspace=self._workspace,
         )
