@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine makes examples slow, not wrong; pytest's own timeout ends what hangs.
+settings.register_profile("baton")
+settings.load_profile("baton")
 
 TIERS = ("unit", "integration", "e2e", "gpu")
 HERE = Path(__file__).parent

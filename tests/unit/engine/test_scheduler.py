@@ -34,7 +34,7 @@ def admission_order(engine: Any) -> list[str]:
     return order
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     prompts=st.lists(st.integers(1, 30), min_size=1, max_size=12),
     max_num_seqs=st.integers(1, 6),

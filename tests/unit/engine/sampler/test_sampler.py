@@ -112,7 +112,7 @@ fields_of_any_kind = st.fixed_dictionaries(
 tokens = st.lists(st.integers(0, 49), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(fields_of_any_kind, tokens, tokens, st.integers(0, 1000))
 def test_any_combination_draws_from_the_references_distribution(
     fields: dict[str, Any], prompt: list[int], output: list[int], seed: int

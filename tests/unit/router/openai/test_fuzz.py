@@ -92,7 +92,7 @@ async def post(endpoint: str, body: bytes) -> httpx.Response:
         return await client.post(endpoint, content=body)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(bodies())
 def test_random_bodies_never_break_the_server(sent: tuple[str, bytes]) -> None:
     # The transport raises what the application raises, so a bug shows its own trace.
@@ -106,7 +106,7 @@ def test_random_bodies_never_break_the_server(sent: tuple[str, bytes]) -> None:
     assert API.generator.num_open == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=30), st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD"]))
 def test_random_routes_never_break_the_server(path: str, method: str) -> None:
     async def ask() -> httpx.Response:
