@@ -20,6 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
+from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +39,7 @@ class Step:
     q: Tensor
     k: Tensor
     v: Tensor
-    tables: Tensor
-    slots: Tensor
-    query_lens: list[int]
+    batch: AttentionMetadata
 
 
 class Layout(Protocol):
@@ -103,11 +102,14 @@ class TokenMajor:
 
     def attend(self, step: Step, layer: int) -> Tensor:
         """With a gather of its own: whole blocks, heads moved by strides only."""
-        blocks, offsets = step.slots // BLOCK_SIZE, step.slots % BLOCK_SIZE
+        blocks, offsets = (
+            step.batch.slot_mapping // BLOCK_SIZE,
+            step.batch.slot_mapping % BLOCK_SIZE,
+        )
         cache = self.cache[:, layer]
         cache[blocks, 0, offsets], cache[blocks, 1, offsets] = step.k, step.v
-        if step.query_lens[0] > 1:
-            keys, values = self._gather(step.tables, layer)
+        if step.batch.query_lens_list[0] > 1:
+            keys, values = self._gather(step.batch.block_tables, layer)
             queries = step.q.transpose(0, 1)[None]
             out = scaled_dot_product_attention(
                 queries, keys, values, is_causal=True, enable_gqa=True
@@ -116,7 +118,7 @@ class TokenMajor:
         grouped = step.q.view(len(step.q), 1, NUM_KV_HEADS, -1, HEAD_DIM)
         parts = [
             scaled_dot_product_attention(q, *self._gather(table[None], layer)).flatten(1, 2)
-            for q, table in zip(grouped, step.tables, strict=True)
+            for q, table in zip(grouped, step.batch.block_tables, strict=True)
         ]
         return torch.cat(parts)
 
@@ -145,16 +147,12 @@ LAYOUTS: dict[str, Callable[[int, torch.dtype], Layout]] = {
 
 def write_and_attend(step: Step, cache: Tensor, layer: int, workspace: Workspace) -> Tensor:
     """What the torch backend does."""
-    kv_write(step.k, step.v, cache, layer, step.slots)
+    kv_write(step.k, step.v, cache, layer, step.batch.slot_mapping)
     return paged_attention(
         step.q,
         cache,
         layer,
-        query_start_loc=torch.empty(0),
-        seq_lens=torch.empty(0),
-        block_tables=step.tables,
-        query_lens_list=step.query_lens,
-        seq_lens_list=[CONTEXT] * len(step.query_lens),
+        step.batch,
         scale=HEAD_DIM**-0.5,
         workspace=workspace,
     )
@@ -170,9 +168,14 @@ def make_step(num_seqs: int, num_new: int, dtype: torch.dtype) -> Step:
         q=torch.randn(num_tokens, NUM_HEADS, HEAD_DIM).to(dtype),
         k=torch.randn(num_tokens, NUM_KV_HEADS, HEAD_DIM).to(dtype),
         v=torch.randn(num_tokens, NUM_KV_HEADS, HEAD_DIM).to(dtype),
-        tables=tables,
-        slots=slots.flatten(),
-        query_lens=[num_new] * num_seqs,
+        batch=AttentionMetadata(
+            query_start_loc=torch.arange(0, num_tokens + 1, num_new, dtype=torch.int32),
+            seq_lens=torch.full((num_seqs,), CONTEXT, dtype=torch.int32),
+            block_tables=tables,
+            slot_mapping=slots.flatten(),
+            query_lens_list=(num_new,) * num_seqs,
+            seq_lens_list=(CONTEXT,) * num_seqs,
+        ),
     )
 
 

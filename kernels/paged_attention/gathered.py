@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from kernels.paged_attention.batch import RaggedBatch
     from kernels.paged_attention.workspace import Workspace
 
 #: Keys and values that are gathered for one call to PyTorch. More would leave the processor's cache
@@ -28,10 +29,7 @@ def paged_attention(
     q: Tensor,
     kv_cache: Tensor,
     layer: int,
-    *,
-    block_tables: Tensor,
-    query_lens: Sequence[int],
-    seq_lens: Sequence[int],
+    batch: RaggedBatch,
     scale: float,
     sliding_window: int | None,
     workspace: Workspace,
@@ -43,21 +41,22 @@ def paged_attention(
     """
     if not kv_cache.is_contiguous():
         raise ValueError("attention with PyTorch needs a contiguous cache")
+    query_lens, seq_lens = batch.query_lens_list, batch.seq_lens_list
     starts = [0, *accumulate(query_lens)]
     single = [row for row, num_new in enumerate(query_lens) if num_new == 1]
     lengths = [seq_lens[row] for row in single]
     if len(single) == len(query_lens):
-        context = _Context(kv_cache, layer, block_tables, workspace)
+        context = _Context(kv_cache, layer, batch.block_tables, workspace)
         return _decode_all(q, context, lengths, scale, sliding_window)
     out = torch.empty_like(q)
     for row, num_new in enumerate(query_lens):
         if num_new > 1:
             tokens = slice(starts[row], starts[row + 1])
-            context = _Context(kv_cache, layer, block_tables[row : row + 1], workspace)
+            context = _Context(kv_cache, layer, batch.block_tables[row : row + 1], workspace)
             out[tokens] = _extend(q[tokens], context, seq_lens[row], scale, sliding_window)
     if single:
         places = [starts[row] for row in single]
-        context = _Context(kv_cache, layer, block_tables[single], workspace)
+        context = _Context(kv_cache, layer, batch.block_tables[single], workspace)
         out[places] = _decode_all(q[places], context, lengths, scale, sliding_window)
     return out
 

@@ -15,6 +15,8 @@ import triton.language as tl
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.paged_attention.batch import RaggedBatch
+
 _LOG2_E = 1.4426950408889634
 
 
@@ -145,15 +147,7 @@ def choose_tile_sizes(
 
 
 def launch(
-    q: Tensor,
-    cache: Tensor,
-    *,
-    query_start_loc: Tensor,
-    seq_lens: Tensor,
-    block_tables: Tensor,
-    max_query_len: int,
-    scale: float,
-    sliding_window: int | None,
+    q: Tensor, cache: Tensor, batch: RaggedBatch, scale: float, sliding_window: int | None
 ) -> Tensor:
     """See `kernels.paged_attention.paged_attention`.
 
@@ -163,6 +157,7 @@ def launch(
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, block_size = cache.shape[2:4]
     group = num_heads // num_kv_heads
+    max_query_len = max(batch.query_lens_list)
     tiles = choose_tile_sizes(
         group=group,
         head_dim=head_dim,
@@ -171,19 +166,19 @@ def launch(
     )
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     num_tiles = triton.cdiv(max_query_len, tiles.rows // group)
-    paged_attention_kernel[(len(seq_lens), num_kv_heads, num_tiles)](
+    paged_attention_kernel[(len(batch.seq_lens), num_kv_heads, num_tiles)](
         q,
         cache,
         out,
-        query_start_loc,
-        seq_lens,
-        block_tables,
+        batch.query_start_loc,
+        batch.seq_lens,
+        batch.block_tables,
         scale * _LOG2_E,
         sliding_window or 0,
         *q.stride()[:2],
         *out.stride()[:2],
         *cache.stride()[:4],
-        block_tables.stride(0),
+        batch.block_tables.stride(0),
         GROUP=group,
         HEAD_DIM=head_dim,
         PADDED_DIM=max(16, triton.next_power_of_2(head_dim)),

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
+
+    from kernels.paged_attention.batch import RaggedBatch
 
 
 def paged_attention(
     q: Tensor,
     kv_cache: Tensor,
     layer: int,
-    *,
-    block_tables: Tensor,
-    query_lens: Sequence[int],
-    seq_lens: Sequence[int],
+    batch: RaggedBatch,
     scale: float,
     sliding_window: int | None,
 ) -> Tensor:
@@ -28,7 +25,9 @@ def paged_attention(
     out = torch.empty_like(q)
     group = q.shape[1] // cache.shape[2]
     start = 0
-    for table, num_new, length in zip(block_tables, query_lens, seq_lens, strict=True):
+    for table, num_new, length in zip(
+        batch.block_tables, batch.query_lens_list, batch.seq_lens_list, strict=True
+    ):
         tokens = slice(start, start + num_new)
         context = cache[table.long()].transpose(2, 3)
         keys, values = (

@@ -8,7 +8,8 @@ import torch
 class Workspace:
     """Grows to what was asked for and stays. Not for two threads at a time.
 
-    Fresh memory of that size is mapped page by page, which takes longer than filling it.
+    The allocator may give memory of that size back after every call, and then it is mapped anew,
+    page by page, for the next.
     """
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -47,21 +48,17 @@ def test_triton_attends_as_defined(case: str, interpreted: Mapping[str, str | No
     assert interpreted[case] is None, interpreted[case]
 
 
-def attend(**changes: Any) -> torch.Tensor:
+def attend(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Tensor:
     """A decode of one token after 3, with some arguments changed."""
     metadata = make_metadata((1,), (4,), ((1,),), 8)
     arguments = {
         "q": torch.ones(1, 4, 16),
         "kv_cache": torch.ones(2, 1, 2, 2, 8, 16),
         "layer": 0,
-        "query_start_loc": metadata.query_start_loc,
-        "seq_lens": metadata.seq_lens,
-        "block_tables": metadata.block_tables,
-        "query_lens_list": (1,),
-        "seq_lens_list": (4,),
+        "batch": dataclasses.replace(metadata, seq_lens_list=seq_lens_list),
         "scale": 1.0,
     }
-    return paged_attention(**{**arguments, **changes})  # type: ignore[arg-type]
+    return paged_attention(**{**arguments, **changes})
 
 
 @pytest.mark.parametrize(
@@ -72,6 +69,7 @@ def attend(**changes: Any) -> torch.Tensor:
         ({"q": torch.ones(2, 4, 16)}, "do not describe 2 tokens"),
         ({"seq_lens_list": (9,)}, "1 blocks do not hold 9 tokens"),
         ({"sliding_window": 0}, "sliding_window must be at least 1"),
+        ({"kv_cache": torch.ones(2, 1, 2, 2, 16, 8).mT}, "needs a contiguous cache"),
         ({"implementation": "cuda"}, "no implementation 'cuda'"),
     ],
 )

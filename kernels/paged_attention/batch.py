@@ -1,0 +1,39 @@
+"""What paged attention asks about the sequences of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+class RaggedBatch(Protocol):
+    """Sequences of different lengths, whose new tokens lie behind each other."""
+
+    @property
+    def query_start_loc(self) -> Tensor:
+        """int32 [num_seqs + 1]: where each sequence's new tokens start."""
+        ...
+
+    @property
+    def seq_lens(self) -> Tensor:
+        """int32 [num_seqs]: context length, new tokens included."""
+        ...
+
+    @property
+    def block_tables(self) -> Tensor:
+        """int32 [num_seqs, max_blocks]."""
+        ...
+
+    @property
+    def query_lens_list(self) -> Sequence[int]:
+        """Numbers of new tokens, on the host."""
+        ...
+
+    @property
+    def seq_lens_list(self) -> Sequence[int]:
+        """`seq_lens`, on the host."""
+        ...
