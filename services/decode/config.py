@@ -14,7 +14,7 @@ class DecodeConfig:
 
     worker: WorkerConfig
     local_prefill_threshold: int = setting(
-        32, help="prompts with at most this many uncached tokens are computed here"
+        16, help="prompts with at most this many uncached tokens are computed here"
     )
     max_prefill_attempts: int = setting(
         2, help="prefill workers to try before computing the prompt here"
