@@ -54,9 +54,9 @@ class LLM:
             dtype=dtype,
             load_format=load_format,
             seed=seed,
+            device=config.device,
             attention_backend=attention_backend,
         )
-        loaded.model.to(config.device)
         self.engine = Engine(loaded, config)
         self._model_eos = loaded.config.eos_token_ids
         self._has_tokenizer = (self._model_dir / "tokenizer.json").is_file()

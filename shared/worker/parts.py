@@ -137,6 +137,7 @@ def _build_engine(config: WorkerConfig) -> Engine:
         dtype=settings.dtype,
         load_format=settings.load_format,
         seed=settings.model_seed,
+        device=config.engine.device,
         attention_backend=settings.attention_backend,
     )
     return Engine(loaded, config.engine)
