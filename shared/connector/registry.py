@@ -1,4 +1,4 @@
-"""Connectors by name, and which of them two workers use: the best that both have."""
+"""Connectors by name, and which of them reach a peer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from shared.connector.zeromq import ZmqConnector
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from shared.connector.base import Connector, Offer
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
-
-#: Best first.
-PREFERENCE = ("local", "shm", "zmq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +80,10 @@ def create(
     return [FACTORIES[name](worker, memory, settings) for name in names]
 
 
-def choose(
-    connectors: Sequence[Connector], offers: Sequence[Offer]
-) -> tuple[Connector, Offer] | None:
-    """The best of our connectors that reaches a peer, and the peer's offer for it."""
-    for connector in sorted(connectors, key=_rank):
-        for offer in offers:
-            if offer.connector == connector.name and connector.can_reach(offer):
-                return connector, offer
-    return None
-
-
-def _rank(connector: Connector) -> int:
-    known = connector.name in PREFERENCE
-    return PREFERENCE.index(connector.name) if known else len(PREFERENCE)
+def reachable(connectors: Iterable[Connector], offers: Sequence[Offer]) -> list[str]:
+    """Names of the connectors on which we can send to a peer with these offers, in our order."""
+    return [
+        connector.name
+        for connector in connectors
+        if any(offer.connector == connector.name and connector.can_reach(offer) for offer in offers)
+    ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
+from shared.connector.registry import reachable
 from shared.errors import TransferError, TransferFailure
 from shared.rpc.cancellation import run_to_end
 from shared.worker.compatibility import check_compatible
@@ -46,13 +47,9 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
     ) -> transfer_pb2.HandshakeResponse:
         """Refuse an incompatible peer, or say on which connectors we can send to it."""
         check_compatible(self._info, request.peer)
-        offers = {offer.connector: offer_from_wire(offer) for offer in request.peer.offers}
-        reachable = [
-            name
-            for name, connector in self._connectors.items()
-            if name in offers and connector.can_reach(offers[name])
-        ]
-        return transfer_pb2.HandshakeResponse(peer=self._info, reachable=reachable)
+        offers = [offer_from_wire(offer) for offer in request.peer.offers]
+        names = reachable(self._connectors.values(), offers)
+        return transfer_pb2.HandshakeResponse(peer=self._info, reachable=names)
 
     async def Lookup(  # noqa: N802 the name in the contract
         self, request: transfer_pb2.LookupRequest, context: Context

@@ -64,14 +64,6 @@ def logprobs_to_wire(position: PositionLogprobs) -> common_pb2.PositionLogprobs:
     )
 
 
-def logprobs_from_wire(message: common_pb2.PositionLogprobs) -> PositionLogprobs:
-    """One position."""
-    return PositionLogprobs(
-        _candidate_from_wire(message.chosen),
-        tuple(_candidate_from_wire(candidate) for candidate in message.top),
-    )
-
-
 def prompt_logprobs_to_wire(
     positions: Sequence[PositionLogprobs | None],
 ) -> common_pb2.PromptLogprobs:
@@ -156,7 +148,3 @@ def _candidate_to_wire(candidate: TokenLogprob) -> common_pb2.TokenLogprob:
     return common_pb2.TokenLogprob(
         token_id=candidate.token_id, logprob=candidate.logprob, rank=candidate.rank
     )
-
-
-def _candidate_from_wire(message: common_pb2.TokenLogprob) -> TokenLogprob:
-    return TokenLogprob(message.token_id, message.logprob, message.rank)

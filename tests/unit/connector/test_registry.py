@@ -1,4 +1,4 @@
-"""Connectors by name and by preference."""
+"""Connectors by name, and which of them reach a peer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from shared.connector.base import Offer
 from shared.connector.limits import TransferLimits
 from shared.connector.local import LocalHub
-from shared.connector.registry import FACTORIES, PREFERENCE, ConnectorSettings, choose, create
+from shared.connector.registry import FACTORIES, ConnectorSettings, create, reachable
 from shared.errors import ConfigError
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
@@ -48,7 +48,6 @@ def test_every_known_connector_is_made_by_its_name(memory: KVMemory, tmp_path: P
     settings = ConnectorSettings(hub=LocalHub(), runtime_dir=tmp_path)
     made = create(list(FACTORIES), worker=WORKER, memory=memory, settings=settings)
     assert [connector.name for connector in made] == list(FACTORIES)
-    assert set(PREFERENCE) == set(FACTORIES)
 
 
 @pytest.mark.parametrize(
@@ -65,19 +64,9 @@ def test_a_window_smaller_than_a_block_is_a_config_error(memory: KVMemory) -> No
         create(["zmq"], worker=WORKER, memory=memory, settings=ConnectorSettings(limits=limits))
 
 
-def test_the_best_that_both_have_is_chosen() -> None:
+def test_what_reaches_a_peer_is_told_in_our_order() -> None:
     ours = [FakeConnector("zmq", "a"), FakeConnector("local", "-"), FakeConnector("shm", "ab")]
-    offers = [_offer("zmq"), _offer("local"), _offer("shm", "c"), _offer("shm", "b")]
-    assert choose(ours, offers) == (ours[2], offers[3])
-    assert choose(ours, offers[:3]) == (ours[0], offers[0])
-
-
-def test_connectors_of_others_come_last() -> None:
-    ours = [FakeConnector("exotic", "a"), FakeConnector("zmq", "a")]
-    assert choose(ours, [_offer("exotic"), _offer("zmq")]) == (ours[1], _offer("zmq"))
-    assert choose(ours, [_offer("exotic")]) == (ours[0], _offer("exotic"))
-
-
-def test_nothing_in_common_is_none() -> None:
-    assert choose([FakeConnector("zmq", "a")], [_offer("shm"), _offer("zmq", "b")]) is None
-    assert choose([], []) is None
+    offers = [_offer("shm", "c"), _offer("shm", "b"), _offer("local"), _offer("zmq")]
+    assert reachable(ours, offers) == ["zmq", "shm"]
+    assert reachable(ours, offers[:1]) == []
+    assert reachable([], offers) == []

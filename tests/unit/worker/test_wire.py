@@ -43,14 +43,16 @@ def test_offer() -> None:
 
 def test_logprobs() -> None:
     position = PositionLogprobs(TokenLogprob(5, -0.5, 2), (TokenLogprob(7, -0.25, 1),))
-    assert wire.logprobs_from_wire(wire.logprobs_to_wire(position)) == position
+    message = wire.logprobs_to_wire(position)
+    got = [(c.token_id, c.logprob, c.rank) for c in (message.chosen, *message.top)]
+    assert got == [(5, -0.5, 2), (7, -0.25, 1)]
 
 
 def test_prompt_logprobs_keep_the_gap_at_the_start() -> None:
     position = PositionLogprobs(TokenLogprob(5, -0.5, 2))
     message = wire.prompt_logprobs_to_wire([None, position])
     assert not message.positions[0].HasField("chosen")
-    assert wire.logprobs_from_wire(message.positions[1]) == position
+    assert message.positions[1] == wire.logprobs_to_wire(position)
 
 
 @pytest.mark.parametrize("reason", FinishReason)
