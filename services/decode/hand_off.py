@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
@@ -39,7 +39,6 @@ class HandOffReport:
     prefill_worker: str = ""
     #: From the first token's arrival until the last block's: what the transfer costs the request.
     exposed_ms: float = 0.0
-    errors: list[str] = field(default_factory=list)
 
     @property
     def succeeded(self) -> bool:
@@ -87,7 +86,6 @@ class HandOff:
                             yield first_token
             except BatonError as error:
                 self._peers.forget(candidate.address)
-                report.errors.append(str(error))
                 log.warning(
                     "prefill_failed",
                     request_id=request.request_id,

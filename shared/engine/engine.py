@@ -42,7 +42,8 @@ COUNTERS = (
     "prefix_cache_queries",
     "prefix_cache_hits",
     "transfers_completed",
-    "transfers_failed",
+    # Failed, or not begun because so little was left to compute.
+    "transfers_unused",
     "requests_aborted",
     "requests_failed",
 )
@@ -271,7 +272,7 @@ class Engine:
         if first_token is not None:
             self._validator.check_token("first_token", first_token)
         self._scheduler.end_transfer(seq, received=received, first_token=first_token)
-        self._counters["transfers_completed" if received else "transfers_failed"] += 1
+        self._counters["transfers_completed" if received else "transfers_unused"] += 1
         self._stalled = False
         reason = None if first_token is None else self._postprocessor.finish_reason(seq)
         if reason is not None:

@@ -45,7 +45,7 @@ class Admitted:
     request_id: str
     block_ids: tuple[int, ...]
     num_cached_tokens: int
-    #: time.monotonic() of the admission; the event itself comes after the step that follows.
+    #: time.monotonic() of the admission; whoever waits for the event may see it later.
     at_s: float = field(default_factory=time.monotonic, compare=False)
 
 

@@ -71,7 +71,7 @@ class TransferServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Send(self, request, context):
-        """Push cached blocks into the caller's ticket. All or nothing: NOT_FOUND if one is missing.
+        """Push cached blocks into the caller's ticket. All or nothing: ABORTED if one is missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

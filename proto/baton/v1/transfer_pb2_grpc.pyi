@@ -40,7 +40,7 @@ class TransferStub:
     Lookup: _grpc.UnaryUnaryMultiCallable[_transfer_pb2.LookupRequest, _transfer_pb2.LookupResponse]
     """How much of a prefix this worker holds. A hint: blocks may be evicted at any time."""
     Send: _grpc.UnaryUnaryMultiCallable[_transfer_pb2.SendRequest, _transfer_pb2.SendResponse]
-    """Push cached blocks into the caller's ticket. All or nothing: NOT_FOUND if one is missing."""
+    """Push cached blocks into the caller's ticket. All or nothing: ABORTED if one is missing."""
 
 @_typing.type_check_only
 class TransferAsyncStub(TransferStub):
@@ -52,7 +52,7 @@ class TransferAsyncStub(TransferStub):
     Lookup: _aio.UnaryUnaryMultiCallable[_transfer_pb2.LookupRequest, _transfer_pb2.LookupResponse]  # type: ignore[assignment]
     """How much of a prefix this worker holds. A hint: blocks may be evicted at any time."""
     Send: _aio.UnaryUnaryMultiCallable[_transfer_pb2.SendRequest, _transfer_pb2.SendResponse]  # type: ignore[assignment]
-    """Push cached blocks into the caller's ticket. All or nothing: NOT_FOUND if one is missing."""
+    """Push cached blocks into the caller's ticket. All or nothing: ABORTED if one is missing."""
 
 class TransferServicer(metaclass=_abc_1.ABCMeta):
     """Served by prefill and decode workers."""
@@ -79,6 +79,6 @@ class TransferServicer(metaclass=_abc_1.ABCMeta):
         request: _transfer_pb2.SendRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transfer_pb2.SendResponse, _abc.Awaitable[_transfer_pb2.SendResponse]]:
-        """Push cached blocks into the caller's ticket. All or nothing: NOT_FOUND if one is missing."""
+        """Push cached blocks into the caller's ticket. All or nothing: ABORTED if one is missing."""
 
 def add_TransferServicer_to_server(servicer: TransferServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

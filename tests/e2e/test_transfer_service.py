@@ -1,0 +1,87 @@
+"""A worker sends cached blocks to whoever asks with a ticket: all of them, or none."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from baton.v1 import transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
+from shared.connector.registry import ConnectorSettings, create
+from shared.identity import WorkerId
+from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.memory import KVMemory
+from shared.rpc.wire import worker_id_from_wire
+from shared.worker.wire import layout_from_wire, ticket_to_wire
+from tests.e2e.asking import ask, prompt_of
+from tests.e2e.conftest import BLOCK_SIZE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.processes import Cluster
+
+NUM_BLOCKS = 5
+ME = WorkerId("test", "1")
+
+
+def hashes_of(info: worker_pb2.GetInfoResponse, prompt: list[int]) -> list[bytes]:
+    return hash_blocks(root_hash(bytes.fromhex(info.peer.namespace)), prompt, BLOCK_SIZE)
+
+
+async def fetch(cluster: Cluster, prompt: list[int], runtime_dir: Path) -> tuple[int, int, int]:
+    """Ask the prefill worker for a prompt's blocks: how many it says it holds, both digests."""
+    async with grpc.aio.insecure_channel(cluster.addresses["prefill-0"]) as channel:
+        stub: transfer_pb2_grpc.TransferAsyncStub = transfer_pb2_grpc.TransferStub(channel)
+        info = await worker_pb2_grpc.WorkerStub(channel).GetInfo(worker_pb2.GetInfoRequest())
+        memory = KVMemory(layout_from_wire(info.peer.layout), NUM_BLOCKS)
+        (connector,) = create(
+            [info.peer.offers[0].connector],
+            worker=ME,
+            memory=memory,
+            settings=ConnectorSettings(runtime_dir=runtime_dir),
+        )
+        await connector.start()
+        try:
+            hashes = hashes_of(info, prompt)
+            held = await stub.Lookup(transfer_pb2.LookupRequest(block_hashes=hashes), timeout=10)
+            sender = worker_id_from_wire(info.peer.worker)
+            inbound = connector.open(request_id="r", sender=sender, blocks=range(NUM_BLOCKS))
+            arrival = asyncio.create_task(inbound.wait(20))
+            try:
+                sent = await stub.Send(
+                    transfer_pb2.SendRequest(
+                        ticket=ticket_to_wire(inbound.ticket), block_hashes=hashes
+                    ),
+                    timeout=20,
+                )
+                received = await arrival
+            finally:
+                await inbound.abort()
+                await asyncio.gather(arrival, return_exceptions=True)
+            return held.num_blocks, sent.digest, received.digest
+        finally:
+            await connector.close()
+            memory.close()
+
+
+def test_cached_blocks_are_sent(cluster: Cluster, tmp_path: Path) -> None:
+    prompt = prompt_of(NUM_BLOCKS * BLOCK_SIZE, seed=51)
+    ask(cluster, prompt, max_tokens=1, temperature=0.0)
+    cluster.wait_idle()
+    num_held, sent, received = asyncio.run(fetch(cluster, prompt, tmp_path / "run"))
+    assert num_held == NUM_BLOCKS
+    assert sent == received
+    cluster.wait_idle()
+
+
+def test_a_missing_block_sends_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    prompt = prompt_of(NUM_BLOCKS * BLOCK_SIZE, seed=52)
+    ask(cluster, prompt[: 2 * BLOCK_SIZE], max_tokens=1, temperature=0.0)
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        asyncio.run(fetch(cluster, prompt, tmp_path / "run"))
+    assert refusal.value.code() is grpc.StatusCode.ABORTED
+    assert "holds 2 of 5" in str(refusal.value.details())
+    cluster.wait_idle()
