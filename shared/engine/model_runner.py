@@ -40,7 +40,7 @@ class CausalModel(Protocol):
         kv_cache: torch.Tensor,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """Hidden states [T, hidden]; writes the tokens' KV into their slots."""
+        """Hidden states of the wanted tokens; writes all tokens' KV into their slots."""
         ...
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:

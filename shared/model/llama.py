@@ -145,7 +145,7 @@ class CausalLM(nn.Module):
         for layer in self.decoder_layers:
             x = layer(x, cos_sin, kv_cache, metadata)
         if metadata.wanted is not None:
-            x = x[metadata.wanted.long()]
+            x = x[metadata.wanted]
         normed: Tensor = self.norm(x)
         return normed
 

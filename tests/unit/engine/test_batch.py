@@ -61,8 +61,8 @@ def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
     assert batch.metadata.seq_lens_list == [9, 9]
     assert batch.metadata.query_lens_list == [1, 6]
     assert batch.sampled == [0]  # the chunk does not reach its last token
-    assert batch.logits_at is not None
-    assert batch.logits_at.tolist() == [0]
+    assert batch.metadata.wanted is not None and batch.logits_at is None
+    assert batch.metadata.wanted.tolist() == [0]
     assert batch.metadata.block_tables.dtype is batch.metadata.seq_lens.dtype is torch.int32
     assert batch.token_ids.dtype is batch.metadata.slot_mapping.dtype is torch.int64
 
@@ -76,8 +76,8 @@ def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: BatchBuilder) -
         }
     )
     assert batch.sampled == [1, 2]
-    assert batch.logits_at is not None
-    assert batch.logits_at.tolist() == [5, 6]
+    assert batch.metadata.wanted is not None and batch.logits_at is None
+    assert batch.metadata.wanted.tolist() == [5, 6]
 
 
 def test_slots_beyond_32_bits(builder: BatchBuilder) -> None:
@@ -149,7 +149,7 @@ def test_padding_touches_the_scratch_block_only(builder: BatchBuilder) -> None:
         "lens": [5, 1, 1],
         "tables": [[1, 2, 0, 0], [99] * 4, [99] * 4],
     }
-    assert (batch.num_padding, batch.sampled, batch.logits_at) == (2, [0], None)
+    assert (batch.num_padding, batch.sampled, batch.metadata.wanted) == (2, [0], None)
     assert batch.metadata.query_lens_list == [1, 1, 1]
     assert builder.padding(2).metadata.slot_mapping.tolist() == [396, 397]
 
