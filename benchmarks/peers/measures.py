@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarks.peers.models import FIRST_WORD, MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from benchmarks.peers.workers.wire import Many, Single
 
 #: The longest single measurement that is waited for.
 TIMEOUT_S = 900.0
@@ -19,10 +21,10 @@ NUM_OUTPUT = 128
 class Answers(Protocol):
     """An engine, as the measures see it."""
 
-    def one(self, prompt: Sequence[int], num_tokens: int, *, timeout_s: float) -> list[float]:
+    def one(self, prompt: Sequence[int], num_tokens: int, *, timeout_s: float) -> Single:
         """See `OfflineEngine.one`."""
 
-    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int, *, timeout_s: float) -> float:
+    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int, *, timeout_s: float) -> Many:
         """See `OfflineEngine.many`."""
 
 
@@ -41,6 +43,8 @@ METRICS = {
     "decode_b1_ctx1024": Metric("decode, batch 1, context 1024", "tok/s", True),
     "batch16": Metric("16 requests 256 → 128, output", "tok/s", True),
     "batch32": Metric("32 requests 256 → 128, output", "tok/s", True),
+    "batch16_decode": Metric("of these, once all decode, 16 requests", "tok/s", True),
+    "batch32_decode": Metric("of these, once all decode, 32 requests", "tok/s", True),
     "prefill16_ms": Metric("16 × 1088-token prompts, 1 token", "ms", False),
     "prefix_cold_ms": Metric("16 prompts sharing 1024 tokens, cold", "ms", False),
     "prefix_warm_ms": Metric("16 prompts sharing 1024 tokens, warm", "ms", False),
@@ -69,46 +73,49 @@ class Measure:
 
     name: str
     metrics: tuple[str, ...]
-    run: Callable[[Answers, Prompts], Iterator[tuple[str, float]]]
+    #: Given an engine or a server, see `contestants`.
+    run: Callable[[Any, Prompts], Iterator[tuple[str, float]]]
     needs_prefix_sharing: bool = False
 
 
 def _single_long(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
-    times_s = engine.one(prompts.draw(1024), NUM_OUTPUT + 1, timeout_s=TIMEOUT_S)
+    times_s = engine.one(prompts.draw(1024), NUM_OUTPUT + 1, timeout_s=TIMEOUT_S).times_s
     yield "ttft_1024_ms", times_s[0] * 1e3
     yield "decode_b1_ctx1024", decode_rate(times_s)
 
 
 def _single_short(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
-    times_s = engine.one(prompts.draw(32), NUM_OUTPUT + 1, timeout_s=TIMEOUT_S)
+    times_s = engine.one(prompts.draw(32), NUM_OUTPUT + 1, timeout_s=TIMEOUT_S).times_s
     yield "decode_b1_ctx32", decode_rate(times_s)
 
 
 def _batch(num: int) -> Callable[[Answers, Prompts], Iterator[tuple[str, float]]]:
     def run(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
-        elapsed_s = engine.many(prompts.draw_many(num, 256), NUM_OUTPUT, timeout_s=TIMEOUT_S)
-        yield f"batch{num}", num * NUM_OUTPUT / elapsed_s
+        many = engine.many(prompts.draw_many(num, 256), NUM_OUTPUT, timeout_s=TIMEOUT_S)
+        yield f"batch{num}", many.num_tokens / many.elapsed_s
+        decoded = many.num_tokens - many.num_by_then
+        yield f"batch{num}_decode", decoded / (many.elapsed_s - many.prefilled_s)
 
     return run
 
 
 def _prefill(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
-    elapsed_s = engine.many(prompts.draw_many(16, 1088), 1, timeout_s=TIMEOUT_S)
-    yield "prefill16_ms", elapsed_s * 1e3
+    many = engine.many(prompts.draw_many(16, 1088), 1, timeout_s=TIMEOUT_S)
+    yield "prefill16_ms", many.elapsed_s * 1e3
 
 
 def _prefix(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
     shared = prompts.draw(1024)
     for name in ("prefix_cold_ms", "prefix_warm_ms"):
         batch = [shared + own for own in prompts.draw_many(16, 64)]
-        yield name, engine.many(batch, 1, timeout_s=TIMEOUT_S) * 1e3
+        yield name, engine.many(batch, 1, timeout_s=TIMEOUT_S).elapsed_s * 1e3
 
 
 MEASURES = (
     Measure("single-1024", ("ttft_1024_ms", "decode_b1_ctx1024"), _single_long),
     Measure("single-32", ("decode_b1_ctx32",), _single_short),
-    Measure("batch-16", ("batch16",), _batch(16)),
-    Measure("batch-32", ("batch32",), _batch(32)),
+    Measure("batch-16", ("batch16", "batch16_decode"), _batch(16)),
+    Measure("batch-32", ("batch32", "batch32_decode"), _batch(32)),
     Measure("prefill-16", ("prefill16_ms",), _prefill),
     Measure("prefix", ("prefix_cold_ms", "prefix_warm_ms"), _prefix, needs_prefix_sharing=True),
 )
@@ -117,6 +124,17 @@ MEASURES = (
 def decode_rate(times_s: Sequence[float]) -> float:
     """Tokens per second after the first one."""
     return (len(times_s) - 1) / (times_s[-1] - times_s[0])
+
+
+#: Prompts whose first tokens are compared between engines: do they run the same model?
+NUM_PROBES = 8
+
+
+def probe(engine: Answers, prompts: Prompts) -> list[int]:
+    """First tokens of answers to fixed prompts."""
+    return [
+        engine.one(prompts.draw(48), 1, timeout_s=TIMEOUT_S).token_ids[0] for _ in range(NUM_PROBES)
+    ]
 
 
 def warm_up(engine: Answers, prompts: Prompts) -> None:

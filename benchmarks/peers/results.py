@@ -11,6 +11,7 @@ from benchmarks.peers.statistics import Summary, summarise
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 FORMAT = 1
@@ -36,12 +37,14 @@ class Results:
     date: str
     machine: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
-    #: By section and system: version and the like, or `missing` with the reason.
+    #: By section with model, and system: version and the like, or `missing` with the reason.
     systems: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     #: GB/s and GFLOP/s of this machine, by name.
     limits: dict[str, float] = field(default_factory=dict)
     #: What the time budget left out, in words.
     omitted: list[str] = field(default_factory=list)
+    #: What broke, with the end of its log.
+    failed: list[str] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
     def describe(self, section: str, system: str, facts: dict[str, Any]) -> None:
@@ -66,6 +69,28 @@ class Results:
         content = {"format": FORMAT} | asdict(self)
         unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         unfinished.rename(path)
+
+
+def merge(runs: Sequence[Results]) -> Results:
+    """Several runs as one; facts and limits are those of the last.
+
+    Raises:
+        ConfigError: there is none, or they are of different machines.
+    """
+    if not runs:
+        raise ConfigError("no results were given")
+    if any(run.machine != runs[0].machine for run in runs):
+        raise ConfigError("these results are of different machines")
+    merged = Results(date=runs[-1].date, machine=runs[-1].machine, settings=runs[-1].settings)
+    for run in runs:
+        merged.limits |= run.limits
+        merged.omitted += run.omitted
+        merged.failed += run.failed
+        merged.samples += run.samples
+        for section, systems in run.systems.items():
+            for system, facts in systems.items():
+                merged.describe(section, system, facts)
+    return merged
 
 
 def load_results(path: Path) -> Results:

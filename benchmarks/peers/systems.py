@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import importlib.util
 import os
 import sys
 from dataclasses import dataclass
@@ -94,17 +95,60 @@ class Vllm:
 
     def missing(self) -> str | None:
         """Needs an environment of its own."""
-        return None if peer_python("vllm") else _how_to_install("vllm")
+        return None if peer_python("vllm") else how_to_install("vllm")
 
     def command(self, launch: Launch) -> list[str]:
         """In vLLM's environment."""
-        return worker_command(_installed("vllm"), "vllm_engine", launch)
+        return worker_command(installed("vllm"), "vllm_engine", launch)
 
     def environ(self, launch: Launch) -> dict[str, str]:
         """With the settings that its documentation recommends for CPUs."""
-        return vllm_environ(_installed("vllm"), launch.cores) | {
+        return vllm_environ(installed("vllm"), launch.cores) | {
             "PYTHONPATH": str(import_folder(launch.folder / "vllm"))
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaCpp:
+    """llama.cpp through its C API, on the same weights as GGUF."""
+
+    name: str = "llama.cpp"
+    shares_prefixes: bool = True
+
+    def missing(self) -> str | None:
+        """Needs an environment of its own."""
+        return None if peer_python("llamacpp") else how_to_install("llamacpp")
+
+    def command(self, launch: Launch) -> list[str]:
+        """In llama.cpp's environment."""
+        return worker_command(installed("llamacpp"), "llamacpp_engine", launch)
+
+    def environ(self, launch: Launch) -> dict[str, str]:
+        """Nothing of its own."""
+        return plain_environ() | {"PYTHONPATH": str(import_folder(launch.folder / "llamacpp"))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformers:
+    """`generate()`, which most people start from. It keeps no KV between calls."""
+
+    name: str = "transformers"
+    shares_prefixes: bool = False
+
+    def missing(self) -> str | None:
+        """Comes with the development environment."""
+        if importlib.util.find_spec("transformers") is None:
+            return "not installed: make setup"
+        return None
+
+    def command(self, launch: Launch) -> list[str]:
+        """In this environment."""
+        return worker_command(Path(sys.executable), "transformers_engine", launch)
+
+    def environ(self, launch: Launch) -> dict[str, str]:
+        """Nothing of its own."""
+        folder = import_folder(launch.folder / "transformers")
+        return plain_environ() | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(folder)}
 
 
 def worker_command(python: Path, module: str, launch: Launch) -> list[str]:
@@ -146,14 +190,14 @@ def plain_environ() -> dict[str, str]:
     }
 
 
-def _installed(name: str) -> Path:
+def installed(name: str) -> Path:
     python = peer_python(name)
     if python is None:
-        raise FileNotFoundError(_how_to_install(name))
+        raise FileNotFoundError(how_to_install(name))
     return python
 
 
-def _how_to_install(name: str) -> str:
+def how_to_install(name: str) -> str:
     return f"not installed: {INSTALL} {name}"
 
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.peers.workers.wire import UnavailableHereError, WorkerOptions, serve
+from benchmarks.peers.workers.wire import (
+    Many,
+    Single,
+    Timeline,
+    UnavailableHereError,
+    WorkerOptions,
+    serve,
+)
 from shared.engine.events import Failed, NewTokens
 from shared.engine.llm import LLM
 from shared.engine.request import EngineRequest
@@ -44,28 +51,27 @@ class BatonEngine:
         self._ids = count()
         self._quantization = options.quantization
 
-    def one(self, prompt: Sequence[int], num_tokens: int) -> list[float]:
+    def one(self, prompt: Sequence[int], num_tokens: int) -> Single:
         """Answer one prompt."""
         started_s = time.perf_counter()
         self._add(prompt, num_tokens)
         times_s: list[float] = []
+        token_ids: list[int] = []
         while self._engine.has_work():
-            num_new = self._step()
+            for event in self._step():
+                token_ids += event.token_ids
+            num_new = len(token_ids) - len(times_s)
             times_s += [time.perf_counter() - started_s] * num_new
-        return times_s
+        return Single(times_s=times_s, token_ids=token_ids)
 
-    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> float:
+    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Many:
         """Answer all prompts."""
-        started_s = time.perf_counter()
+        timeline = Timeline(len(prompts))
         for prompt in prompts:
             self._add(prompt, num_tokens)
-        num_answered = 0
         while self._engine.has_work():
-            num_answered += self._step()
-        elapsed_s = time.perf_counter() - started_s
-        if num_answered != num_tokens * len(prompts):
-            raise RuntimeError(f"{num_answered} tokens instead of {num_tokens * len(prompts)}")
-        return elapsed_s
+            timeline.add({event.request_id: len(event.token_ids) for event in self._step()})
+        return timeline.end()
 
     def describe(self) -> dict[str, Any]:
         """Version and quantization."""
@@ -81,14 +87,12 @@ class BatonEngine:
             )
         )
 
-    def _step(self) -> int:
-        num_new = 0
-        for event in self._engine.step():
+    def _step(self) -> list[NewTokens]:
+        events = self._engine.step()
+        for event in events:
             if isinstance(event, Failed):
                 raise event.error
-            if isinstance(event, NewTokens):
-                num_new += len(event.token_ids)
-        return num_new
+        return [event for event in events if isinstance(event, NewTokens) and event.token_ids]
 
 
 if __name__ == "__main__":

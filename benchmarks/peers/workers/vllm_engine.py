@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.workers.wire import WorkerOptions, serve
+from benchmarks.peers.workers.wire import Many, Single, Timeline, WorkerOptions, serve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,31 +30,34 @@ class VllmEngine:
         ).llm_engine
         self._num_requests = 0
 
-    def one(self, prompt: Sequence[int], num_tokens: int) -> list[float]:
+    def one(self, prompt: Sequence[int], num_tokens: int) -> Single:
         """Answer one prompt."""
         started_s = time.perf_counter()
         self._add(prompt, num_tokens)
         times_s: list[float] = []
+        token_ids: list[int] = []
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
-                num_new = len(output.outputs[0].token_ids) - len(times_s)
+                token_ids = list(output.outputs[0].token_ids)
+                num_new = len(token_ids) - len(times_s)
                 times_s += [time.perf_counter() - started_s] * num_new
-        return times_s
+        return Single(times_s=times_s, token_ids=token_ids)
 
-    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> float:
+    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Many:
         """Answer all prompts."""
-        started_s = time.perf_counter()
+        timeline = Timeline(len(prompts))
         for prompt in prompts:
             self._add(prompt, num_tokens)
-        num_answered = 0
+        # Outputs hold all tokens so far.
+        known: Counter[str] = Counter()
         while self._engine.has_unfinished_requests():
+            new_tokens: dict[str, int] = {}
             for output in self._engine.step():
-                if output.finished:
-                    num_answered += len(output.outputs[0].token_ids)
-        elapsed_s = time.perf_counter() - started_s
-        if num_answered != num_tokens * len(prompts):
-            raise RuntimeError(f"{num_answered} tokens instead of {num_tokens * len(prompts)}")
-        return elapsed_s
+                num = len(output.outputs[0].token_ids)
+                new_tokens[output.request_id] = num - known[output.request_id]
+                known[output.request_id] = num
+            timeline.add(new_tokens)
+        return timeline.end()
 
     def describe(self) -> dict[str, Any]:
         """Version, and whether the libraries it recommends were loaded."""

@@ -9,21 +9,42 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Single:
+    """One answer: its tokens, and the seconds from submission to each of them."""
+
+    times_s: list[float]
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Many:
+    """Answers to prompts that were submitted together. Seconds since then."""
+
+    #: Until every prompt had its first token: from here on, all that runs is decoding.
+    prefilled_s: float
+    #: Tokens that were there by then.
+    num_by_then: int
+    elapsed_s: float
+    num_tokens: int
 
 
 class OfflineEngine(Protocol):
     """An engine in this process. Greedy; end tokens are ignored."""
 
-    def one(self, prompt: Sequence[int], num_tokens: int) -> list[float]:
-        """Answer one prompt; seconds from its submission to each of the tokens."""
+    def one(self, prompt: Sequence[int], num_tokens: int) -> Single:
+        """Answer one prompt."""
 
-    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> float:
-        """Answer all prompts, submitted together; seconds until the last token."""
+    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Many:
+        """Answer all prompts, submitted together."""
 
     def describe(self) -> dict[str, Any]:
         """Version and whatever else a reader of the result must know."""
@@ -40,6 +61,38 @@ class WorkerOptions:
     max_model_len: int
     kv_cache_bytes: int
     max_num_seqs: int
+
+
+class Timeline:
+    """Counts the tokens of many answers while they come."""
+
+    def __init__(self, num_prompts: int) -> None:
+        self._started_s = time.perf_counter()
+        self._num_prompts = num_prompts
+        self._begun: set[str] = set()
+        self._prefilled_s = 0.0
+        self._num_by_then = 0
+        self._num_tokens = 0
+
+    def add(self, new_tokens: Mapping[str, int]) -> None:
+        """Tokens that came together, by request."""
+        if not new_tokens:
+            return
+        self._num_tokens += sum(new_tokens.values())
+        if len(self._begun) < self._num_prompts:
+            self._begun.update(new_tokens)
+            if len(self._begun) == self._num_prompts:
+                self._prefilled_s = time.perf_counter() - self._started_s
+                self._num_by_then = self._num_tokens
+
+    def end(self) -> Many:
+        """All of them are there."""
+        return Many(
+            prefilled_s=self._prefilled_s,
+            num_by_then=self._num_by_then,
+            elapsed_s=time.perf_counter() - self._started_s,
+            num_tokens=self._num_tokens,
+        )
 
 
 class UnavailableHereError(Exception):
@@ -66,13 +119,16 @@ def serve(make_engine: Callable[[WorkerOptions], OfflineEngine]) -> None:
 
 
 def _answer(engine: OfflineEngine, request: dict[str, Any]) -> dict[str, Any]:
-    num_tokens = int(request["num_tokens"])
+    prompts, num_tokens = request["prompts"], int(request["num_tokens"])
     if request["op"] == "one":
-        times_s = engine.one(request["prompts"][0], num_tokens)
-        if len(times_s) != num_tokens:
-            return {"error": f"{len(times_s)} tokens instead of {num_tokens}"}
-        return {"times_s": times_s}
-    return {"elapsed_s": engine.many(request["prompts"], num_tokens)}
+        single = engine.one(prompts[0], num_tokens)
+        answer, num, wanted = asdict(single), len(single.times_s), num_tokens
+    else:
+        many = engine.many(prompts, num_tokens)
+        answer, num, wanted = asdict(many), many.num_tokens, num_tokens * len(prompts)
+    if num != wanted:
+        return {"error": f"{num} tokens instead of {wanted}"}
+    return answer
 
 
 def _say(answers: Any, message: dict[str, Any]) -> None:
