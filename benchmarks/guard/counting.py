@@ -39,7 +39,7 @@ def count_bytecodes(run: Callable[[], object]) -> int:
 
 class _OperatorCount(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.num = 0
 
     def __torch_dispatch__(
@@ -54,4 +54,4 @@ def count_operators(run: Callable[[], object]) -> int:
     """Operators that torch dispatches inside `run`."""
     with _OperatorCount() as count:
         run()
-    return count.num
+    return int(count.num)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -107,12 +108,14 @@ def _measure(
     results: Results, parts: list[Part], path: Path, *, repetitions: int, budget_s: float | None
 ) -> None:
     progress = Console(stderr=True)
+    started_s = time.monotonic()
     with progress.status("starting") as status, interrupts():
 
         def note(text: str) -> None:
-            status.update(text)
+            line = f"{time.monotonic() - started_s:4.0f} s  {text}"
+            status.update(line)
             if not progress.is_terminal:
-                progress.print(text, highlight=False, soft_wrap=True)
+                progress.print(line, highlight=False, soft_wrap=True)
 
         runner = Runner(results, note=note, save=lambda: results.save(path))
         runner.run(parts, repetitions=repetitions, budget_s=budget_s)

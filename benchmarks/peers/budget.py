@@ -50,7 +50,7 @@ def plan_repetitions(
     repetitions: int,
 ) -> dict[Visit, int]:
     """How often each visit is made in all; every one was made once already."""
-    planned = {}
+    planned: dict[Visit, int] = {}
     for unit in units:
         cost_s = sum(costs_s[unit.measure, name] for name in unit.systems)
         more = int(min(repetitions - 1, remaining_s / cost_s))

@@ -55,6 +55,7 @@ INTERFERENCE = """\
 Eight streams of 64 → 256 tokens that begin anew when they end, alone and while two prompts of 2048
 tokens arrive every four seconds. P/D systems have one core for prefill and one for decode;
 aggregated systems have both. The router or proxy and the load generator share the same two cores.
+Chunks that arrive together have a gap of nothing: where p99 is far away, p50 says little.
 """
 RATES = """\
 Random prompts of 512 tokens, answers of 128, Poisson arrivals.
@@ -120,7 +121,9 @@ def _facts(results: Results) -> str:
         f"- {machine['processor']} ({machine['family']}), {machine['cores']} cores"
         f"{', virtual' if machine['virtual'] else ''}, {machine['memory_gib']} GiB, "
         f"{' '.join(machine['features'])}; Linux {machine['kernel']}",
-        f"- Python {machine['python']}, torch {machine['torch']}; {_versions(results)}",
+        f"- Python {machine['python']}, torch {machine['torch']}, {_versions(results)}".rstrip(
+            ", "
+        ),
         "- Limits: "
         + ", ".join(
             f"{title.rpartition(', ')[0]} {show_number(results.limits[name])} "

@@ -9,6 +9,8 @@ from pathlib import Path
 from cli.places import ROOT
 
 RESULTS = ROOT / "results" / "peers"
+#: Of the last run.
+LOGS = RESULTS / "logs"
 INSTALL = "benchmarks/peers/install.sh"
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.peers.budget import plan_repetitions, plan_units
@@ -12,6 +10,7 @@ from benchmarks.peers.limits import measure_limits
 from benchmarks.peers.machine import measured_cores
 from benchmarks.peers.measures import METRICS
 from benchmarks.peers.models import model_folder
+from benchmarks.peers.places import LOGS
 from benchmarks.peers.rotation import Rotation
 from benchmarks.peers.selection import ALL
 from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
@@ -55,13 +54,8 @@ class Runner:
             self._save()
 
     def _run_part(self, part: Part, repetitions: int, deadline_s: float | None) -> None:
-        with (
-            tempfile.TemporaryDirectory(prefix="baton-bench-") as folder,
-            Rotation(part.model, self._results, self._note) as rotation,
-        ):
-            launch = Launch(
-                model=model_folder(part.model), cores=measured_cores(), folder=Path(folder)
-            )
+        with Rotation(part.model, self._results, self._note) as rotation:
+            launch = Launch(model=model_folder(part.model), cores=measured_cores(), folder=LOGS)
             for name in part.systems:
                 rotation.load(ALL[name](), launch)
             visited = [m for m in part.measures if self._first(part, rotation, m, deadline_s)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,8 +100,8 @@ class VllmAggregated:
         return None if peer_python("vllm") else how_to_install("vllm")
 
     def describe(self) -> dict[str, Any]:
-        """Its defaults."""
-        return {"max_num_batched_tokens": "default"}
+        """Version, and that it has its own defaults."""
+        return {"version": version(), "max_num_batched_tokens": "default"}
 
     def start(self, launch: Launch) -> VllmServer:
         """Start it."""
@@ -119,8 +120,8 @@ class VllmDisaggregated:
         return None if peer_python("vllm") else how_to_install("vllm")
 
     def describe(self) -> dict[str, Any]:
-        """How blocks travel."""
-        return {"connector": "NixlConnector, kv_buffer_device cpu"}
+        """Version, and how blocks travel."""
+        return {"version": version(), "connector": "NixlConnector, kv_buffer_device cpu"}
 
     def start(self, launch: Launch) -> VllmServer:
         """Start both and the proxy."""
@@ -140,6 +141,15 @@ class VllmDisaggregated:
             log=launch.folder / "vllm-proxy.log",
         )  # fmt: skip
         return VllmServer([prefill, decode], proxy, port)
+
+
+def version() -> str:
+    """Of the installed vLLM, as its package says."""
+    script = "import importlib.metadata as m; print(m.version('vllm'))"
+    done = subprocess.run(
+        [str(installed("vllm")), "-c", script], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
 
 
 def serve_command(python: Path, model: Path, port: int, *, nixl: bool) -> list[str]:

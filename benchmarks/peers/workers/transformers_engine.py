@@ -41,7 +41,6 @@ class TransformersEngine:
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             options.model, dtype=getattr(torch, options.dtype), attn_implementation="sdpa"
         )
-        self._model.eval()
 
     def one(self, prompt: Sequence[int], num_tokens: int) -> Single:
         """Answer one prompt."""
