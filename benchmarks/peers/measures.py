@@ -141,7 +141,7 @@ def warm_up(engine: Answers, prompts: Prompts) -> None:
     """Every shape once, so that no compilation and no first allocation is measured."""
     engine.one(prompts.draw(1024), 4, timeout_s=TIMEOUT_S)
     engine.one(prompts.draw(32), 4, timeout_s=TIMEOUT_S)
-    engine.many(prompts.draw_many(32, 256), 4, timeout_s=TIMEOUT_S)
+    engine.many(prompts.draw_many(32, 64), 4, timeout_s=TIMEOUT_S)
 
 
 def wake(engine: Answers, prompts: Prompts) -> None:

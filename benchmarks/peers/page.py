@@ -116,14 +116,13 @@ def _describe_model(name: str) -> str:
 
 def _facts(results: Results) -> str:
     machine = results.machine
+    versions = _versions(results)
     lines = [
         f"- {results.date}, revision `{results.settings.get('revision', 'unknown')}`",
         f"- {machine['processor']} ({machine['family']}), {machine['cores']} cores"
         f"{', virtual' if machine['virtual'] else ''}, {machine['memory_gib']} GiB, "
         f"{' '.join(machine['features'])}; Linux {machine['kernel']}",
-        f"- Python {machine['python']}, torch {machine['torch']}, {_versions(results)}".rstrip(
-            ", "
-        ),
+        "- " + ", ".join([f"Python {machine['python']}", f"torch {machine['torch']}", *versions]),
         "- Limits: "
         + ", ".join(
             f"{title.rpartition(', ')[0]} {show_number(results.limits[name])} "
@@ -140,14 +139,14 @@ def _facts(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _versions(results: Results) -> str:
+def _versions(results: Results) -> list[str]:
     versions = {
         name: facts["version"]
         for systems in results.systems.values()
         for name, facts in systems.items()
         if "version" in facts and not is_ours(name)
     }
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+    return [f"{name} {version}" for name, version in versions.items()]
 
 
 def _agreement(results: Results) -> str:

@@ -39,11 +39,11 @@ SERVERS: dict[str, Callable[[], Contestant]] = {
 
 
 def _aggregated(chunk: int) -> Callable[[], Contestant]:
-    name = f"baton aggregated, chunk {chunk}"
+    name = f"baton aggregated chunk {chunk}"
     return lambda: ServerContestant(BatonServing(name=name, num_prefill=0, chunk=chunk))
 
 
-SWEEP = {f"baton aggregated, chunk {chunk}": _aggregated(chunk) for chunk in CHUNKS}
+SWEEP = {f"baton aggregated chunk {chunk}": _aggregated(chunk) for chunk in CHUNKS}
 ALL = ENGINES | SERVERS | SWEEP
 
 

@@ -25,7 +25,7 @@ ENGINE = {
 }
 SERVING = {
     ("baton P/D", "burst_itl_p99_ms"): [60.0],
-    ("baton aggregated, chunk 128", "burst_itl_p99_ms"): [120.0],
+    ("baton aggregated chunk 128", "burst_itl_p99_ms"): [120.0],
     ("baton aggregated", "burst_itl_p99_ms"): [900.0],
     ("vllm P/D", "burst_itl_p99_ms"): [90.0],
     ("vllm aggregated", "burst_itl_p99_ms"): [10.0],

@@ -34,7 +34,7 @@ def test_disaggregation_is_held_against_its_like_and_against_our_best_aggregated
     assert grid.header[-2:] == ["P/D / vllm P/D", "P/D / best own aggregated"]
     assert grid.rows[0][-2:] == [
         "0.67× (better)",
-        "0.50× (baton aggregated, chunk 128, better)",
+        "0.50× (baton aggregated chunk 128, better)",
     ]
 
 
