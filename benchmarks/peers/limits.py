@@ -66,6 +66,12 @@ def measure_limits(models: Sequence[str], cores: Sequence[int]) -> dict[str, flo
     return limits
 
 
+def higher(limits: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+    """The higher of two measurements of each limit."""
+    names = dict.fromkeys((*limits, *others))
+    return {name: max(limits.get(name, 0.0), others.get(name, 0.0)) for name in names}
+
+
 def linear_shapes(spec: CheckpointSpec) -> list[tuple[int, int]]:
     """All matrix products of one step, [outputs, inputs] each, fused as engines fuse them."""
     hidden, head = spec.hidden_size, spec.head_dim

@@ -72,7 +72,7 @@ class Results:
 
 
 def merge(runs: Sequence[Results]) -> Results:
-    """Several runs as one; facts and limits are those of the last.
+    """Several runs as one; facts are those of the last, limits the highest.
 
     Raises:
         ConfigError: there is none, or they are of different machines.
@@ -83,7 +83,8 @@ def merge(runs: Sequence[Results]) -> Results:
         raise ConfigError("these results are of different machines")
     merged = Results(date=runs[-1].date, machine=runs[-1].machine, settings=runs[-1].settings)
     for run in runs:
-        merged.limits |= run.limits
+        for name, limit in run.limits.items():
+            merged.limits[name] = max(limit, merged.limits.get(name, 0.0))
         merged.omitted += run.omitted
         merged.failed += run.failed
         merged.samples += run.samples

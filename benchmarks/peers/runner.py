@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.peers.budget import plan_repetitions, plan_units
-from benchmarks.peers.limits import measure_limits
+from benchmarks.peers.limits import higher, measure_limits
 from benchmarks.peers.machine import measured_cores
 from benchmarks.peers.measures import METRICS
 from benchmarks.peers.models import model_folder
@@ -41,9 +41,8 @@ class Runner:
     def run(self, parts: Sequence[Part], *, repetitions: int, budget_s: float | None) -> None:
         """Measure every part. Without a budget, everything `repetitions` times."""
         started_s = time.monotonic()
-        self._note("limits of this machine")
         models = list(dict.fromkeys(part.model for part in parts))
-        self._results.limits |= measure_limits(models, measured_cores())
+        self._measure_limits(models)
         for number, part in enumerate(parts):
             deadline_s = None
             if budget_s is not None:
@@ -52,6 +51,14 @@ class Runner:
                 deadline_s = time.monotonic() + left_s * shares[0] / sum(shares)
             self._run_part(part, repetitions, deadline_s)
             self._save()
+        self._measure_limits(models)
+        self._save()
+
+    def _measure_limits(self, models: Sequence[str]) -> None:
+        """Before and after everything else: somebody may disturb one of the two."""
+        self._note("limits of this machine")
+        limits = measure_limits(models, measured_cores())
+        self._results.limits = higher(self._results.limits, limits)
 
     def _run_part(self, part: Part, repetitions: int, deadline_s: float | None) -> None:
         with Rotation(part.model, self._results, self._note) as rotation:

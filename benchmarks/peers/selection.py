@@ -71,7 +71,7 @@ def default_parts() -> list[Part]:
     return [
         Part(
             section="engine", model="small", systems=tuple(ENGINES),
-            measures=tuple(by_name[name] for name in small), share=6,
+            measures=tuple(by_name[name] for name in small), share=5,
         ),
         Part(
             section="engine", model="medium", systems=("baton", "vllm", "llama.cpp"),
@@ -79,7 +79,7 @@ def default_parts() -> list[Part]:
         ),
         Part(
             section="serving", model="small", systems=tuple(SERVERS),
-            measures=(interference(15.0),), share=5,
+            measures=(interference(12.0),), share=6,
         ),
     ]  # fmt: skip
 
