@@ -85,7 +85,8 @@ def quick(
     part = Part(section="engine", model=model, systems=names, measures=MEASURES, share=1)
     parts = narrow([part], sections=(), models=(), systems=names, measures=_split(measures))
     results = Results(date=datetime.now(UTC).date().isoformat(), machine=describe_machine())
-    _measure(results, parts, RESULTS / "quick.json", repetitions=repetitions, budget_s=None)
+    out = RESULTS / "quick.json"
+    _measure(results, parts, out, repetitions=repetitions, budget_s=None, limits_twice=False)
 
 
 @app.command()
@@ -105,7 +106,13 @@ def page(
 
 
 def _measure(
-    results: Results, parts: list[Part], path: Path, *, repetitions: int, budget_s: float | None
+    results: Results,
+    parts: list[Part],
+    path: Path,
+    *,
+    repetitions: int,
+    budget_s: float | None,
+    limits_twice: bool = True,
 ) -> None:
     progress = Console(stderr=True)
     started_s = time.monotonic()
@@ -118,7 +125,7 @@ def _measure(
                 progress.print(line, highlight=False, soft_wrap=True)
 
         runner = Runner(results, note=note, save=lambda: results.save(path))
-        runner.run(parts, repetitions=repetitions, budget_s=budget_s)
+        runner.run(parts, repetitions=repetitions, budget_s=budget_s, limits_twice=limits_twice)
     _show(results)
     progress.print(f"every sample: {path}", highlight=False, soft_wrap=True)
     if results.failed:

@@ -38,7 +38,14 @@ class Runner:
         self._note = note
         self._save = save
 
-    def run(self, parts: Sequence[Part], *, repetitions: int, budget_s: float | None) -> None:
+    def run(
+        self,
+        parts: Sequence[Part],
+        *,
+        repetitions: int,
+        budget_s: float | None,
+        limits_twice: bool = True,
+    ) -> None:
         """Measure every part. Without a budget, everything `repetitions` times."""
         started_s = time.monotonic()
         models = list(dict.fromkeys(part.model for part in parts))
@@ -51,8 +58,9 @@ class Runner:
                 deadline_s = time.monotonic() + left_s * shares[0] / sum(shares)
             self._run_part(part, repetitions, deadline_s)
             self._save()
-        self._measure_limits(models)
-        self._save()
+        if limits_twice:
+            self._measure_limits(models)
+            self._save()
 
     def _measure_limits(self, models: Sequence[str]) -> None:
         """Before and after everything else: somebody may disturb one of the two."""

@@ -29,7 +29,8 @@ def test_a_selection_is_narrowed_by_names() -> None:
         default_parts(), **(NOTHING | {"models": ("medium",), "systems": ("vllm", "baton")})
     )
     assert (part.section, part.model, part.systems) == ("engine", "medium", ("baton", "vllm"))
-    assert narrow(default_parts(), **NOTHING) == default_parts()
+    parts = default_parts()
+    assert narrow(parts, **NOTHING) == parts
 
 
 @pytest.mark.parametrize(
