@@ -61,7 +61,8 @@ def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
     assert batch.metadata.seq_lens_list == [9, 9]
     assert batch.metadata.query_lens_list == [1, 6]
     assert batch.sampled == [0]  # the chunk does not reach its last token
-    assert batch.metadata.wanted is not None and batch.logits_at is None
+    assert batch.metadata.wanted is not None
+    assert batch.logits_at is None
     assert batch.metadata.wanted.tolist() == [0]
     assert batch.metadata.block_tables.dtype is batch.metadata.seq_lens.dtype is torch.int32
     assert batch.token_ids.dtype is batch.metadata.slot_mapping.dtype is torch.int64
@@ -76,7 +77,8 @@ def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: BatchBuilder) -
         }
     )
     assert batch.sampled == [1, 2]
-    assert batch.metadata.wanted is not None and batch.logits_at is None
+    assert batch.metadata.wanted is not None
+    assert batch.logits_at is None
     assert batch.metadata.wanted.tolist() == [5, 6]
 
 
