@@ -8,8 +8,8 @@ import sys
 import triton
 import triton.language as tl
 
-from kernels.compile_cases import attention_case
 from kernels.compile_gate import GateCase, run_gate
+from kernels.paged_attention.compile_cases import attention_case
 
 
 @triton.jit

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ pytest.importorskip("triton")
 from kernels.compile_gate import SHARED_LIMIT_BYTES, Resources
 
 ROOT = Path(__file__).resolve().parents[3]
-GOOD = Resources(registers=64, stack_bytes=0, spilled_bytes=0, shared_bytes=1024)
+GOOD = Resources(registers=64, stack_bytes=0, spill_accesses=0, shared_bytes=1024)
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,12 +53,13 @@ def test_bad_kernels_fail_each_for_its_reason() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"spilled_bytes": 8}, "spills 8 bytes"),
+        ({"missing": ("HGMMA",)}, "no instruction like HGMMA"),
+        ({"spill_accesses": 8}, "spills: 8 accesses"),
         ({"stack_bytes": 16}, "uses 16 bytes of stack"),
         ({"shared_bytes": SHARED_LIMIT_BYTES[80] + 1}, "shared memory"),
     ],
 )
-def test_each_limit_counts(change: dict[str, int], complaint: str) -> None:
+def test_each_limit_counts(change: dict[str, Any], complaint: str) -> None:
     assert GOOD.violations(80) == []
     (found,) = dataclasses.replace(GOOD, **change).violations(80)
     assert complaint in found
