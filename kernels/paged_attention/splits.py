@@ -1,11 +1,11 @@
 """How decode attention is divided among the multiprocessors: the rule, without any tensor.
 
-A sequence's keys are split into parts that are computed beside each other and merged (FlashDecoding,
-Dao et al. 2023). Parts are cut to one length for the whole batch, so that a long sequence among
-short ones gets many and every batch size gets about as many programs: there is no size at which
-splitting stops. The kernel applies the rule itself, to lengths that only the device knows; its grid
-bounds the number of parts by the size of the batch alone, so a captured graph can be replayed with
-any lengths.
+A sequence's keys are split into parts that are computed beside each other and merged (Dao et al.
+2023, Flash-Decoding). Parts are cut to one length for the whole batch, so that a long sequence
+among short ones gets many and every batch size gets about as many programs: there is no size at
+which splitting stops. The kernel applies the rule itself, to lengths that only the device knows;
+its grid bounds the number of parts by the size of the batch alone, so a captured graph can be
+replayed with any lengths.
 """
 
 from __future__ import annotations

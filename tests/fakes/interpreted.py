@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_interpreted(module: str) -> dict[str, str | None]:
-    """Run a module that ends with `report`: what went wrong with each of its checks, if anything."""
+    """Run a module that ends with `report`: what went wrong with each of its checks, or null."""
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", module]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)

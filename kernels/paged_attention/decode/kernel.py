@@ -283,8 +283,8 @@ def launch_decode(
 ) -> None:
     """Fill the rows of `out` whose sequences have one new token.
 
-    cache: one layer's [num_blocks, 2, num_kv_heads, block_size, head_dim]; log2_scale: the factor of
-    the scores as powers of two.
+    cache: one layer's [num_blocks, 2, num_kv_heads, block_size, head_dim]; log2_scale: the factor
+    of the scores, which are taken as powers of two.
     """
     num_kv_heads, block_size, head_dim = cache.shape[2:]
     group = q.shape[1] // num_kv_heads

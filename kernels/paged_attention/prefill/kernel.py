@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from kernels.paged_attention.batch import RaggedBatch
 
-#: Rows, keys and stages by the largest head size. Two groups of four warps have 64 rows each, as one
-#: instruction of Hopper's tensor cores takes; more keys would not leave enough registers.
+#: Rows, keys and stages by the largest head size. Two groups of four warps have 64 rows each, as
+#: one instruction of Hopper's tensor cores takes; more keys would not leave enough registers.
 _HOPPER_TILES = ((64, (128, 128, 3)), (128, (128, 64, 3)), (256, (128, 32, 3)))
 _AMPERE_TILES = ((64, (128, 64, 3)), (128, (128, 32, 3)), (256, (64, 32, 2)))
 #: Sequences that are looked at together when a program searches its own.
@@ -268,8 +268,8 @@ def launch_prefill(
 ) -> None:
     """Fill the rows of `out` whose sequences have more than one new token.
 
-    cache: one layer's [num_blocks, 2, num_kv_heads, block_size, head_dim]; log2_scale: the factor of
-    the scores as powers of two.
+    cache: one layer's [num_blocks, 2, num_kv_heads, block_size, head_dim]; log2_scale: the factor
+    of the scores, which are taken as powers of two.
     """
     num_kv_heads, block_size, head_dim = cache.shape[2:]
     num_seqs = len(batch.seq_lens)
