@@ -122,6 +122,11 @@ class CausalLM(nn.Module):
         table = cos_sin_table(config.rope, config.max_position_embeddings, dtype)
         self.cos_sin: Tensor = table.to(self.embedding.device)
 
+    @property
+    def num_weight_bytes(self) -> int:
+        """Memory that the weights take."""
+        return sum(weight.nbytes for weight in self.parameters())
+
     @torch.inference_mode()
     def forward(
         self,
@@ -130,7 +135,7 @@ class CausalLM(nn.Module):
         kv_cache: Tensor,
         metadata: AttentionMetadata,
     ) -> Tensor:
-        """Hidden states [num_tokens, hidden] after the last norm.
+        """Hidden states [num_wanted, hidden] after the last norm, of all tokens unless said.
 
         token_ids, positions: int64 [num_tokens], packed as `metadata` says. Writes the KV of all
         tokens into `kv_cache`.
@@ -139,6 +144,8 @@ class CausalLM(nn.Module):
         cos_sin = self.cos_sin[positions]
         for layer in self.decoder_layers:
             x = layer(x, cos_sin, kv_cache, metadata)
+        if metadata.wanted is not None:
+            x = x[metadata.wanted.long()]
         normed: Tensor = self.norm(x)
         return normed
 
