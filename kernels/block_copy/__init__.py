@@ -101,8 +101,8 @@ def _check(
 ) -> None:
     if source.ndim != 6 or target.ndim != 6 or source.dtype != target.dtype:
         raise ValueError(
-            f"{source.dtype} {tuple(source.shape)} and {target.dtype} {tuple(target.shape)} are not "
-            "two caches of one type"
+            f"{source.dtype} {tuple(source.shape)} and {target.dtype} {tuple(target.shape)} are "
+            "not two caches of one type"
         )
     if source.shape[1:3] != target.shape[1:3] or source.shape[5] != target.shape[5]:
         raise ValueError(

@@ -61,6 +61,4 @@ def plan_copy(
         run *= left[dimension]
         left[dimension] = 1
     num_layers, num_kinds, num_heads = left
-    return CopyPlan(
-        num_tokens // chunk_tokens, num_layers, num_kinds, num_heads, run, chunk_tokens
-    )
+    return CopyPlan(num_tokens // chunk_tokens, num_layers, num_kinds, num_heads, run, chunk_tokens)

@@ -1,4 +1,4 @@
-"""Stores new keys and values in their slots of the paged cache. `rope_kv_write` rotates them too."""
+"""Stores new keys and values in their slots of the paged cache; `rope_kv_write` also rotates."""
 
 from __future__ import annotations
 

@@ -50,9 +50,7 @@ def norm_constants(*, size: int, has_residual: bool) -> tuple[dict[str, int | bo
     return {"PADDED": padded, "HAS_RESIDUAL": has_residual}, min(16, max(1, padded // 512))
 
 
-def launch(
-    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+def launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """See `kernels.rms_norm.add_rms_norm`; without a residual the sum is x."""
     size = x.shape[-1]
     rows = x.reshape(-1, size)

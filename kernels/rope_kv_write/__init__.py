@@ -41,7 +41,11 @@ def rope_kv_write(
         raise ValueError(
             f"k {tuple(k.shape)} and v {tuple(v.shape)} must be {expected} for this cache"
         )
-    if q.shape[::2] != (len(q), head_dim) or cos_sin.shape != (len(q), head_dim) or len(q) != len(k):
+    if (
+        q.shape[::2] != (len(q), head_dim)
+        or cos_sin.shape != (len(q), head_dim)
+        or len(q) != len(k)
+    ):
         raise ValueError(
             f"q {tuple(q.shape)} and cos_sin {tuple(cos_sin.shape)} do not fit k {expected}"
         )

@@ -17,9 +17,7 @@ NUM_WARPS = 4
 
 
 @triton.jit
-def silu_mul_kernel(
-    gate, up, out, size, stride_gate, stride_up, stride_out, COLUMNS: tl.constexpr
-):
+def silu_mul_kernel(gate, up, out, size, stride_gate, stride_up, stride_out, COLUMNS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < size

@@ -1,4 +1,4 @@
-"""What every implementation of the KV write and of paged attention must do.
+"""What every implementation of paged attention must do.
 
 Run in this process for PyTorch, and as `python -m tests.suites.attention_kernels` in one of its own
 for Triton's interpreter, which is chosen when a kernel is decorated.
@@ -16,6 +16,7 @@ from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
 from tests.fakes.interpreted import poisoned_empty, report
 from tests.fakes.paged_driver import make_metadata
+from tests.fakes.tensors import random
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,14 +145,14 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
     shape = (1 + sum(map(len, tables)), 3, 2, case.num_kv_heads, case.block_size, case.head_dim)
     cache = torch.full(shape, float("nan"), dtype=case.dtype)
     kv_shape = (sum(case.seq_lens), case.num_kv_heads, case.head_dim)
-    k, v = (torch.randn(kv_shape, generator=generator).to(case.dtype) for _ in range(2))
+    k, v = (random(*kv_shape, dtype=case.dtype, seed=generator) for _ in range(2))
     everything = make_metadata(case.seq_lens, case.seq_lens, tables, case.block_size)
-    kv_write(k, v, cache, 1, everything.slot_mapping, implementation=implementation)
+    kv_write(k, v, cache, 1, everything.slot_mapping)
     assert cache[:, [0, 2]].isnan().all(), "another layer was written"
     assert int((~cache.isnan()).sum()) == 2 * k.numel()
 
     q_shape = (sum(case.query_lens), case.num_heads, case.head_dim)
-    q = torch.randn(q_shape, generator=generator).to(case.dtype)
+    q = random(*q_shape, dtype=case.dtype, seed=generator)
     metadata = make_metadata(case.query_lens, case.seq_lens, tables, case.block_size)
 
     workspace = Workspace(num_processors=case.processors)
@@ -183,7 +184,7 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
 
 def _shuffled_tables(case: AttentionCase, generator: torch.Generator) -> list[list[int]]:
     sizes = [-(-length // case.block_size) for length in case.seq_lens]
-    order = iter((torch.randperm(sum(sizes), generator=generator) + 1).tolist())
+    order = iter((torch.randperm(sum(sizes), generator=generator, device="cpu") + 1).tolist())
     return [[next(order) for _ in range(size)] for size in sizes]
 
 

@@ -107,7 +107,8 @@ def _side(case: CopyCase, block_size: int, num_heads: int, *, seed: int) -> torc
     shape = (8, case.num_layers + case.first_layer, 2, num_heads, block_size, case.head_dim)
     shape = (*shape[:-1], shape[-1] * case.dtype.itemsize)
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).view(case.dtype)
+    drawn = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator, device="cpu")
+    return drawn.to(torch.get_default_device()).view(case.dtype)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from kernels.rope_kv_write import rope_kv_write
 from kernels.rope_kv_write.norms import HeadNorms
 from kernels.silu_mul import silu_mul
 from tests.fakes.interpreted import poisoned_empty, report
+from tests.fakes.tensors import random
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 #: Query heads, key/value heads and head size: groups of every kind, more heads than one program's.
 HEADS = ((6, 2, 80), (9, 9, 64), (16, 1, 128), (4, 4, 256), (3, 1, 96), (2, 1, 10))
-
-
-def random(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def check_near(ours: Tensor, plain: Tensor, exact: Tensor) -> None:
@@ -54,9 +51,7 @@ def check_add_rms_norm(size: int, dtype: torch.dtype, implementation: str) -> No
     x, residual = (random(5, size, dtype=dtype, seed=seed) for seed in (0, 1))
     weight = random(size, dtype=dtype, seed=2)
     with poisoned_empty():
-        normed, total = add_rms_norm(
-            x, residual, weight, eps=1e-5, implementation=implementation
-        )
+        normed, total = add_rms_norm(x, residual, weight, eps=1e-5, implementation=implementation)
     assert torch.equal(total, x + residual)
     wide = (x + residual).double()
     exact = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
