@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 #: Sequences that are looked at together when a program searches its own.
 _SCAN = 128
-#: Numbers of partial results that are merged together, over all rows and dimensions.
+#: Numbers of partial results that are merged together, over all rows and dimensions: the more, the
+#: fewer round trips to the memory. Where the main loop is short of registers, half of them.
 _MERGED_NUMBERS = 8192
 #: More than any sequence has.
 _NO_WINDOW = 1 << 30
@@ -46,6 +47,7 @@ def decode_constants(
 ) -> tuple[dict[str, int], DecodeTiles]:
     """The kernel's constants and the tiles that they stand for."""
     tiles = choose_decode_tiles(group=group, head_dim=head_dim, element_bytes=element_bytes)
+    merged = _MERGED_NUMBERS if head_dim <= 128 and element_bytes == 2 else _MERGED_NUMBERS // 2
     merge_rows, padded = triton.next_power_of_2(group), max(16, triton.next_power_of_2(head_dim))
     constants = {
         "GROUP": group,
@@ -55,7 +57,7 @@ def decode_constants(
         "ROWS": tiles.rows,
         "KEYS": tiles.keys,
         "MERGE_ROWS": merge_rows,
-        "MERGE_PARTS": max(1, _MERGED_NUMBERS // (merge_rows * padded)),
+        "MERGE_PARTS": max(1, merged // (merge_rows * padded)),
         "MIN_CHUNK": MIN_CHUNK,
         "SCAN": _SCAN,
     }
