@@ -171,8 +171,7 @@ class CausalLM(nn.Module):
         for layer in others:
             x, residual = layer(x, residual, cos_sin, kv_cache, metadata)
         if metadata.wanted is not None:
-            wanted = metadata.wanted.long()
-            x, residual = x[wanted], residual[wanted]
+            x, residual = x[metadata.wanted], residual[metadata.wanted]
         return self.norm.of_sum(x, residual)[0]
 
     @torch.inference_mode()
