@@ -83,6 +83,7 @@ def run_all(arrivals: list[Arrival], mode: StepMode, **engine_settings: object) 
     drain(engine, run)
     for arrival in arrivals:
         engine.release(arrival.request.request_id)
+    drain(engine, run)  # the last events of those that waited for held blocks until now
     assert engine.stats().num_free_blocks == NUM_BLOCKS
     assert not engine.has_work()
     engine.check_integrity()
