@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.sampler.filters import min_p_floor, top_k_floor, top_p_floor
+from kernels.sampling.filters import min_p_floor, top_k_floor, top_p_floor
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
 from shared.engine.sampler.state import SamplingState

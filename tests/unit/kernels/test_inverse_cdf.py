@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from shared.engine.sampler.inverse_cdf import invert
+from kernels.sampling.inverse_cdf import invert
 
 
 def whole(logits: torch.Tensor, numbers: torch.Tensor) -> list[int]:
