@@ -39,7 +39,9 @@ class LLM:
         dtype: str = "auto",
         load_format: str = "auto",
         seed: int = 0,
-        attention_backend: str = "torch",
+        attention_backend: str = "auto",
+        quantization: str = "none",
+        num_threads: int | None = None,
         **engine_settings: Any,
     ) -> None:
         """`engine_settings` are the fields of `EngineConfig`.
@@ -56,6 +58,8 @@ class LLM:
             seed=seed,
             device=config.device,
             attention_backend=attention_backend,
+            quantization=quantization,
+            num_threads=num_threads,
         )
         self.engine = Engine(loaded, config)
         self._model_eos = loaded.config.eos_token_ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
 import torch
 
 from shared.errors import ConfigError
@@ -12,12 +13,18 @@ from shared.model.attention.registry import get_backend
 from shared.model.config import load_config
 from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
 from shared.model.llama import CausalLM
+from shared.model.native.choice import why_not_native
+from shared.model.native.model import NativeCausalLM
+from shared.model.native.threads import plan_threads
 from shared.model.weights import load_weights
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from shared.model.config import ModelConfig
+
+log = structlog.get_logger(__name__)
 
 DTYPES = {
     "float32": torch.float32,
@@ -25,6 +32,7 @@ DTYPES = {
     "float16": torch.float16,
 }
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
+QUANTIZATIONS = ("none", "int8")
 #: Standard deviation of dummy weights, as transformers initialises.
 _DUMMY_STD = 0.02
 
@@ -33,7 +41,7 @@ _DUMMY_STD = 0.02
 class LoadedModel:
     """A model with its weights."""
 
-    model: CausalLM
+    model: CausalLM | NativeCausalLM
     config: ModelConfig
     dtype: torch.dtype
     #: Equal on two hosts exactly if they compute the same.
@@ -48,38 +56,75 @@ def load_model(
     load_format: str = "auto",
     seed: int = 0,
     device: str | torch.device = "cpu",
-    attention_backend: str = "torch",
+    attention_backend: str = "auto",
+    quantization: str = "none",
+    num_threads: int | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
-    `auto` is the checkpoint's own dtype, and safetensors as the format.
+    `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
+    kernels where they run, otherwise torch. `num_threads` compute, by default one per core.
 
     Raises:
-        ConfigError: an unknown dtype, load format or attention backend.
+        ConfigError: an unknown dtype, load format, backend or quantization, or native kernels that
+            are asked for and cannot be had; says why.
         ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
     """
-    if load_format not in LOAD_FORMATS:
-        raise ConfigError(f"load format {load_format!r} is unknown; known: {LOAD_FORMATS}")
+    _check_known("load format", load_format, LOAD_FORMATS)
+    _check_known("quantization", quantization, QUANTIZATIONS)
     config = load_config(model_dir)
     name = config.dtype if dtype == "auto" else dtype
-    if name not in DTYPES:
-        raise ConfigError(f"dtype {name!r} is unknown; known: auto, {', '.join(DTYPES)}")
-    backend = get_backend(attention_backend)
+    _check_known("dtype", name, ("auto", *DTYPES))
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    native = _wants_native(attention_backend, quantization, name, torch.device(device))
+    backend = get_backend("torch" if native or attention_backend == "auto" else attention_backend)
     with torch.device(device):
         model = CausalLM(config=config, backend=backend, dtype=DTYPES[name]).eval()
+    weights = name if quantization == "none" else quantization
+    kept = f"{name}/{weights}"
     if load_format == "dummy":
         _fill_with_noise(model, seed)
-        fingerprint = fingerprint_dummy(config.raw, name, seed)
+        fingerprint = fingerprint_dummy(config.raw, kept, seed)
     else:
         load_weights(model, model_dir)
-        fingerprint = fingerprint_checkpoint(model_dir, config.raw, name)
+        fingerprint = fingerprint_checkpoint(model_dir, config.raw, kept)
+    loaded: CausalLM | NativeCausalLM = model
+    if native:
+        loaded = NativeCausalLM(model, weights=weights, threads=plan_threads(num_threads))
     return LoadedModel(
-        model=model,
+        model=loaded,
         config=config,
         dtype=DTYPES[name],
         fingerprint=fingerprint,
-        num_weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        num_weight_bytes=loaded.num_weight_bytes,
     )
+
+
+def _check_known(what: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ConfigError(f"{what} {name!r} is unknown; known: {', '.join(known)}")
+
+
+def _wants_native(backend: str, quantization: str, dtype: str, device: torch.device) -> bool:
+    """Whether the native kernels compute.
+
+    Raises:
+        ConfigError: they are asked for and cannot be had.
+    """
+    required = backend == "native" or quantization != "none"
+    if backend not in ("auto", "native"):
+        if quantization != "none":
+            raise ConfigError(f"quantization {quantization!r} needs the native backend")
+        return False
+    reason = why_not_native(dtype, quantization, device)
+    if reason is None:
+        return True
+    if required:
+        raise ConfigError(f"the native kernels cannot run: {reason}")
+    if device.type == "cpu":
+        log.warning("native_kernels_unavailable", reason=reason, using="torch")
+    return False
 
 
 def _fill_with_noise(model: CausalLM, seed: int) -> None:

@@ -19,7 +19,10 @@ class ModelSettings:
     )
     dtype: str = setting("auto", help="auto, float32, bfloat16 or float16")
     load_format: str = setting("auto", help="auto, safetensors or dummy")
-    attention_backend: str = setting("torch", help="which attention implementation to use")
+    attention_backend: str = setting(
+        "auto", help="auto, native (C++ for this CPU), torch or triton"
+    )
+    quantization: str = setting("none", help="none, or int8: weights of one byte (native only)")
     model_seed: int = setting(0, help="seed of the weights with --load-format dummy")
 
     @property

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2, transfer_pb2, worker_pb2
@@ -129,8 +128,6 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
 
 
 def _build_engine(config: WorkerConfig) -> Engine:
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
     settings = config.model
     loaded = load_model(
         settings.model,
@@ -139,6 +136,8 @@ def _build_engine(config: WorkerConfig) -> Engine:
         seed=settings.model_seed,
         device=config.engine.device,
         attention_backend=settings.attention_backend,
+        quantization=settings.quantization,
+        num_threads=config.num_threads,
     )
     return Engine(loaded, config.engine)
 

@@ -5,6 +5,7 @@ The cache starts as NaN, so whatever is read before it was written shows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.model.llama import CausalLM
+    from shared.model.native.model import NativeCausalLM
 
 
 def poisoned_cache(
@@ -54,7 +56,9 @@ def make_metadata(
 class PagedDriver:
     """Greedy generation with one model and one cache of its own."""
 
-    def __init__(self, model: CausalLM, *, block_size: int, chunk: int, seed: int = 0) -> None:
+    def __init__(
+        self, model: CausalLM | NativeCausalLM, *, block_size: int, chunk: int, seed: int = 0
+    ) -> None:
         self.model = model
         self.block_size = block_size
         self.chunk = chunk
@@ -96,9 +100,27 @@ class PagedDriver:
                 computed[i] = end
                 if end == len(tokens[i]):
                     tokens[i].append(int(row.argmax()))
-                    logits[i].append(row)
+                    logits[i].append(row.clone())
         answers = [t[len(prompt) :] for t, prompt in zip(tokens, prompts, strict=True)]
         return answers, [torch.stack(steps) for steps in logits]
+
+    @torch.inference_mode()
+    def score(self, tokens: Sequence[int], *, wanted: Sequence[int] | None = None) -> torch.Tensor:
+        """The logits behind every token, or behind those in `wanted`, computed in one step."""
+        config, length = self.model.config, len(tokens)
+        (table,) = self._shuffled_tables([length])
+        cache = poisoned_cache(
+            1 + len(table),
+            config.num_layers,
+            config.num_kv_heads,
+            self.block_size,
+            config.head_dim,
+        ).to(self.model.dtype)
+        metadata = make_metadata([length], [length], [table], self.block_size)
+        if wanted is not None:
+            metadata = replace(metadata, wanted=torch.tensor(wanted, dtype=torch.int32))
+        hidden = self.model.forward(torch.tensor(tokens), torch.arange(length), cache, metadata)
+        return self.model.compute_logits(hidden).clone()
 
     def _shuffled_tables(self, totals: Sequence[int]) -> list[list[int]]:
         """Block 0 stays unused: padding points at it."""

@@ -127,12 +127,19 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(params=["torch", "native"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_greedy_answers_equal_those_of_transformers(case: str, tmp_path: Path) -> None:
+def test_greedy_answers_equal_those_of_transformers(
+    case: str, backend: str, tmp_path: Path
+) -> None:
     model_type, settings = CASES[case]
     oracle = random_model(model_type, seed=SEEDS.get(case, 0), **settings)
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
-    loaded = load_model(save(oracle, tmp_path))
+    loaded = load_model(save(oracle, tmp_path), attention_backend=backend)
 
     driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
     answers, logits = driver.generate(prompts, NUM_TOKENS)
@@ -154,10 +161,12 @@ def check_answer(
 
 
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
-def test_bfloat16_is_as_exact_as_transformers(model_type: str, tmp_path: Path) -> None:
+def test_bfloat16_is_as_exact_as_transformers(
+    model_type: str, backend: str, tmp_path: Path
+) -> None:
     """Both are compared with float32; twice the error of transformers' own bfloat16 is allowed."""
     oracle = random_model(model_type, seed=4)
-    loaded = load_model(save(oracle, tmp_path), dtype="bfloat16")
+    loaded = load_model(save(oracle, tmp_path), dtype="bfloat16", attention_backend=backend)
     prompt = random_prompt(29, vocab_size=321, seed=3)
     driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
     (answer,), (ours,) = driver.generate([prompt], NUM_TOKENS)
@@ -178,8 +187,11 @@ def test_float16_runs(tmp_path: Path) -> None:
     assert (ours - exact).abs().max() < 0.02 * exact.abs().max()
 
 
-def test_answers_do_not_depend_on_block_size_chunks_or_company(tmp_path: Path) -> None:
-    loaded = load_model(save(random_model("qwen3", seed=3), tmp_path))
+def test_answers_do_not_depend_on_block_size_chunks_or_company(
+    backend: str, tmp_path: Path
+) -> None:
+    checkpoint = save(random_model("qwen3", seed=3), tmp_path)
+    loaded = load_model(checkpoint, attention_backend=backend)
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in (3, 30, 17)]
     expected, _ = PagedDriver(loaded.model, block_size=16, chunk=64).generate(prompts, 24)
     for block_size, chunk in ((1, 5), (7, 1), (64, 33)):
@@ -191,7 +203,18 @@ def test_answers_do_not_depend_on_block_size_chunks_or_company(tmp_path: Path) -
 def test_logits_are_float32_in_every_dtype(tmp_path: Path) -> None:
     save(random_model("llama"), tmp_path)
     for name in ("float32", "bfloat16", "float16"):
-        loaded = load_model(tmp_path, dtype=name)
+        loaded = load_model(tmp_path, dtype=name, attention_backend="torch")
         hidden = torch.ones(2, 96, dtype=loaded.dtype)
         assert loaded.model.compute_logits(hidden).dtype == torch.float32
         assert loaded.model.compute_logits(hidden).shape == (2, 321)
+
+
+def test_only_the_wanted_tokens_come_back(backend: str, tmp_path: Path) -> None:
+    checkpoint = save(random_model("qwen3", seed=3), tmp_path)
+    driver = PagedDriver(
+        load_model(checkpoint, attention_backend=backend).model, block_size=16, chunk=64
+    )
+    prompt = random_prompt(70, vocab_size=321, seed=1)
+    every = driver.score(prompt)
+    for wanted in ([], [69], [0, 33, 68]):
+        torch.testing.assert_close(driver.score(prompt, wanted=wanted), every[wanted])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,13 +12,16 @@ import transformers
 from safetensors.torch import load_file
 
 from shared.errors import ConfigError, ModelLoadError
-from shared.model.loader import load_model
+from shared.model.loader import load_model as load_any_model
 from shared.model.weights import weight_targets
 from tests.unit.model.checkpoints import edit_json, edit_tensors, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+#: With weights to look at: the native model packs them.
+load_model = partial(load_any_model, attention_backend="torch")
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

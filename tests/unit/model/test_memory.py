@@ -64,7 +64,9 @@ def test_loading_needs_the_weights_and_a_shard_at_most(tmp_path: Path) -> None:
     )
     weights, peak = peak_bytes("ours", tmp_path)
     slack = 8 << 20
-    allowed = weights + 2 * weights // NUM_SHARDS + slack  # one shard mapped, one page cache behind
+    largest = 4096 * 512 * 4  # the embedding, while it is packed for the native kernels
+    # One shard mapped, one page cache behind.
+    allowed = weights + 2 * weights // NUM_SHARDS + largest + slack
     assert weights > 80 << 20
     assert peak < allowed
     assert peak_bytes("dict", tmp_path)[1] > allowed

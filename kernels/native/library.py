@@ -1,0 +1,119 @@
+"""The compiled library's functions, with their types."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import POINTER, c_float, c_int, c_size_t, c_void_p
+from enum import IntEnum
+
+from kernels.native.build import NativeUnavailableError, build_library
+
+
+class Kind(IntEnum):
+    """What a number is stored as."""
+
+    FLOAT32 = 0
+    BFLOAT16 = 1
+    INT8 = 2
+
+
+class Shape(ctypes.Structure):
+    """`baton::Shape`."""
+
+    _fields_ = (
+        ("hidden_size", c_int),
+        ("intermediate_size", c_int),
+        ("num_layers", c_int),
+        ("num_heads", c_int),
+        ("num_kv_heads", c_int),
+        ("head_dim", c_int),
+        ("vocab_size", c_int),
+        ("rms_norm_eps", c_float),
+        ("num_positions", c_int),
+    )
+
+
+class LayerWeights(ctypes.Structure):
+    """`baton::LayerWeights`."""
+
+    _fields_ = (
+        ("attention_norm", c_void_p),
+        ("qkv", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("output", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("gate_up", c_void_p),
+        ("down", c_void_p),
+        ("window", c_int),
+    )
+
+
+class Weights(ctypes.Structure):
+    """`baton::Weights`."""
+
+    _fields_ = (
+        ("layers", POINTER(LayerWeights)),
+        ("norm", c_void_p),
+        ("head", c_void_p),
+        ("embedding", c_void_p),
+        ("embedding_kind", c_int),
+        ("cos_sin", c_void_p),
+    )
+
+
+class Batch(ctypes.Structure):
+    """`baton::Batch`."""
+
+    _fields_ = (
+        ("num_tokens", c_int),
+        ("num_seqs", c_int),
+        ("token_ids", c_void_p),
+        ("positions", c_void_p),
+        ("query_start_loc", c_void_p),
+        ("seq_lens", c_void_p),
+        ("block_tables", c_void_p),
+        ("max_blocks", c_int),
+        ("slots", c_void_p),
+        ("wanted", c_void_p),
+        ("num_wanted", c_int),
+    )
+
+
+#: Result and arguments of every function of api.cpp.
+_SIGNATURES = {
+    "baton_pool_new": (c_void_p, (c_int, POINTER(c_int))),
+    "baton_pool_delete": (None, (c_void_p,)),
+    "baton_matrix_new": (
+        c_void_p,
+        (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int),
+    ),
+    "baton_matrix_bytes": (c_size_t, (c_void_p,)),
+    "baton_matrix_delete": (None, (c_void_p,)),
+    "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int, c_int)),
+    "baton_decoder_delete": (None, (c_void_p,)),
+    "baton_decoder_forward": (
+        c_int,
+        (c_void_p, POINTER(Batch), c_void_p, c_size_t, c_int, c_void_p),
+    ),
+    "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
+}
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL:
+    """The library, compiled if need be. Calls release the GIL.
+
+    Raises:
+        NativeUnavailableError: see `build_library`.
+    """
+    path = build_library()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeUnavailableError(f"{path} cannot be loaded: {error}") from error
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

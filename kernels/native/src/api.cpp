@@ -1,0 +1,43 @@
+// What Python calls. Nothing throws across this border: a null pointer means no memory.
+#include "decoder.h"
+
+using namespace baton;
+
+extern "C" {
+
+Pool* baton_pool_new(int num_threads, const int* cpus) { return new Pool(num_threads, cpus); }
+void baton_pool_delete(Pool* pool) { delete pool; }
+
+Matrix* baton_matrix_new(Pool* pool, int kind, const void* weight, int stored, int columns,
+                         int inner, const float* bias, int paired) try {
+  return pack_matrix(*pool, Kind(kind), weight, Kind(stored), columns, inner, bias, paired != 0);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+size_t baton_matrix_bytes(const Matrix* matrix) {
+  return matrix->panels.size() * 4 + matrix->bias.size() * 4 + matrix->scales.size() * 8;
+}
+void baton_matrix_delete(Matrix* matrix) { delete matrix; }
+
+Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weights, int element,
+                           int weight) try {
+  return make_decoder(*pool, *shape, *weights, Kind(element), Kind(weight)).release();
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+void baton_decoder_delete(Decoder* decoder) { delete decoder; }
+
+int baton_decoder_forward(Decoder* decoder, const Batch* batch, void* cache, size_t block_stride,
+                          int block_size, float* hidden) try {
+  decoder->forward(*batch, cache, block_stride, block_size, hidden);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+int baton_decoder_logits(Decoder* decoder, const float* hidden, int rows, float* out) try {
+  decoder->logits(hidden, rows, out);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+}

@@ -1,0 +1,347 @@
+// Causal attention of a ragged batch over the paged KV cache, each key and value read once per task.
+//
+// A task is a few tokens of one sequence with the query heads that share one key/value head; it goes
+// over the context in chunks of kChunk keys with an online softmax (Milakov and Gimelshein 2018;
+// Dao et al. 2022). Chunks lie at fixed positions, so a token's result does not depend on how the
+// prompt was cut, nor on which other tokens are in its task.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "memory.h"
+#include "pool.h"
+#include "tile.h"
+
+namespace baton {
+
+constexpr int kChunk = 2 * kPanel;
+// Query rows of one task: the packing of a chunk is shared by all of them.
+constexpr int kQueryRows = 4 * kTileRows;
+constexpr float kMasked = -1e30f;
+
+// The cache [blocks, layers, 2, kv heads, block size, head dim]; strides in elements.
+template <class Element>
+struct Cache {
+  Element* data;
+  size_t block_stride;
+  size_t layer_stride;
+  int num_kv_heads;
+  int block_size;
+  int head_dim;
+
+  size_t offset(int block, int layer, int kind, int head, int slot) const {
+    return block * block_stride + layer * layer_stride +
+           ((size_t(kind) * num_kv_heads + head) * block_size + slot) * head_dim;
+  }
+};
+
+// One packed batch; see AttentionMetadata in Python.
+struct Batch {
+  int num_tokens;
+  int num_seqs;
+  const int64_t* token_ids;
+  const int64_t* positions;
+  const int32_t* query_start_loc;
+  const int32_t* seq_lens;
+  const int32_t* block_tables;
+  int max_blocks;
+  const int64_t* slots;
+  // Ascending tokens whose hidden states are wanted, and how many; -1: all.
+  const int32_t* wanted;
+  int num_wanted;
+};
+
+struct AttentionTask {
+  int seq;
+  int first_token;  // among the sequence's new tokens
+  int num_tokens;
+  int kv_head;
+};
+
+template <class Dot>
+class AttentionScratch {
+  using Element = typename Dot::Element;
+
+ public:
+  AttentionScratch(int head_dim)
+      : words(round_up(head_dim, Dot::kElements) / Dot::kElements),
+        panels(panels_of(head_dim)),
+        query(size_t(kQueryRows) * words),
+        keys(size_t(2) * words * kPanel),
+        values(size_t(panels) * (kChunk / Dot::kElements) * kPanel),
+        scores(size_t(2) * kQueryRows * kPanel),
+        weights(size_t(kQueryRows) * kChunk / Dot::kElements),
+        out(size_t(panels) * kQueryRows * kPanel),
+        zeros(head_dim) {}
+
+  int words;   // of a head
+  int panels;  // of a head
+  Buffer<uint32_t> query;    // [rows][words]
+  Buffer<uint32_t> keys;     // [2 panels][words][32 keys]
+  Buffer<uint32_t> values;   // [panel of the head][words of keys][32 dims]
+  Buffer<float> scores;      // [2 panels][rows][32 keys]
+  Buffer<uint32_t> weights;  // [rows][words of keys]
+  Buffer<float> out;         // [panel of the head][rows][32 dims]
+  Buffer<Element> zeros;     // stands for keys and values past the end
+  // Where the keys and values of this chunk and of the next one are.
+  struct Places {
+    const Element* keys[kChunk];
+    const Element* values[kChunk];
+  } places[2];
+  float largest[kQueryRows];
+  float total[kQueryRows];
+};
+
+#if defined(__AVX512F__)
+// Writes the transpose of 16 rows of 16 words, each result row kPanel words after the last.
+inline void transpose_words(const uint32_t* const rows[16], uint32_t* to) {
+  __m512i r[16], t[16];
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(rows[i]);
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm512_storeu_si512(to + (i + 0) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
+    _mm512_storeu_si512(to + (i + 4) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
+    _mm512_storeu_si512(to + (i + 8) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
+    _mm512_storeu_si512(to + (i + 12) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
+  }
+}
+#endif
+
+template <class Dot>
+class AttentionKernel {
+  using Element = typename Dot::Element;
+  using Scratch = AttentionScratch<Dot>;
+  static constexpr int kWordKeys = kChunk / Dot::kElements;
+
+ public:
+  const Cache<Element>& cache;
+  const Batch& batch;
+  int layer;
+  int num_heads;
+  int window;  // 0: none
+  float scale;
+  const Element* query;  // [tokens][heads][head dim]
+  Element* out;          // the same shape, rows `out_stride` apart
+  size_t out_stride;
+
+  int group() const { return num_heads / cache.num_kv_heads; }
+
+  void operator()(const AttentionTask& task, Scratch& s) const {
+    const int rows = task.num_tokens * group();
+    const int length = batch.seq_lens[task.seq];
+    const int start = batch.query_start_loc[task.seq];
+    const int queries = batch.query_start_loc[task.seq + 1] - start;
+    const int first_position = length - queries + task.first_token;
+    const int last_position = first_position + task.num_tokens - 1;
+    load_query(task, start, s);
+    std::fill(s.largest, s.largest + rows, kMasked);
+    std::fill(s.total, s.total + rows, 0.0f);
+    for (int panel = 0; panel < s.panels; ++panel) {
+      float* out_rows = s.out.data() + size_t(panel) * kQueryRows * kPanel;
+      std::fill(out_rows, out_rows + rows * kPanel, 0.0f);
+    }
+    const int first_key = window ? std::max(0, first_position - window + 1) : 0;
+    const int first_chunk = first_key / kChunk * kChunk;
+    locate(task, first_chunk, length, s.places[0], s);
+    int turn = 0;
+    for (int key = first_chunk; key <= last_position; key += kChunk, turn ^= 1) {
+      locate(task, key + kChunk, length, s.places[turn ^ 1], s);
+      pack_chunk(s.places[turn], s.places[turn ^ 1], s);
+      for (int panel = 0; panel < 2; ++panel)
+        for_row_groups(rows, [&](int row, int n) {
+          multiply_rows<Dot, 0>(n, s.query.data() + row * s.words, s.words,
+                                s.keys.data() + size_t(panel) * s.words * kPanel, s.words,
+                                vectors(s.scores.data()) + (panel * kQueryRows + row) * kPanelVectors,
+                                true);
+        });
+      for (int row = 0; row < rows; ++row)
+        weigh(row, first_position + row / group() - key, s);
+      for (int panel = 0; panel < s.panels; ++panel)
+        for_row_groups(rows, [&](int row, int n) {
+          multiply_rows<Dot, 0>(n, s.weights.data() + row * kWordKeys, kWordKeys,
+                                s.values.data() + size_t(panel) * kWordKeys * kPanel, kWordKeys,
+                                vectors(s.out.data()) + (panel * kQueryRows + row) * kPanelVectors,
+                                false);
+        });
+    }
+    for (int row = 0; row < rows; ++row) write_row(task, start, row, s);
+  }
+
+ private:
+  static F32x16* vectors(float* data) { return reinterpret_cast<F32x16*>(data); }
+
+  size_t head_row(const AttentionTask& task, int start, int row) const {
+    return size_t(start + task.first_token + row / group());
+  }
+  int head(const AttentionTask& task, int row) const {
+    return task.kv_head * group() + row % group();
+  }
+
+  void load_query(const AttentionTask& task, int start, Scratch& s) const {
+    for (int row = 0; row < task.num_tokens * group(); ++row) {
+      const Element* from =
+          query + (head_row(task, start, row) * num_heads + head(task, row)) * cache.head_dim;
+      std::memcpy(s.query.data() + row * s.words, from, cache.head_dim * sizeof(Element));
+    }
+  }
+
+  void locate(const AttentionTask& task, int first_key, int length, typename Scratch::Places& places,
+              const Scratch& s) const {
+    const int32_t* table = batch.block_tables + size_t(task.seq) * batch.max_blocks;
+    const size_t values_after_keys = size_t(cache.num_kv_heads) * cache.block_size * cache.head_dim;
+    for (int i = 0; i < kChunk;) {
+      const int key = first_key + i;
+      if (key >= length) {
+        places.keys[i] = places.values[i] = s.zeros.data();
+        ++i;
+        continue;
+      }
+      int slot = key % cache.block_size;
+      const Element* row =
+          cache.data + cache.offset(table[key / cache.block_size], layer, 0, task.kv_head, slot);
+      const int end = std::min({kChunk, i + cache.block_size - slot, length - first_key});
+      for (; i < end; ++i, row += cache.head_dim) {
+        places.keys[i] = row;
+        places.values[i] = row + values_after_keys;
+      }
+    }
+  }
+
+  // Keys transposed and values paired, as panels that the register tile takes. Blocks lie anywhere,
+  // so the hardware cannot guess where the next chunk is: what is used here is fetched there, line
+  // for line, since a burst of fetches would only wait for itself.
+  void pack_chunk(const typename Scratch::Places& here, const typename Scratch::Places& next,
+                  Scratch& s) const {
+    for (int i = 0; i < kChunk; i += kLanes)
+      pack_keys(here.keys + i, next.keys + i,
+                s.keys.data() + size_t(i / kPanel) * s.words * kPanel + i % kPanel, s.words);
+    pack_values(here.values, next.values, s);
+  }
+
+  static void fetch(const Element* address) { __builtin_prefetch(address, 0, 2); }
+
+  static void pack_keys(const Element* const* keys, const Element* const* next, uint32_t* to,
+                        int words) {
+    int word = 0;
+#if defined(__AVX512F__)
+    for (; word + kLanes <= words; word += kLanes) {
+      const uint32_t* rows[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        rows[i] = reinterpret_cast<const uint32_t*>(keys[i]) + word;
+        fetch(next[i] + word * Dot::kElements);
+      }
+      transpose_words(rows, to + size_t(word) * kPanel);
+    }
+#endif
+    for (; word < words; ++word)
+      for (int i = 0; i < kLanes; ++i)
+        std::memcpy(to + size_t(word) * kPanel + i, keys[i] + word * Dot::kElements, 4);
+  }
+
+  void pack_values(const Element* const* values, const Element* const* next, Scratch& s) const {
+    const int head_dim = cache.head_dim;
+    for (int word = 0; word < kWordKeys; ++word) {
+      for (int dim = 0; dim < head_dim; dim += kLanes) {
+        uint32_t* to = s.values.data() +
+                       (size_t(dim / kPanel) * kWordKeys + word) * kPanel + dim % kPanel;
+        const int count = std::min(kLanes, head_dim - dim);
+        if constexpr (Dot::kElements == 1) {
+          fetch(next[word] + dim);
+          std::memcpy(to, values[word] + dim, count * sizeof(float));
+        } else if (count == kLanes) {
+          if (dim % kPanel == 0) {
+            fetch(next[2 * word] + dim);
+            fetch(next[2 * word + 1] + dim);
+          }
+          const U16x16 even = load<U16x16>(values[2 * word] + dim);
+          const U16x16 odd = load<U16x16>(values[2 * word + 1] + dim);
+          store(to, __builtin_convertvector(even, U32x16) |
+                        (__builtin_convertvector(odd, U32x16) << 16));
+        } else {
+          for (int i = 0; i < count; ++i)
+            to[i] = uint32_t(values[2 * word][dim + i]) |
+                    (uint32_t(values[2 * word + 1][dim + i]) << 16);
+        }
+      }
+    }
+  }
+
+  // Turns a row's scores into weights and scales down what it has gathered so far. The row sees
+  // the chunk's keys up to `last`, and with a window those after last - window.
+  void weigh(int row, int last, Scratch& s) const {
+    constexpr int kVectors = kChunk / kLanes;
+    if (last < 0 || (window && last - window + 1 >= kChunk)) {
+      std::memset(s.weights.data() + row * kWordKeys, 0, kWordKeys * sizeof(uint32_t));
+      return;
+    }
+    const I32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const bool partial = last < kChunk - 1 || (window && last - window >= 0);
+    const int oldest = window ? last - window : -kChunk;
+    F32x16 x[kVectors];
+    F32x16 largest = splat(kMasked);
+    for (int v = 0; v < kVectors; ++v) {
+      const float* from = s.scores.data() +
+                          (size_t(v / kPanelVectors) * kQueryRows + row) * kPanel +
+                          v % kPanelVectors * kLanes;
+      x[v] = load<F32x16>(from) * scale;
+      if (partial) {
+        const I32x16 key = lanes + v * kLanes;
+        x[v] = (key <= last) & (key > oldest) ? x[v] : splat(-std::numeric_limits<float>::infinity());
+      }
+      largest = max(largest, x[v]);
+    }
+    const float before = s.largest[row];
+    const float now = std::max(before, max_lane(largest));
+    F32x16 sums{};
+    Element* weights = reinterpret_cast<Element*>(s.weights.data() + row * kWordKeys);
+    for (int v = 0; v < kVectors; ++v) {
+      F32x16 weight = exp(x[v] - now);
+      if (partial) weight = x[v] > kMasked ? weight : F32x16{};
+      sums += weight;
+      narrow(weights + v * kLanes, weight);
+    }
+    s.largest[row] = now;
+    if (now == before) {
+      s.total[row] += sum(sums);
+      return;
+    }
+    const F32x16 shrink = exp(splat(before - now));
+    s.total[row] = s.total[row] * shrink[0] + sum(sums);
+    for (int panel = 0; panel < s.panels; ++panel) {
+      F32x16* row_out = vectors(s.out.data()) + (panel * kQueryRows + row) * kPanelVectors;
+      for (int v = 0; v < kPanelVectors; ++v) row_out[v] *= shrink;
+    }
+  }
+
+  void write_row(const AttentionTask& task, int start, int row, Scratch& s) const {
+    Element* to = out + head_row(task, start, row) * out_stride + head(task, row) * cache.head_dim;
+    const float factor = 1.0f / s.total[row];
+    for (int dim = 0; dim < cache.head_dim; dim += kLanes) {
+      const float* from =
+          s.out.data() + (size_t(dim / kPanel) * kQueryRows + row) * kPanel + dim % kPanel;
+      const int count = std::min(kLanes, cache.head_dim - dim);
+      Element narrowed[kLanes];
+      narrow(narrowed, load<F32x16>(from) * factor);
+      std::memcpy(to + dim, narrowed, count * sizeof(Element));
+    }
+  }
+};
+
+}  // namespace baton

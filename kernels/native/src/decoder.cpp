@@ -1,0 +1,301 @@
+#include "decoder.h"
+
+#include <type_traits>
+
+#include "multiply.h"
+#include "rows.h"
+
+namespace baton {
+namespace {
+
+// Rows of activations: float32, an element type, or quantised for a product with int8.
+template <class T>
+struct Activations {
+  Buffer<T> data;
+  int stride;
+
+  explicit Activations(int size) : stride(round_up(size, 64)) {}
+  void resize(int rows) { data.reserve(size_t(rows) * stride); }
+  T* row(int index) { return data.data() + size_t(index) * stride; }
+};
+
+// WeightDot multiplies with the weights, ElementDot in the attention.
+template <class WeightDot, class ElementDot>
+class TypedDecoder final : public Decoder {
+  using Element = typename ElementDot::Element;
+  static constexpr bool kQuantized = std::is_same_v<WeightDot, Int8Dot>;
+  // What a product takes: elements, or bytes.
+  using Operand = std::conditional_t<kQuantized, uint8_t, Element>;
+
+ public:
+  TypedDecoder(Pool& pool, const Shape& shape, const Weights& weights)
+      : pool_(pool),
+        shape_(shape),
+        layers_(weights.layers, weights.layers + shape.num_layers),
+        weights_(weights),
+        x_(shape.hidden_size),
+        qkv_((shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim),
+        query_(shape.num_heads * shape.head_dim),
+        attended_(shape.num_heads * shape.head_dim),
+        gated_(shape.intermediate_size),
+        operand_(std::max({shape.hidden_size, shape.intermediate_size,
+                           shape.num_heads * shape.head_dim})) {
+    query_.stride = shape.num_heads * shape.head_dim;
+    for (int thread = 0; thread < pool.num_threads(); ++thread) {
+      scratch_.push_back(std::make_unique<AttentionScratch<ElementDot>>(shape.head_dim));
+      float_rows_.emplace_back(size_t(operand_.stride));
+    }
+  }
+
+  void forward(const Batch& batch, void* cache_data, size_t block_stride, int block_size,
+               float* hidden) override {
+    const int tokens = batch.num_tokens;
+    resize(tokens);
+    const size_t layer_stride =
+        size_t(2) * shape_.num_kv_heads * block_size * shape_.head_dim;
+    const Cache<Element> cache{static_cast<Element*>(cache_data), block_stride, layer_stride,
+                               shape_.num_kv_heads, block_size, shape_.head_dim};
+    embed(batch);
+    plan_attention(batch);
+    int rows = tokens;
+    for (int layer = 0; layer < shape_.num_layers; ++layer) {
+      const LayerWeights& weights = layers_[layer];
+      norm_rows(weights.attention_norm, tokens);
+      project_qkv(weights, tokens);
+      rotate_and_store(weights, batch, cache, layer);
+      const bool last = layer == shape_.num_layers - 1 && batch.num_wanted >= 0;
+      if (last) plan_wanted(batch);
+      attend(weights, batch, cache, layer);
+      if (last) rows = keep_wanted(batch);
+      add_product(attended_, *weights.output, rows);
+      norm_rows(weights.mlp_norm, rows);
+      gate(weights, rows);
+      add_product(gated_, *weights.down, rows);
+    }
+    rows_of(rows, [&](int row, int) {
+      normalize(x_.row(row), weights_.norm, shape_.hidden_size, shape_.rms_norm_eps,
+                hidden + size_t(row) * shape_.hidden_size);
+    });
+  }
+
+  void logits(const float* hidden, int rows, float* out) override {
+    resize(rows);
+    const int size = shape_.hidden_size, vocab = shape_.vocab_size;
+    rows_of(rows, [&](int row, int thread) {
+      std::memcpy(float_rows_[thread].data(), hidden + size_t(row) * size, size * sizeof(float));
+      put_operand(row, thread, size);
+    });
+    multiply<WeightDot>(pool_, operands(rows), *weights_.head,
+                        [&](int row, int column, const F32x16* values) {
+                          float* to = out + size_t(row) * vocab + column;
+                          const int count = std::min(kPanel, vocab - column);
+                          std::memcpy(to, values, count * sizeof(float));
+                        });
+  }
+
+ private:
+  void resize(int tokens) {
+    x_.resize(tokens);
+    qkv_.resize(tokens);
+    query_.resize(tokens);
+    attended_.resize(tokens);
+    gated_.resize(tokens);
+    operand_.resize(tokens);
+    operand_scales_.reserve(tokens);
+  }
+
+  // Calls body(row, thread) for every row, several of them per task.
+  template <class Body>
+  void rows_of(int rows, Body&& body) {
+    constexpr int kRowsPerTask = 8;
+    pool_.run((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int task, int thread) {
+      const int end = std::min(rows, (task + 1) * kRowsPerTask);
+      for (int row = task * kRowsPerTask; row < end; ++row) body(row, thread);
+    });
+  }
+
+  Rows operands(int rows) {
+    constexpr int kPerWord = 4 / sizeof(Operand);
+    return Rows{reinterpret_cast<const uint32_t*>(operand_.data.data()),
+                size_t(operand_.stride / kPerWord), rows, operand_scales_.data()};
+  }
+
+  Rows elements(Activations<Element>& activations, int rows) {
+    return Rows{reinterpret_cast<const uint32_t*>(activations.data.data()),
+                size_t(activations.stride / ElementDot::kElements), rows, nullptr};
+  }
+
+  // The thread's float32 row becomes row `row` of the next product's operand.
+  void put_operand(int row, int thread, int size) {
+    float* from = float_rows_[thread].data();
+    const int padded = round_up(size, kLanes);
+    std::fill(from + size, from + padded, 0.0f);
+    if constexpr (kQuantized)
+      operand_scales_[row] = quantize_row(operand_.row(row), from, padded);
+    else
+      narrow_row(operand_.row(row), from, padded);
+  }
+
+  void embed(const Batch& batch) {
+    const int size = shape_.hidden_size;
+    rows_of(batch.num_tokens, [&](int row, int) {
+      const size_t token = size_t(batch.token_ids[row]);
+      float* to = x_.row(row);
+      if (weights_.embedding == nullptr)
+        unpack_column(*weights_.head, int(token), to);
+      else if (weights_.embedding_kind == Kind::kFloat32)
+        widen_row(to, static_cast<const float*>(weights_.embedding) + token * size, size);
+      else
+        widen_row(to, static_cast<const uint16_t*>(weights_.embedding) + token * size, size);
+    });
+  }
+
+  // Longest contexts first, so that no thread is left with a long one at the end.
+  void plan_attention(const Batch& batch) {
+    const int group = shape_.num_heads / shape_.num_kv_heads;
+    const int per_task = std::max(1, kQueryRows / group);
+    tasks_.clear();
+    for (int seq = 0; seq < batch.num_seqs; ++seq) {
+      const int tokens = batch.query_start_loc[seq + 1] - batch.query_start_loc[seq];
+      for (int first = 0; first < tokens; first += per_task)
+        for (int head = 0; head < shape_.num_kv_heads; ++head)
+          tasks_.push_back({seq, first, std::min(per_task, tokens - first), head});
+    }
+    auto context = [&](const AttentionTask& task) {
+      const int tokens = batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
+      return batch.seq_lens[task.seq] - tokens + task.first_token + task.num_tokens;
+    };
+    std::stable_sort(tasks_.begin(), tasks_.end(), [&](const auto& a, const auto& b) {
+      return context(a) > context(b);
+    });
+  }
+
+  // Behind the last layer's keys and values, only the wanted tokens matter.
+  void plan_wanted(const Batch& batch) {
+    tasks_.clear();
+    int seq = 0;
+    for (int i = 0; i < batch.num_wanted; ++i) {
+      while (batch.query_start_loc[seq + 1] <= batch.wanted[i]) ++seq;
+      for (int head = 0; head < shape_.num_kv_heads; ++head)
+        tasks_.push_back({seq, batch.wanted[i] - batch.query_start_loc[seq], 1, head});
+    }
+  }
+
+  // Moves the wanted rows to the front; returns how many there are.
+  int keep_wanted(const Batch& batch) {
+    for (int i = 0; i < batch.num_wanted; ++i) {
+      std::copy_n(x_.row(batch.wanted[i]), x_.stride, x_.row(i));
+      std::copy_n(attended_.row(batch.wanted[i]), attended_.stride, attended_.row(i));
+    }
+    return batch.num_wanted;
+  }
+
+  void norm_rows(const float* weight, int rows) {
+    rows_of(rows, [&](int row, int thread) {
+      normalize(x_.row(row), weight, shape_.hidden_size, shape_.rms_norm_eps,
+                float_rows_[thread].data());
+      put_operand(row, thread, shape_.hidden_size);
+    });
+  }
+
+  void project_qkv(const LayerWeights& weights, int rows) {
+    multiply<WeightDot>(pool_, operands(rows), *weights.qkv,
+                        [&](int row, int column, const F32x16* values) {
+                          std::memcpy(qkv_.row(row) + column, values, kPanel * sizeof(float));
+                        });
+  }
+
+  void rotate_and_store(const LayerWeights& weights, const Batch& batch,
+                        const Cache<Element>& cache, int layer) {
+    const int dim = shape_.head_dim, heads = shape_.num_heads, kv_heads = shape_.num_kv_heads;
+    rows_of(batch.num_tokens, [&](int row, int) {
+      float* x = qkv_.row(row);
+      const float* cos_sin = weights_.cos_sin + size_t(batch.positions[row]) * dim;
+      const int block = int(batch.slots[row] / cache.block_size);
+      const int slot = int(batch.slots[row] % cache.block_size);
+      for (int head = 0; head < heads + 2 * kv_heads; ++head, x += dim) {
+        if (head < heads) {
+          if (weights.q_norm) normalize(x, weights.q_norm, dim, shape_.rms_norm_eps, x);
+          rotate(x, cos_sin, dim);
+          narrow_row(query_.row(row) + head * dim, x, dim);
+          continue;
+        }
+        const int kv_head = (head - heads) % kv_heads, kind = (head - heads) / kv_heads;
+        if (kind == 0) {
+          if (weights.k_norm) normalize(x, weights.k_norm, dim, shape_.rms_norm_eps, x);
+          rotate(x, cos_sin, dim);
+        }
+        narrow_row(cache.data + cache.offset(block, layer, kind, kv_head, slot), x, dim);
+      }
+    });
+  }
+
+  void attend(const LayerWeights& weights, const Batch& batch, const Cache<Element>& cache,
+              int layer) {
+    const AttentionKernel<ElementDot> kernel{
+        cache, batch, layer, shape_.num_heads, weights.window,
+        1.0f / std::sqrt(float(shape_.head_dim)), query_.row(0), attended_.row(0),
+        size_t(attended_.stride)};
+    pool_.run(int(tasks_.size()),
+              [&](int task, int thread) { kernel(tasks_[task], *scratch_[thread]); });
+  }
+
+  // x += input * matrix.
+  void add_product(Activations<Element>& input, const Matrix& matrix, int rows) {
+    if constexpr (kQuantized) {
+      rows_of(rows, [&](int row, int thread) {
+        widen_row(float_rows_[thread].data(), input.row(row), matrix.inner);
+        put_operand(row, thread, matrix.inner);
+      });
+    }
+    Rows from{};
+    if constexpr (kQuantized)
+      from = operands(rows);
+    else
+      from = elements(input, rows);
+    multiply<WeightDot>(pool_, from, matrix, [&](int row, int column, const F32x16* values) {
+      float* to = x_.row(row) + column;
+      for (int v = 0; v < kPanelVectors; ++v)
+        store(to + v * kLanes, load<F32x16>(to + v * kLanes) + values[v]);
+    });
+  }
+
+  // gated = silu(gate) * up
+  void gate(const LayerWeights& weights, int rows) {
+    multiply<WeightDot>(pool_, operands(rows), *weights.gate_up,
+                        [&](int row, int column, const F32x16* values) {
+                          const F32x16 silu = values[0] / (1.0f + exp(-values[0]));
+                          narrow(gated_.row(row) + column / 2, silu * values[1]);
+                        });
+  }
+
+  Pool& pool_;
+  const Shape shape_;
+  const std::vector<LayerWeights> layers_;
+  const Weights weights_;
+  Activations<float> x_;
+  Activations<float> qkv_;
+  Activations<Element> query_;
+  Activations<Element> attended_;
+  Activations<Element> gated_;
+  Activations<Operand> operand_;
+  Buffer<float> operand_scales_;
+  std::vector<AttentionTask> tasks_;
+  std::vector<std::unique_ptr<AttentionScratch<ElementDot>>> scratch_;
+  std::vector<Buffer<float>> float_rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<Decoder> make_decoder(Pool& pool, const Shape& shape, const Weights& weights,
+                                      Kind element, Kind weight) {
+  if (element == Kind::kFloat32 && weight == Kind::kFloat32)
+    return std::make_unique<TypedDecoder<Float32Dot, Float32Dot>>(pool, shape, weights);
+  if (element == Kind::kBFloat16 && weight == Kind::kBFloat16)
+    return std::make_unique<TypedDecoder<BFloat16Dot, BFloat16Dot>>(pool, shape, weights);
+  if (element == Kind::kBFloat16 && weight == Kind::kInt8)
+    return std::make_unique<TypedDecoder<Int8Dot, BFloat16Dot>>(pool, shape, weights);
+  return nullptr;
+}
+
+}  // namespace baton

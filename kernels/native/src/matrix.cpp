@@ -1,0 +1,99 @@
+#include "matrix.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+namespace baton {
+namespace {
+
+float read(const void* weight, Kind stored, size_t index) {
+  return stored == Kind::kFloat32 ? static_cast<const float*>(weight)[index]
+                                  : widen_one(static_cast<const uint16_t*>(weight)[index]);
+}
+
+uint16_t round_one(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Writes one column: word w of it goes to to[w * kPanel].
+void pack_column(Matrix& matrix, const void* weight, Kind stored, size_t source, int column) {
+  uint32_t* to = matrix.panels.data() + size_t(column / kPanel) * matrix.words * kPanel + column % kPanel;
+  const size_t start = source * matrix.inner;
+  float scale = 1.0f;
+  int32_t total = 0;
+  if (matrix.kind == Kind::kInt8) {
+    float largest = 0.0f;
+    for (int i = 0; i < matrix.inner; ++i)
+      largest = std::fmax(largest, std::fabs(read(weight, stored, start + i)));
+    scale = largest > 0.0f ? largest / 127.0f : 1.0f;
+    matrix.scales[column] = scale;
+  }
+  const int elements = elements_per_word(matrix.kind);
+  for (int word = 0; word < matrix.words; ++word) {
+    uint32_t bits = 0;
+    for (int e = 0; e < elements; ++e) {
+      const int i = word * elements + e;
+      if (i >= matrix.inner) break;
+      const float value = read(weight, stored, start + i);
+      if (matrix.kind == Kind::kFloat32) {
+        std::memcpy(&bits, &value, sizeof(bits));
+      } else if (matrix.kind == Kind::kBFloat16) {
+        bits |= uint32_t(round_one(value)) << (16 * e);
+      } else {
+        const int32_t rounded = int32_t(std::nearbyint(value / scale));
+        total += rounded;
+        bits |= (uint32_t(rounded) & 0xffu) << (8 * e);
+      }
+    }
+    to[size_t(word) * kPanel] = bits;
+  }
+  if (matrix.kind == Kind::kInt8) matrix.excess[column] = 128 * total;
+}
+
+}  // namespace
+
+Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
+                    const float* bias, bool paired) {
+  const int elements = elements_per_word(kind);
+  const int words = (inner + elements - 1) / elements;
+  const int packed = packed_columns(columns, paired);
+  const size_t padded = size_t(panels_of(packed)) * kPanel;
+  auto matrix = std::unique_ptr<Matrix>(new Matrix{
+      kind, packed, inner, words, Buffer<uint32_t>(padded * words), Buffer<float>(padded), {}, {}});
+  if (kind == Kind::kInt8) {
+    matrix->scales.reserve(padded);
+    matrix->excess.reserve(padded);
+  }
+  constexpr int kColumnsPerTask = 64;
+  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
+    const int end = std::min(columns, (task + 1) * kColumnsPerTask);
+    for (int column = task * kColumnsPerTask; column < end; ++column) {
+      const int to = packed_column(column, columns, paired);
+      pack_column(*matrix, weight, stored, column, to);
+      if (bias != nullptr) matrix->bias[to] = bias[column];
+    }
+  });
+  return matrix.release();
+}
+
+void unpack_column(const Matrix& matrix, int column, float* to) {
+  const uint32_t* from = matrix.panel(column / kPanel) + column % kPanel;
+  const int elements = elements_per_word(matrix.kind);
+  for (int word = 0, i = 0; word < matrix.words; ++word) {
+    const uint32_t bits = from[size_t(word) * kPanel];
+    const int end = std::min(elements, matrix.inner - i);
+    for (int e = 0; e < end; ++e, ++i) {
+      if (matrix.kind == Kind::kFloat32)
+        std::memcpy(to + i, &bits, sizeof(bits));
+      else if (matrix.kind == Kind::kBFloat16)
+        to[i] = widen_one(uint16_t(bits >> (16 * e)));
+      else
+        to[i] = float(int8_t(bits >> (8 * e))) * matrix.scales[column];
+    }
+  }
+}
+
+}  // namespace baton

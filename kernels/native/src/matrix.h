@@ -1,0 +1,56 @@
+// A weight [columns, inner] in the order in which the kernels read it, packed once at load.
+#pragma once
+
+#include "memory.h"
+#include "pool.h"
+#include "tile.h"
+
+namespace baton {
+
+enum class Kind : int { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2 };
+
+inline int elements_per_word(Kind kind) {
+  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : 4;
+}
+
+// panels: [panel][word][column of the panel], every word of a panel on two cache lines.
+struct Matrix {
+  Kind kind;
+  int columns;
+  int inner;
+  int words;  // of the inner dimension, the last one padded with zeros
+  Buffer<uint32_t> panels;
+  Buffer<float> bias;    // per column, zero without one
+  Buffer<float> scales;  // int8 only: value = scale * int8
+  // int8 only: 128 times the sum of a column, which the unsigned rows add too much.
+  Buffer<int32_t> excess;
+
+  int num_panels() const { return panels_of(columns); }
+  const uint32_t* panel(int index) const { return panels.data() + size_t(index) * words * kPanel; }
+};
+
+// Packs weight [columns, inner], row-major, float32 or bfloat16 as `stored` says, into `kind`.
+//
+// int8 takes one scale per column, so that its largest value becomes 127. With `paired` the first and
+// the second half of the columns alternate in groups of kLanes: a panel then holds the gates and the
+// ups of the same units. bias: float32 [columns] or null.
+Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
+                    const float* bias, bool paired);
+
+// Where column `column` of the unpacked weight lies among the packed ones.
+inline int packed_column(int column, int columns, bool paired) {
+  if (!paired) return column;
+  const int half = columns / 2;
+  const int unit = column < half ? column : column - half;
+  return unit / kLanes * kPanel + unit % kLanes + (column < half ? 0 : kLanes);
+}
+
+// Columns after packing: pairs fill whole panels.
+inline int packed_columns(int columns, bool paired) {
+  return paired ? (columns / 2 + kLanes - 1) / kLanes * kPanel : columns;
+}
+
+// One column as float32 [inner]: a row of an embedding that is also the output head.
+void unpack_column(const Matrix& matrix, int column, float* to);
+
+}  // namespace baton

@@ -1,0 +1,96 @@
+// Rows times a packed matrix, split over the pool; what happens to the results is up to the caller.
+#pragma once
+
+#include <algorithm>
+
+#include "matrix.h"
+
+namespace baton {
+
+// Rows as words, with one scale per row if they are int8.
+struct Rows {
+  const uint32_t* words;
+  size_t stride;
+  int count;
+  const float* scales;
+};
+
+// Rows that one task takes: their sums stay in the first-level cache.
+constexpr int kTaskRows = 12 * kTileRows;
+// Words that a group of rows goes through before the next group does, while few rows share a panel
+// that comes from memory. Half of a piece is what one group fetches of the next piece.
+constexpr int kPieceWords = 64;
+constexpr int kAheadWords = 32;
+
+// sums: [count][kPanelVectors] of rows first.. against the whole panel.
+template <class Dot>
+void multiply_panel(const Rows& rows, int first, int count, const uint32_t* panel, int words,
+                    typename Dot::Accumulator* sums) {
+  const uint32_t* start = rows.words + size_t(first) * rows.stride;
+  if (count <= kTileRows) {
+    multiply_rows<Dot, 2>(count, start, rows.stride, panel, words, sums, true,
+                          panel + kAheadWords * kPanel);
+    return;
+  }
+  if (count > 4 * kTileRows) {  // the panel is read from a cache most of the time
+    for_row_groups(count, [&](int row, int n) {
+      multiply_rows<Dot, 0>(n, start + row * rows.stride, rows.stride, panel, words,
+                            sums + row * kPanelVectors, true);
+    });
+    return;
+  }
+  for (int word = 0; word < words; word += kPieceWords) {
+    const int piece = std::min(kPieceWords, words - word);
+    const uint32_t* here = panel + size_t(word) * kPanel;
+    const uint32_t* ahead = here + kPieceWords * kPanel;
+    int group = 0;
+    for_row_groups(count, [&](int row, int n) {
+      const uint32_t* from = start + row * rows.stride + word;
+      auto* to = sums + row * kPanelVectors;
+      if (group < 2)
+        multiply_rows<Dot, 1>(n, from, rows.stride, here, piece, to, word == 0,
+                              ahead + group * kPieceWords * kLanes);
+      else
+        multiply_rows<Dot, 0>(n, from, rows.stride, here, piece, to, word == 0);
+      ++group;
+    });
+  }
+}
+
+template <class Dot>
+inline F32x16 finish(const Matrix& matrix, const Rows& rows, int row, int column,
+                     typename Dot::Accumulator sum) {
+  const F32x16 bias = load<F32x16>(matrix.bias.data() + column);
+  if constexpr (std::is_same_v<typename Dot::Accumulator, F32x16>) {
+    return sum + bias;
+  } else {
+    const I32x16 exact = sum - load<I32x16>(matrix.excess.data() + column);
+    const F32x16 scale = load<F32x16>(matrix.scales.data() + column) * rows.scales[row];
+    return __builtin_convertvector(exact, F32x16) * scale + bias;
+  }
+}
+
+// Calls put(row, column, values) with float32 results, bias added: values[v] are the columns from
+// column + v * kLanes on. The columns past the matrix's last one are zero. Each (row, panel) once,
+// from any thread.
+template <class Dot, class Put>
+void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put) {
+  const int blocks = (rows.count + kTaskRows - 1) / kTaskRows;
+  // A panel's blocks are neighbours: it is read from memory once.
+  pool.run(matrix.num_panels() * blocks, [&](int task, int) {
+    const int panel = task / blocks, block = task % blocks;
+    const int first = int(int64_t(rows.count) * block / blocks);
+    const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
+    alignas(64) typename Dot::Accumulator sums[kTaskRows * kPanelVectors];
+    multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
+    for (int r = 0; r < count; ++r) {
+      F32x16 values[kPanelVectors];
+      for (int v = 0; v < kPanelVectors; ++v)
+        values[v] = finish<Dot>(matrix, rows, first + r, panel * kPanel + v * kLanes,
+                                sums[r * kPanelVectors + v]);
+      put(first + r, panel * kPanel, values);
+    }
+  });
+}
+
+}  // namespace baton

@@ -1,0 +1,1 @@
+"""The Llama family on the native kernels: packed weights, one call per step."""

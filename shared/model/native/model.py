@@ -1,0 +1,149 @@
+"""A CausalModel for CPUs whose steps are computed by the native decoder."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.native.library import Batch, Kind, Shape, Weights, load_library
+from shared.errors import InternalError
+from shared.model.native.packing import Packing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shared.model.attention.base import AttentionMetadata
+    from shared.model.llama import CausalLM
+    from shared.model.native.threads import ThreadPlan
+
+#: What the weights can be kept as, by name.
+WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}
+
+
+class NativeCausalLM:
+    """Takes the weights out of a loaded CausalLM, which is empty afterwards.
+
+    Activations between the layers are float32. A token's result has the same bits whatever else is
+    in the batch and however its prompt is cut, so recomputing gives what was computed before.
+    Not for two threads at a time. The library's own threads wait for work between the calls.
+    """
+
+    def __init__(self, model: CausalLM, *, weights: str, threads: ThreadPlan) -> None:
+        """`weights`: the model's dtype, or int8 with a bfloat16 model."""
+        self._library = load_library()
+        self.config = config = model.config
+        #: Of the KV cache.
+        self.dtype = model.dtype
+        self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
+        cpus = (ctypes.c_int * len(threads.cpus))(*threads.cpus) if threads.cpus else None
+        self._pool = self._library.baton_pool_new(threads.num_threads, cpus)
+        self._packing = Packing(self._library, self._pool, WEIGHT_KINDS[weights])
+        packed: Weights = self._packing.pack(model)
+        shape = Shape(
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_layers=config.num_layers,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            vocab_size=config.vocab_size,
+            rms_norm_eps=config.rms_norm_eps,
+            num_positions=config.max_position_embeddings,
+        )
+        self._decoder = self._library.baton_decoder_new(
+            self._pool, byref(shape), byref(packed), self._element, WEIGHT_KINDS[weights]
+        )
+        if not self._decoder:
+            raise InternalError(f"no native decoder for {weights} weights of a {model.dtype} model")
+        self._hidden = _KeptRows(config.hidden_size)
+        self._logits = _KeptRows(config.vocab_size)
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """Memory that the packed weights take."""
+        return self._packing.num_bytes
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> Tensor:
+        """Hidden states float32 [num_wanted, hidden] after the last norm; writes all tokens' KV.
+
+        They are good until the next call of this method.
+
+        token_ids, positions: int64 [num_tokens], packed as `metadata` says; kv_cache:
+        [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
+        """
+        num_seqs, max_blocks = metadata.block_tables.shape
+        wanted = metadata.wanted
+        hidden = self._hidden.rows(len(token_ids) if wanted is None else len(wanted))
+        batch = Batch(
+            num_tokens=len(token_ids),
+            num_seqs=num_seqs,
+            token_ids=_pointer(token_ids, torch.int64),
+            positions=_pointer(positions, torch.int64),
+            query_start_loc=_pointer(metadata.query_start_loc, torch.int32),
+            seq_lens=_pointer(metadata.seq_lens, torch.int32),
+            block_tables=_pointer(metadata.block_tables, torch.int32),
+            max_blocks=max_blocks,
+            slots=_pointer(metadata.slot_mapping, torch.int64),
+            wanted=None if wanted is None else _pointer(wanted, torch.int32),
+            num_wanted=-1 if wanted is None else len(wanted),
+        )
+        failed = self._library.baton_decoder_forward(
+            self._decoder,
+            byref(batch),
+            kv_cache.data_ptr(),
+            kv_cache.stride(0),
+            kv_cache.shape[4],
+            hidden.data_ptr(),
+        )
+        if failed:
+            raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
+        return hidden
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """float32 [n, vocab_size] of float32 [n, hidden]; good until the next call."""
+        rows = len(hidden)
+        logits = self._logits.rows(rows)
+        failed = self._library.baton_decoder_logits(
+            self._decoder, _pointer(hidden, torch.float32), rows, logits.data_ptr()
+        )
+        if failed:
+            raise MemoryError(f"no memory for the logits of {rows} tokens")
+        return logits
+
+    def __del__(self) -> None:
+        library = getattr(self, "_library", None)
+        if library is None:
+            return
+        if getattr(self, "_decoder", None):
+            library.baton_decoder_delete(self._decoder)
+        if getattr(self, "_packing", None):
+            self._packing.free()
+        library.baton_pool_delete(self._pool)
+
+
+class _KeptRows:
+    """Memory for results that is not given back: fresh pages cost more than what is written."""
+
+    def __init__(self, width: int) -> None:
+        self._tensor = torch.empty(0, width, dtype=torch.float32)
+
+    def rows(self, count: int) -> Tensor:
+        """The first `count` rows."""
+        if count > len(self._tensor):
+            self._tensor = torch.empty(count, self._tensor.shape[1], dtype=torch.float32)
+        return self._tensor[:count]
+
+
+def _pointer(tensor: Tensor, dtype: torch.dtype) -> int:
+    if tensor.dtype != dtype or not tensor.is_contiguous():
+        raise InternalError(f"expected contiguous {dtype}, got {tensor.dtype} {tensor.stride()}")
+    return tensor.data_ptr()

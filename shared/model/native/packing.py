@@ -1,0 +1,118 @@
+"""Moves a model's weights into the native kernels' order, one at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.native.library import Kind, LayerWeights, Weights
+from shared.model.rope import cos_sin_table
+
+if TYPE_CHECKING:
+    import ctypes
+
+    from torch import Tensor
+
+    from shared.model.layers import FusedLinear, RMSNorm
+    from shared.model.llama import CausalLM, DecoderLayer
+
+_STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
+
+
+class Packing:
+    """The packed weights of one model. They live until `free`."""
+
+    def __init__(self, library: ctypes.CDLL, pool: int, kind: Kind) -> None:
+        self._library = library
+        self._pool = pool
+        self._kind = kind
+        self._matrices: list[int] = []
+        #: What the kernels read as it is.
+        self._kept: list[Tensor | ctypes.Array[LayerWeights]] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all packed weights."""
+        kept = sum(t.nbytes for t in self._kept if isinstance(t, torch.Tensor))
+        return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
+
+    def pack(self, model: CausalLM) -> Weights:
+        """Pack every weight; each is taken out of the model as soon as it is packed."""
+        layers = (LayerWeights * model.config.num_layers)()
+        for number, layer in enumerate(model.decoder_layers):
+            layers[number] = self._pack_layer(layer)
+        self._kept.append(layers)
+        tied = model.lm_head is model.embedding
+        head = self._matrix(model.lm_head, None)
+        embedding = None if tied else self._keep(model.embedding.detach())
+        embedding_kind = _STORED[model.embedding.dtype]
+        model.lm_head = model.embedding = _nothing()
+        table = cos_sin_table(
+            model.config.rope, model.config.max_position_embeddings, torch.float32
+        )
+        return Weights(
+            layers=layers,
+            norm=self._vector(model.norm),
+            head=head,
+            embedding=embedding,
+            embedding_kind=embedding_kind,
+            cos_sin=self._keep(table),
+        )
+
+    def free(self) -> None:
+        """Give the memory back. Nothing may use the weights any more."""
+        for matrix in self._matrices:
+            self._library.baton_matrix_delete(matrix)
+        self._matrices.clear()
+        self._kept.clear()
+
+    def _pack_layer(self, layer: DecoderLayer) -> LayerWeights:
+        attention, mlp = layer.attention, layer.mlp
+        return LayerWeights(
+            attention_norm=self._vector(layer.attention_norm),
+            qkv=self._linear(attention.qkv),
+            q_norm=self._vector(attention.q_norm),
+            k_norm=self._vector(attention.k_norm),
+            output=self._linear(attention.output),
+            mlp_norm=self._vector(layer.mlp_norm),
+            gate_up=self._linear(mlp.gate_up, paired=True),
+            down=self._linear(mlp.down),
+            window=attention.window or 0,
+        )
+
+    def _linear(self, linear: FusedLinear, *, paired: bool = False) -> int:
+        matrix = self._matrix(linear.weight, linear.bias, paired=paired)
+        linear.weight = _nothing()
+        return matrix
+
+    def _matrix(self, weight: Tensor, bias: Tensor | None, *, paired: bool = False) -> int:
+        columns, inner = weight.shape
+        weight = weight.detach().contiguous()
+        values = None if bias is None else bias.detach().float().contiguous()
+        matrix = self._library.baton_matrix_new(
+            self._pool,
+            self._kind,
+            weight.data_ptr(),
+            _STORED[weight.dtype],
+            columns,
+            inner,
+            None if values is None else values.data_ptr(),
+            paired,
+        )
+        if not matrix:
+            raise MemoryError(f"no memory for a packed weight of {columns} x {inner}")
+        self._matrices.append(matrix)
+        return int(matrix)
+
+    def _vector(self, norm: RMSNorm | None) -> int | None:
+        return None if norm is None else self._keep(norm.weight.detach().float())
+
+    def _keep(self, tensor: Tensor) -> int:
+        tensor = tensor.contiguous()
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+
+def _nothing() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.empty(0), requires_grad=False)

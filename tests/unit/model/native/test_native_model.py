@@ -1,0 +1,136 @@
+"""What the native decoder promises beyond the answers, which test_llama.py compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from kernels.native.library import load_library
+from shared.errors import ConfigError
+from shared.model.llama import CausalLM
+from shared.model.loader import load_model
+from shared.text.tokenizer import Tokenizer
+from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.transformers_models import random_model, random_prompt, save
+
+PYDOC = Path(__file__).parents[4] / "models" / "pydoc" / "checkpoint"
+QUESTION = """What does os.path.join do? os.path.join joins two or more pathname components,
+inserting '/' as needed. If any component is an absolute path, all previous path components will
+be discarded."""
+#: Most root-mean-square error of logits, as a share of their standard deviation.
+ERRORS = {("none", "float32"): 1e-6, ("none", "bfloat16"): 0.01, ("int8", "bfloat16"): 0.04}
+PROMPT_LENGTHS = (1, 7, 30, 64, 65, 150)
+
+
+def generate(
+    checkpoint: Path, *, block_size: int = 16, chunk: int = 256, alone: bool = False, **options: str
+) -> list[torch.Tensor]:
+    """The logits behind every generated token of every prompt."""
+    loaded = load_model(checkpoint, attention_backend="native", **options)
+    driver = PagedDriver(loaded.model, block_size=block_size, chunk=chunk, seed=chunk)
+    prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
+    if alone:
+        return [driver.generate([prompt], 12)[1][0] for prompt in prompts]
+    return driver.generate(prompts, 12)[1]
+
+
+@pytest.mark.parametrize("window", [None, 21])
+@pytest.mark.parametrize(
+    ("dtype", "quantization"), [("float32", "none"), ("bfloat16", "none"), ("bfloat16", "int8")]
+)
+def test_results_have_the_same_bits_in_any_batch_and_any_chunks(
+    dtype: str, quantization: str, window: int | None, tmp_path: Path
+) -> None:
+    settings = {"num_attention_heads": 6, "num_key_value_heads": 2, "sliding_window": window}
+    checkpoint = save(random_model("mistral", seed=2, **settings), tmp_path)
+    options = {"dtype": dtype, "quantization": quantization}
+    together = generate(checkpoint, **options)
+    for variant in (
+        generate(checkpoint, alone=True, **options),
+        generate(checkpoint, chunk=1, **options),
+        generate(checkpoint, chunk=37, block_size=5, **options),
+    ):
+        for ours, theirs in zip(together, variant, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("num_threads", [2, 5])
+def test_results_have_the_same_bits_on_any_number_of_threads(
+    num_threads: int, tmp_path: Path
+) -> None:
+    checkpoint = save(random_model("qwen3", seed=1), tmp_path)
+    prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
+    answers = []
+    for threads in (1, num_threads):
+        loaded = load_model(checkpoint, attention_backend="native", num_threads=threads)
+        driver = PagedDriver(loaded.model, block_size=16, chunk=64)
+        answers.append(driver.generate(prompts, 12)[1])
+    for one, many in zip(*answers, strict=True):
+        assert torch.equal(one, many)
+
+
+def test_int8_weights_hardly_change_what_a_trained_model_says() -> None:
+    prompt = Tokenizer.load(PYDOC).encode(QUESTION, add_special_tokens=False)
+    scores = {}
+    for dtype, quantization in (("float32", "none"), ("bfloat16", "none"), ("bfloat16", "int8")):
+        loaded = load_model(PYDOC, dtype=dtype, quantization=quantization)
+        driver = PagedDriver(loaded.model, block_size=16, chunk=64)
+        scores[quantization, dtype] = driver.score(prompt)
+    exact = scores["none", "float32"]
+    surprise = cross_entropy(exact[:-1], torch.tensor(prompt[1:]))
+    for key, logits in scores.items():
+        error = (logits - exact).square().mean().sqrt() / exact.std()
+        more = cross_entropy(logits[:-1], torch.tensor(prompt[1:])) - surprise
+        assert error < ERRORS[key], key
+        assert abs(float(more)) < 0.02, key
+
+
+def test_int8_takes_half_the_memory_of_bfloat16(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 480, "intermediate_size": 1024, "max_position_embeddings": 64}
+    checkpoint = save(random_model("llama", **sizes), tmp_path)
+    bfloat16, int8 = (
+        load_model(checkpoint, dtype="bfloat16", quantization=quantization).num_weight_bytes
+        for quantization in ("none", "int8")
+    )
+    assert 0.5 * bfloat16 < int8 < 0.55 * bfloat16
+
+
+def test_the_fingerprint_says_how_the_weights_are_kept(tmp_path: Path) -> None:
+    checkpoint = save(random_model("llama"), tmp_path)
+    names = {
+        load_model(checkpoint, dtype="bfloat16", quantization=quantization).fingerprint
+        for quantization in ("none", "int8")
+    }
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"dtype": "float16", "attention_backend": "native"}, "not float16"),
+        ({"dtype": "float32", "quantization": "int8"}, "go with --dtype bfloat16"),
+        ({"attention_backend": "torch", "quantization": "int8"}, "needs the native backend"),
+        ({"quantization": "int3"}, "int3"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(
+    options: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    checkpoint = save(random_model("llama"), tmp_path)
+    with pytest.raises(ConfigError, match=reason):
+        load_model(checkpoint, **options)
+
+
+def test_without_a_compiler_torch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = save(random_model("llama"), tmp_path)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    load_library.cache_clear()
+    try:
+        assert isinstance(load_model(checkpoint).model, CausalLM)
+        with pytest.raises(ConfigError, match="install g"):
+            load_model(checkpoint, attention_backend="native")
+    finally:
+        load_library.cache_clear()
