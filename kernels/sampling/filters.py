@@ -9,9 +9,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from kernels.sampling.selection import weighted_threshold
+
 _NEVER = float("-inf")
-#: Most nuclei are small: sort this many candidates before sorting the whole vocabulary.
-NUM_CANDIDATES = 256
+#: Up to here PyTorch finds the best of all rows faster than we find the last one of each row.
+_FEW = 256
 
 
 def min_p_floor(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
@@ -21,47 +23,51 @@ def min_p_floor(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
 
 def top_k_floor(logits: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
     """Keep the `top_k` [n, int64] most likely tokens, and those as likely as the last of them."""
-    vocab_size = logits.shape[-1]
-    limited = (top_k > 0) & (top_k < vocab_size)
-    place = torch.where(limited, top_k, 1).unsqueeze(-1) - 1
-    best = logits.topk(int(place.max()) + 1, dim=-1).values
-    return best.gather(-1, place).masked_fill(~limited.unsqueeze(-1), _NEVER)
-
-
-def top_p_floor(
-    logits: torch.Tensor,
-    top_p: torch.Tensor,
-    floor: torch.Tensor,
-    num_candidates: int = NUM_CANDIDATES,
-) -> torch.Tensor:
-    """Keep the smallest set of most likely tokens whose probabilities reach `top_p` [n].
-
-    Probabilities are those of the tokens that `floor` [n, 1] leaves. `num_candidates` tokens are
-    sorted at first, and everything only where they do not reach it.
-    """
-    floor = floor.clone()
-    rows = (top_p < 1).nonzero().squeeze(-1)
-    vocab_size = logits.shape[-1]
-    num_candidates = min(num_candidates, vocab_size)
-    while len(rows):
-        limited, floor_of = logits[rows], floor[rows]
-        best = _largest(limited, num_candidates)
-        weights = (best - best[:, :1]).exp() * (best >= floor_of)
-        total = ((limited - best[:, :1]).exp_() * (limited >= floor_of)).sum(dim=-1, keepdim=True)
-        threshold = top_p[rows].unsqueeze(-1) * total
-        # Weight of everything before a token; as long as it is too little, the token stays.
-        reached = weights.cumsum(dim=-1)
-        num_kept = (reached - weights < threshold).sum(dim=-1, keepdim=True)
-        cut = torch.maximum(floor_of, best.gather(-1, num_kept - 1))
-        enough = (reached[:, -1:] >= threshold).squeeze(-1) | (num_candidates == vocab_size)
-        floor[rows[enough]] = cut[enough]
-        rows, num_candidates = rows[~enough], vocab_size
+    floor = logits.new_full((len(logits), 1), _NEVER)
+    limited = (top_k > 0) & (top_k < logits.shape[-1])
+    is_few = limited & (top_k <= _FEW) if logits.device.type == "cpu" else limited
+    rows = is_few.nonzero().squeeze(-1)
+    if len(rows):
+        chosen = logits if len(rows) == len(logits) else logits[rows]
+        place = top_k[rows].unsqueeze(-1) - 1
+        best = chosen.topk(int(place.max()) + 1, dim=-1).values
+        floor[rows] = best.gather(-1, place)
+    for row in (limited & ~is_few).nonzero().squeeze(-1).tolist():
+        values = logits[row].numpy()
+        floor[row, 0] = weighted_threshold(values, np.ones_like(values), int(top_k[row]))
     return floor
 
 
-def _largest(logits: torch.Tensor, num: int) -> torch.Tensor:
-    """The `num` largest values of each row, descending."""
-    if num < logits.shape[-1] or logits.device.type != "cpu":
-        return logits.topk(num, dim=-1).values
-    # On a CPU numpy sorts whole rows several times faster than PyTorch.
-    return torch.from_numpy(np.sort(logits.numpy(), axis=-1)).flip(-1)
+def top_p_floor(
+    logits: torch.Tensor, weights: torch.Tensor, top_p: torch.Tensor, floor: torch.Tensor
+) -> torch.Tensor:
+    """Keep the smallest set of most likely tokens whose probabilities reach `top_p` [n].
+
+    weights: [n, vocab], proportional to the probabilities, and those are of the tokens that
+    `floor` [n, 1] leaves.
+    """
+    rows = (top_p < 1).nonzero().squeeze(-1)
+    floor = floor.clone()
+    if logits.device.type != "cpu":
+        floor[rows] = _sorted_floor(logits[rows], weights[rows], top_p[rows, None], floor[rows])
+        return floor
+    for row, lowest, share in zip(
+        rows.tolist(), floor[rows, 0].tolist(), top_p[rows].tolist(), strict=True
+    ):
+        values, weight = logits[row].numpy(), weights[row].numpy()
+        if lowest > _NEVER:
+            left = np.flatnonzero(values >= lowest)
+            values, weight = values[left], weight[left]
+        floor[row, 0] = weighted_threshold(values, weight, share * float(weight.sum()))
+    return floor
+
+
+def _sorted_floor(
+    logits: torch.Tensor, weights: torch.Tensor, top_p: torch.Tensor, floor: torch.Tensor
+) -> torch.Tensor:
+    """Where there are no numpy arrays: by sorting whole rows."""
+    in_order, order = logits.sort(dim=-1, descending=True)
+    left = weights.gather(-1, order) * (in_order >= floor)
+    before = left.cumsum(dim=-1) - left
+    num_kept = (before < top_p * left.sum(dim=-1, keepdim=True)).sum(dim=-1, keepdim=True)
+    return torch.maximum(floor, in_order.gather(-1, num_kept - 1))

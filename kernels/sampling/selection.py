@@ -1,8 +1,8 @@
 """The value above which a given weight lies, without sorting: quickselect by weight, on a CPU.
 
-C. A. R. Hoare, "Algorithm 65: Find" (1961), with weights in place of ranks and, as in R. W. Floyd and
-R. L. Rivest, "Expected time bounds for selection" (1975), two pivots from a sample, one on each side
-of where the answer should be. The answer is exact whatever the sample is like.
+C. A. R. Hoare, "Algorithm 65: Find" (1961), with weights in place of ranks and, as in R. W. Floyd
+and R. L. Rivest, "Expected time bounds for selection" (1975), two pivots from a sample, one on each
+side of where the answer should be. The answer is exact whatever the sample is like.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def weighted_threshold(
                 kept = (values < low) | (values == values.min())
         places = np.flatnonzero(kept)
         if len(places) == len(values):
-            break  # nearly all are equal
+            # The upper pivot is the least value: the sample was misleading, or there is no other.
+            if values.max() == high:
+                return float(high)
+            break
         values, weights = values[places], weights[places]
     order = np.argsort(values)[::-1]
     reached = above + weights[order].cumsum(dtype=np.float64)
