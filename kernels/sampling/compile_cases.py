@@ -27,7 +27,7 @@ def cases() -> Iterator[GateCase]:
                 **dict.fromkeys(("top_k", "tokens"), "*i64"),
                 **dict.fromkeys(("vocab_size", "stride_logits"), "i32"),
             },
-            constants=sampling_constants(vocab_size),
+            constants=sampling_constants(vocab_size=vocab_size, stride=vocab_size),
             aligned=frozenset((*_ALIGNED, *(("vocab_size", "stride_logits") if is_even else ()))),
             num_warps=NUM_WARPS,
             instructions=dict.fromkeys((80, 90), (WIDE_LOAD,)) if is_even else {},

@@ -56,7 +56,7 @@ def _draw(logits: torch.Tensor, numbers: torch.Tensor, filters: Filters) -> torc
     weights = relative_weights(logits)
     floor = _floor(logits, weights, filters)
     if floor is not None:
-        weights.masked_fill_(logits < floor, 0)
+        weights *= logits >= floor
     return invert(weights, numbers)
 
 

@@ -34,7 +34,9 @@ def top_k_floor(logits: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
         floor[rows] = best.gather(-1, place)
     for row in (limited & ~is_few).nonzero().squeeze(-1).tolist():
         values = logits[row].numpy()
-        floor[row, 0] = weighted_threshold(values, np.ones_like(values), int(top_k[row]))
+        floor[row, 0] = weighted_threshold(
+            values, np.ones_like(values), float(values.size), float(top_k[row])
+        )
     return floor
 
 
@@ -58,7 +60,8 @@ def top_p_floor(
         if lowest > _NEVER:
             left = np.flatnonzero(values >= lowest)
             values, weight = values[left], weight[left]
-        floor[row, 0] = weighted_threshold(values, weight, share * float(weight.sum()))
+        total = float(weight.sum())
+        floor[row, 0] = weighted_threshold(values, weight, total, share * total)
     return floor
 
 

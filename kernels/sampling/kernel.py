@@ -39,7 +39,15 @@ def _load(source, start, vocab_size, TILE: tl.constexpr):
 
 @triton.jit
 def _threshold(
-    source, vocab_size, peak, low, target, log2_scale, BY_WEIGHT: tl.constexpr, TILE: tl.constexpr
+    source,
+    vocab_size,
+    peak,
+    low,
+    target,
+    log2_scale,
+    BY_WEIGHT: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """The largest value such that all not less than it weigh `target`, or are as many.
 
@@ -56,7 +64,7 @@ def _threshold(
         above_third = tl.zeros([TILE], tl.float32)
         least = tl.full([TILE], float("inf"), tl.float32)
         most = tl.full([TILE], float("-inf"), tl.float32)
-        for start in tl.range(0, vocab_size, TILE, num_stages=3):
+        for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
             value = _load(source, start, vocab_size, TILE)
             if BY_WEIGHT:
                 weight = tl.exp2((value - peak) * log2_scale)
@@ -92,11 +100,12 @@ def _invert(
     number,
     TILE: tl.constexpr,
     NUM_TILES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """The token at which the cumulative distribution passes `number`: first the tile, then it."""
     tile = tl.arange(0, NUM_TILES)
     sums = tl.zeros([NUM_TILES], tl.float64)
-    for start in tl.range(0, vocab_size, TILE, num_stages=3):
+    for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
         value = _load(source, start, vocab_size, TILE)
         weight = tl.where(value >= floor, tl.exp2((value - peak) * log2_scale), 0.0)
         sums = tl.where(tile == start // TILE, tl.sum(weight, 0).to(tl.float64), sums)
@@ -126,6 +135,7 @@ def choose_tokens_kernel(
     stride_logits,
     TILE: tl.constexpr,
     NUM_TILES: tl.constexpr,  # at least vocab_size / TILE, a power of two
+    STAGES: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     source = logits + row * stride_logits
@@ -133,7 +143,7 @@ def choose_tokens_kernel(
     place = tl.zeros([TILE], tl.int32)
     least = tl.full([TILE], float("inf"), tl.float32)
     num_nan = tl.zeros([TILE], tl.int32)
-    for start in tl.range(0, vocab_size, TILE, num_stages=3):
+    for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
         value = _load(source, start, vocab_size, TILE)
         place = tl.where(value > best, start + tl.arange(0, TILE), place)
         best = tl.where(value > best, value, best)
@@ -152,13 +162,21 @@ def choose_tokens_kernel(
         if (count > 0) & (count < vocab_size):
             # Tokens that are ruled out do not count, but a large k may reach past the others.
             last = _threshold(
-                source, vocab_size, peak, tl.min(least, 0), count.to(tl.float32), 0.0, False, TILE
+                source,
+                vocab_size,
+                peak,
+                tl.min(least, 0),
+                count.to(tl.float32),
+                0.0,
+                False,
+                TILE,
+                STAGES,
             )
             floor = tl.maximum(floor, last)
         share = tl.load(top_p + row)
         if share < 1.0:
             sums = tl.zeros([TILE], tl.float32)
-            for start in tl.range(0, vocab_size, TILE, num_stages=3):
+            for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
                 value = _load(source, start, vocab_size, TILE)
                 sums += tl.where(value >= floor, tl.exp2((value - peak) * log2_scale), 0.0)
             total = tl.sum(sums, 0)
@@ -166,10 +184,18 @@ def choose_tokens_kernel(
             unlikely = (1.0 - share) * total / vocab_size
             low = tl.maximum(floor, peak + (tl.log2(unlikely) - 0.01) / log2_scale)
             floor = _threshold(
-                source, vocab_size, peak, low, share * total, log2_scale, True, TILE
+                source, vocab_size, peak, low, share * total, log2_scale, True, TILE, STAGES
             )
         token = _invert(
-            source, vocab_size, peak, floor, log2_scale, tl.load(numbers + row), TILE, NUM_TILES
+            source,
+            vocab_size,
+            peak,
+            floor,
+            log2_scale,
+            tl.load(numbers + row),
+            TILE,
+            NUM_TILES,
+            STAGES,
         )
     else:
         token = tl.min(tl.where(best == peak, place, vocab_size), 0)
@@ -177,9 +203,14 @@ def choose_tokens_kernel(
     tl.store(tokens + row, token.to(tl.int64))
 
 
-def sampling_constants(vocab_size: int) -> dict[str, int]:
-    """The kernel's constants."""
-    return {"TILE": _TILE, "NUM_TILES": triton.next_power_of_2(triton.cdiv(vocab_size, _TILE))}
+def sampling_constants(*, vocab_size: int, stride: int) -> dict[str, int]:
+    """The kernel's constants, for rows `stride` numbers apart."""
+    return {
+        "TILE": _TILE,
+        "NUM_TILES": triton.next_power_of_2(triton.cdiv(vocab_size, _TILE)),
+        # Rows that are not aligned are loaded number by number, and addresses take the registers.
+        "STAGES": 3 if vocab_size % 16 == stride % 16 == 0 else 1,
+    }
 
 
 def launch(logits: Tensor, numbers: Tensor, filters: Filters) -> Tensor:
@@ -196,7 +227,7 @@ def launch(logits: Tensor, numbers: Tensor, filters: Filters) -> Tensor:
         tokens,
         vocab_size,
         logits.stride(0),
-        **sampling_constants(vocab_size),
+        **sampling_constants(vocab_size=vocab_size, stride=logits.stride(0)),
         num_warps=NUM_WARPS,
     )
     return tokens

@@ -19,35 +19,38 @@ _SAMPLE = 512
 _MARGIN = 28
 #: As few as this are sorted.
 _SORTED = 1024
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 def weighted_threshold(
-    values: NDArray[np.float32], weights: NDArray[np.float32], target: float
+    values: NDArray[np.float32], weights: NDArray[np.float32], total: float, target: float
 ) -> float:
     """The largest of `values` [n] such that all not less than it weigh `target` together.
 
-    weights: [n], none negative. Where all of them do not reach the target, the least value.
+    weights: [n], none negative, and their sum. Where rounding leaves that short of the target, the
+    least value.
     """
     above = 0.0  # weight of what was left out because it is larger
     while len(values) > _SORTED:
-        share = (target - above) / max(float(weights.sum()), np.finfo(np.float32).tiny)
-        high, low = _pivots(values, weights, share)
+        high, low = _pivots(values, weights, (target - above) / max(total, _TINY))
         kept = values >= high
-        inside = float(weights.dot(kept))
-        if above + inside < target:
-            above += inside
-            kept = (values >= low) & ~kept
-            inside = float(weights.dot(kept))
-            if above + inside < target:
-                # The least value stays: rounding must not leave nothing.
-                above += inside
-                kept = (values < low) | (values == values.min())
+        # Not by `dot`, whose threads get in the way of PyTorch's.
+        upper = float((weights * kept).sum())
+        if above + upper < target:
+            above += upper
+            kept ^= values >= low
         places = np.flatnonzero(kept)
         if len(places) == len(values):
             # The upper pivot is the least value: the sample was misleading, or there is no other.
             if values.max() == high:
                 return float(high)
             break
+        total = float(weights[places].sum())
+        if values[places[0]] < high and above + total < target:
+            # The least value stays: rounding must not leave nothing.
+            above += total
+            places = np.flatnonzero((values < low) | (values == values.min()))
+            total = float(weights[places].sum())
         values, weights = values[places], weights[places]
     order = np.argsort(values)[::-1]
     reached = above + weights[order].cumsum(dtype=np.float64)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from kernels.sampling import choose_tokens
@@ -26,6 +27,8 @@ from shared.engine.sampler.random import uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from shared.engine.events import PositionLogprobs
     from shared.engine.sampler.state import SamplingState
@@ -69,14 +72,9 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample
 
 def _choose(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int | None]:
     params = [state.params for state in states]
-    numbers = uniforms(
-        [p.seed for p in params],
-        [p.sample_index for p in params],
-        [state.position for state in states],
-    )
     chosen: list[int] = choose_tokens(
         logits,
-        torch.from_numpy(numbers).to(logits.device),
+        torch.from_numpy(_numbers(states)).to(logits.device),
         temperature=logits.new_tensor([0.0 if p.is_greedy else p.temperature for p in params]),
         top_k=torch.tensor([p.top_k for p in params], device=logits.device),
         top_p=logits.new_tensor([p.top_p for p in params]),
@@ -84,3 +82,16 @@ def _choose(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int |
     ).tolist()
     # Nothing allowed gives -inf, a broken model NaN; neither may become text.
     return [None if token_id < 0 else token_id for token_id in chosen]
+
+
+def _numbers(states: Sequence[SamplingState]) -> NDArray[np.float64]:
+    """The random number of each sequence; 0 for those that need none."""
+    numbers = np.zeros(len(states))
+    rows = [row for row, state in enumerate(states) if not state.params.is_greedy]
+    if rows:
+        numbers[rows] = uniforms(
+            [states[row].params.seed for row in rows],
+            [states[row].params.sample_index for row in rows],
+            [states[row].position for row in rows],
+        )
+    return numbers
