@@ -72,9 +72,7 @@ class Canary:
         )
         num_tokens = 0
         finished = False
-        answer = self._sessions.start(
-            record.address, request, timeout_s=self._timeout_s, peer=peer
-        )
+        answer = self._sessions.start(record.address, request, timeout_s=self._timeout_s, peer=peer)
         try:
             while not finished:
                 for piece in await answer.read():

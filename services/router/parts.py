@@ -63,9 +63,7 @@ async def open_parts(config: RouterConfig) -> AsyncGenerator[RouterParts, None]:
         await channels.close()
 
 
-def _build(
-    config: RouterConfig, channels: ChannelPool, sessions: SessionPool
-) -> RouterParts:
+def _build(config: RouterConfig, channels: ChannelPool, sessions: SessionPool) -> RouterParts:
     tokenizer = Tokenizer.load(config.model)
     vocab_size = read_vocab_size(config.model, tokenizer)
     registry = MemoryRegistry()
