@@ -61,8 +61,9 @@ def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
     assert batch.metadata.seq_lens_list == [9, 9]
     assert batch.metadata.query_lens_list == [1, 6]
     assert batch.sampled == [0]  # the chunk does not reach its last token
-    assert batch.logits_at is not None
-    assert batch.logits_at.tolist() == [0]
+    assert batch.metadata.wanted is not None
+    assert batch.metadata.wanted.tolist() == [0]
+    assert batch.logits_at is None
     assert batch.metadata.block_tables.dtype is batch.metadata.seq_lens.dtype is torch.int32
     assert batch.token_ids.dtype is batch.metadata.slot_mapping.dtype is torch.int64
 
@@ -76,8 +77,17 @@ def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: BatchBuilder) -
         }
     )
     assert batch.sampled == [1, 2]
+    assert batch.metadata.wanted is not None
+    assert batch.metadata.wanted.tolist() == [5, 6]
+
+
+def test_scoring_a_prompt_takes_all_hidden_states(builder: BatchBuilder) -> None:
+    scored = make_sequence(range(6), [4, 5], 2)
+    scored.prompt_logprobs = [None]
+    batch = builder.build({scored: 4, make_sequence(range(5), [6, 7], 4): 1})
+    assert batch.metadata.wanted is None
     assert batch.logits_at is not None
-    assert batch.logits_at.tolist() == [5, 6]
+    assert batch.logits_at.tolist() == [3, 4]
 
 
 def test_slots_beyond_32_bits(builder: BatchBuilder) -> None:
