@@ -9,7 +9,7 @@ export PYTHONPATH := .:proto:client
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check fmt lint types arch proto proto-check size bench clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-gpu clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ up: setup ## Start a local cluster and keep it running
 
 test: setup ## All tests that need no GPU
 	@$(PY) -m pytest -m "not gpu"
+
+test-gpu: setup ## The tests that need a GPU; fails if there is none
+	@REQUIRE_GPU=1 timeout 540 $(PY) -m pytest -m gpu tests/gpu
 
 check: lint types arch proto-check size ## What CI runs before the tests; never edits files
 
@@ -53,6 +56,9 @@ size: setup ## Lines per folder; fail on files and functions that grew too long
 
 bench: setup ## Measure prefill/decode against the in-process engine on this machine
 	@$(PY) -m benchmarks.handoff
+
+bench-gpu: setup ## Measure kernels, engine and hand-off on a GPU, in parts of under 9 minutes
+	@for part in kernels engine handoff; do timeout 540 $(PY) -m benchmarks.gpu --part $$part; done
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .run
