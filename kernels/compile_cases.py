@@ -1,93 +1,22 @@
-"""The kernels as they are launched for common models: what the compile gate compiles."""
+"""Collects what the compile gate compiles: `cases()` of every `kernels/*/compile_cases.py`.
+
+Each package with a Triton kernel says there how its launcher launches it for common models.
+"""
 
 from __future__ import annotations
 
-from itertools import product
+import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import GateCase
-from kernels.kv_write.kernel import kv_write_kernel
-from kernels.paged_attention.kernel import choose_tile_sizes, paged_attention_kernel
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-_STRIDES = tuple(f"stride_{name}" for name in ("qt", "qh", "ot", "oh", "cb", "ckv", "ch", "cs"))
-_WRITE_STRIDES = tuple(
-    f"stride_{name}" for name in ("kt", "kh", "vt", "vh", "cb", "ckv", "ch", "cs")
-)
-#: Query heads per key/value head, and head size: Llama 3 8B, Llama 3.2 1B, an odd one, a wide one.
-_SHAPES = ((4, 128), (4, 64), (3, 80), (4, 256))
+    from kernels.compile_gate import GateCase
 
 
 def all_cases() -> list[GateCase]:
-    """Decode and prefill for all shapes, with and without a window, and the KV write."""
-    return [*_attention_cases(), *_write_cases()]
-
-
-def _attention_cases() -> Iterator[GateCase]:
-    for (group, head_dim), max_query_len in product(_SHAPES, (1, 2048)):
-        yield attention_case(group, head_dim, max_query_len, "bf16")
-    yield attention_case(4, 128, 1, "bf16", window=True)
-    yield attention_case(4, 128, 2048, "bf16", window=True)
-    yield attention_case(4, 128, 1, "fp32")
-    yield attention_case(4, 128, 2048, "fp32")
-
-
-def attention_case(
-    group: int, head_dim: int, max_query_len: int, dtype: str, *, window: bool = False
-) -> GateCase:
-    """Paged attention with the tiles that its launcher would choose."""
-    tiles = choose_tile_sizes(
-        group=group,
-        head_dim=head_dim,
-        max_query_len=max_query_len,
-        element_bytes=_ELEMENT_BYTES[dtype],
-    )
-    integers = ("query_start_loc", "seq_lens", "block_tables")
-    phase = "decode" if max_query_len == 1 else "prefill"
-    suffix = " window" if window else ""
-    return GateCase(
-        name=f"paged_attention {phase} {dtype} group {group} dim {head_dim}{suffix}",
-        kernel=paged_attention_kernel,
-        types={
-            **dict.fromkeys(("q", "cache", "out"), f"*{dtype}"),
-            **dict.fromkeys(integers, "*i32"),
-            "log2_scale": "fp32",
-            "window": "i32",
-            **dict.fromkeys((*_STRIDES, "stride_table"), "i32"),
-        },
-        constants={
-            "GROUP": group,
-            "HEAD_DIM": head_dim,
-            "PADDED_DIM": 1 << (head_dim - 1).bit_length(),
-            "BLOCK_SIZE": 16,
-            "ROWS": tiles.rows,
-            "KEYS": tiles.keys,
-            "HAS_WINDOW": window,
-        },
-        aligned=frozenset(("q", "cache", "out", *integers, *_STRIDES)),
-        num_warps=tiles.num_warps,
-        num_stages=tiles.num_stages,
-    )
-
-
-def _write_cases() -> Iterator[GateCase]:
-    for dtype, head_dim in product(("bf16", "fp32"), (80, 128)):
-        yield GateCase(
-            name=f"kv_write {dtype} dim {head_dim}",
-            kernel=kv_write_kernel,
-            types={
-                **dict.fromkeys(("k", "v", "cache"), f"*{dtype}"),
-                "slot_mapping": "*i64",
-                **dict.fromkeys(_WRITE_STRIDES, "i32"),
-            },
-            constants={
-                "BLOCK_SIZE": 16,
-                "HEAD_DIM": head_dim,
-                "PADDED_DIM": 1 << (head_dim - 1).bit_length(),
-            },
-            aligned=frozenset(("k", "v", "cache", "slot_mapping", *_WRITE_STRIDES)),
-            num_warps=1,
-        )
+    """Every case of every package, in the order of their names."""
+    found: list[GateCase] = []
+    for path in sorted(Path(__file__).parent.glob("*/compile_cases.py")):
+        module = importlib.import_module(f"kernels.{path.parent.name}.compile_cases")
+        found.extend(module.cases())
+    return found

@@ -1,19 +1,21 @@
 """Compiles every Triton kernel for the GPUs we support, with no GPU, and refuses bad machine code.
 
-`python -m kernels.compile_gate [--arch 80] [--arch 90]` prints registers, stack, spills and shared
-memory of each, and exits with 1 when one does not compile, spills, uses the stack, or needs more
-shared memory than a block may have. Speed and races it cannot see.
+`python -m kernels.compile_gate [--arch 80] [--arch 90] [--only TEXT] [--jobs N]` prints registers,
+stack, accesses of spilled registers and shared memory of each, and exits with 1 when one does not
+compile, spills, uses the stack, needs more shared memory than a block may have, or lacks the
+instructions that make it fast (tensor cores, 128-bit accesses). Speed and races it cannot see.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024}
 #: What the just-in-time compiler finds out about pointers and strides: multiples of 16.
 _DIVISIBLE = [["tt.divisibility", 16]]
+#: Loads and stores of local memory, where the assembler keeps registers that it has not got.
+_SPILL = re.compile(r"\b(?:LDL|STL)\b")
+#: For `GateCase.instructions`, in the machine code's spelling.
+WARPGROUP_PRODUCT = r"\bHGMMA\."
+WIDE_LOAD = r"\b(?:LDG\.E(?:\.\w+)*\.128|LDGSTS\.E(?:\.\w+)*\.128)\b"
+WIDE_STORE = r"\bSTG\.E(?:\.\w+)*\.128\b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +46,10 @@ class GateCase:
     aligned: frozenset[str]
     num_warps: int
     num_stages: int = 2
+    #: Where it is launched: sm_80 has no fp8e4nv, for example.
+    archs: tuple[int, ...] = (80, 90)
+    #: Regular expressions that the machine code of each architecture must match.
+    instructions: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,24 +58,28 @@ class Resources:
 
     registers: int
     stack_bytes: int
-    spilled_bytes: int
+    #: Instructions that save or restore a register.
+    spill_accesses: int
     shared_bytes: int
+    #: Of `GateCase.instructions`, what the code lacks.
+    missing: tuple[str, ...] = ()
 
     def violations(self, arch: int) -> list[str]:
         """Which limits are broken."""
         found = []
-        if self.spilled_bytes:
-            found.append(f"spills {self.spilled_bytes} bytes")
+        if self.spill_accesses:
+            found.append(f"spills: {self.spill_accesses} accesses")
         if self.stack_bytes:
             found.append(f"uses {self.stack_bytes} bytes of stack")
         if self.shared_bytes > SHARED_LIMIT_BYTES[arch]:
             limit = SHARED_LIMIT_BYTES[arch]
             found.append(f"needs {self.shared_bytes} bytes of shared memory, over {limit}")
+        found += [f"has no instruction like {pattern}" for pattern in self.missing]
         return found
 
 
 def measure(case: GateCase, arch: int) -> Resources:
-    """Compile, and ask the assembler what the code needs."""
+    """Compile, and read the machine code."""
     import triton  # noqa: PLC0415 the interpreter has to be switched off before it loads
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
     from triton.compiler import ASTSource  # noqa: PLC0415
@@ -77,51 +93,60 @@ def measure(case: GateCase, arch: int) -> Resources:
     )
     options = {"num_warps": case.num_warps, "num_stages": case.num_stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.TemporaryDirectory() as folder:
-        cubin, ptx = Path(folder, "kernel.cubin"), Path(folder, "kernel.ptx")
+        cubin = Path(folder, "kernel.cubin")
         cubin.write_bytes(compiled.asm["cubin"])
-        ptx.write_text(compiled.asm["ptx"])
-        usage = _run(tools / "cuobjdump", "-res-usage", str(cubin))
-        log = _assemble(tools, arch, ptx)
+        code = _run(cuobjdump, "-res-usage", "-sass", str(cubin))
     return Resources(
-        registers=_number(r"REG:(\d+)", usage),
-        stack_bytes=_number(r"STACK:(\d+)", usage),
-        spilled_bytes=_number(r"(\d+) bytes spill stores", log)
-        + _number(r"(\d+) bytes spill loads", log),
+        registers=_number(r"REG:(\d+)", code),
+        stack_bytes=_number(r"STACK:(\d+)", code),
+        spill_accesses=len(_SPILL.findall(code)),
         shared_bytes=compiled.metadata.shared,
+        missing=tuple(p for p in case.instructions.get(arch, ()) if not re.search(p, code)),
     )
 
 
-def run_gate(cases: Sequence[GateCase], archs: Sequence[int]) -> bool:
+def run_gate(cases: Sequence[GateCase], archs: Sequence[int], num_jobs: int = 1) -> bool:
     """Print a line per case and architecture; True if all are well."""
+    work = [(index, arch) for arch in archs for index in range(len(cases))]
+    work = [(index, arch) for index, arch in work if arch in cases[index].archs]
     good = True
-    for arch in archs:
-        for case in cases:
-            try:
-                found = measure(case, arch)
-                problems, facts = found.violations(arch), _describe(found)
-            except Exception as error:  # noqa: BLE001 compilers raise anything; it is reported
-                problems, facts = [f"does not compile: {error}"], ""
-            good = good and not problems
-            verdict = "; ".join(problems) or "ok"
-            sys.stdout.write(f"sm_{arch} {case.name:44} {facts:52} {verdict}\n")
+    # Kernels cannot be pickled, so the processes have to be copies of this one.
+    copies = multiprocessing.get_context("fork")
+    with copies.Pool(num_jobs, initializer=_adopt, initargs=(cases,)) as pool:
+        for line, is_good in pool.imap(_examine, work):
+            good = good and is_good
+            sys.stdout.write(line)
+            sys.stdout.flush()
     return good
+
+
+_adopted: list[GateCase] = []
+
+
+def _adopt(cases: Sequence[GateCase]) -> None:
+    """In a process of the pool: what the numbers that it gets stand for."""
+    _adopted[:] = cases
+
+
+def _examine(work: tuple[int, int]) -> tuple[str, bool]:
+    index, arch = work
+    case = _adopted[index]
+    try:
+        found = measure(case, arch)
+        problems, facts = found.violations(arch), _describe(found)
+    except Exception as error:  # noqa: BLE001 compilers raise anything; it is reported
+        problems, facts = [f"does not compile: {error}"], ""
+    verdict = "; ".join(problems) or "ok"
+    return f"sm_{arch} {case.name:52} {facts:58} {verdict}\n", not problems
 
 
 def _describe(found: Resources) -> str:
     return (
         f"registers {found.registers:3} stack {found.stack_bytes} "
-        f"spilled {found.spilled_bytes} shared {found.shared_bytes}"
+        f"spills {found.spill_accesses} shared {found.shared_bytes}"
     )
-
-
-def _assemble(tools: Path, arch: int, ptx: Path) -> str:
-    """The assembler's report. The newest one reads every version of PTX, if the wheel has it."""
-    target = "sm_90a" if arch == 90 else f"sm_{arch}"
-    newest = tools / "ptxas-blackwell"
-    ptxas = newest if newest.exists() else tools / "ptxas"
-    return _run(ptxas, "-v", f"-arch={target}", str(ptx), "-o", str(ptx.with_suffix(".out")))
 
 
 def _run(*command: str | Path) -> str:
@@ -142,11 +167,15 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arch", type=int, action="append", choices=sorted(SHARED_LIMIT_BYTES))
-    archs = parser.parse_args().arch or sorted(SHARED_LIMIT_BYTES)
+    parser.add_argument("--only", default="", help="compile the cases whose names contain this")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
     os.environ.pop("TRITON_INTERPRET", None)
     from kernels.compile_cases import all_cases  # noqa: PLC0415 it loads Triton
 
-    return 0 if run_gate(all_cases(), archs) else 1
+    cases = [case for case in all_cases() if arguments.only in case.name]
+    archs = arguments.arch or sorted(SHARED_LIMIT_BYTES)
+    return 0 if run_gate(cases, archs, arguments.jobs) else 1
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks.gpu.bench import relative_error
-from shared.engine.kv_staging import gather_blocks, scatter_blocks
+from kernels.block_copy import gather_blocks, scatter_blocks
+from kernels.rms_norm import add_rms_norm
+from kernels.rope_kv_write import rope_kv_write
+from kernels.silu_mul import silu_mul
 from shared.engine.request import EngineRequest
 from shared.engine.sampling_params import SamplingParams
 from shared.engine.sequence import Sequence
@@ -19,26 +21,12 @@ if TYPE_CHECKING:
     from benchmarks.gpu.bench import Bench
 
 
-def optional(name: str, function: str) -> Any:
-    """A function of a kernel package; its call says so if this tree has none."""
-    try:
-        return getattr(importlib.import_module(name), function)
-    except (ImportError, AttributeError) as error:
-        return partial(_missing, str(error))
-
-
-def _missing(message: str, *args: object, **kwargs: object) -> None:
-    raise NotImplementedError(message)
-
-
 def measure_blocks(bench: Bench) -> None:
     """K5: pack and unpack blocks of 32 KiB and of 2 MiB, one launch for all layers."""
     shapes = bench.pick(
         [("32 KiB", (1, 2, 4, 16, 128), 8192, 20000), ("2 MiB", (32, 2, 8, 16, 128), 256, 1000)],
         [("small", (2, 2, 2, 4, 16), 5, 16)],
     )
-    packed_copy = optional("kernels.block_copy", "gather_blocks")
-    packed_back = optional("kernels.block_copy", "scatter_blocks")
     how = {"implementation": bench.implementation}
     for name, shape, num, pool in shapes:
         cache = bench.random(pool, *shape)
@@ -46,10 +34,10 @@ def measure_blocks(bench: Bench) -> None:
         staging = torch.empty((num, *shape), dtype=cache.dtype, device=bench.device)
         num_bytes = 2 * staging.numel() * staging.element_size()
         calls = {
-            "gather, index_select": partial(gather_blocks, cache, blocks, staging),
-            "scatter, index_copy": partial(scatter_blocks, staging, cache, blocks),
-            "gather ours": partial(packed_copy, cache, blocks, staging, **how),
-            "scatter ours": partial(packed_back, staging, cache, blocks, **how),
+            "gather, index_select": partial(torch.index_select, cache, 0, blocks, out=staging),
+            "scatter, index_copy": partial(cache.index_copy_, 0, blocks, staging),
+            "gather ours": partial(gather_blocks, cache, blocks, staging, **how),
+            "scatter ours": partial(scatter_blocks, staging, cache, blocks, **how),
         }
         for what, call in calls.items():
             bench.report.measure(
@@ -65,16 +53,12 @@ def measure_layer_kernels(bench: Bench) -> None:
     x, residual, weight = (
         bench.random(num_tokens, size), bench.random(num_tokens, size), bench.random(size)
     )  # fmt: skip
-    norm = partial(
-        optional("kernels.rms_norm", "add_rms_norm"), x, residual, weight, eps=1e-5, **how
-    )
+    norm = partial(add_rms_norm, x, residual, weight, eps=1e-5, **how)
     bench.report.measure(
         "K6", "norm with residual", lambda: bench.seconds(norm), num_bytes=4 * x.numel() * 2
     )
     both = bench.random(num_tokens, 2 * inner)
-    gate = partial(
-        optional("kernels.silu_mul", "silu_mul"), both[:, :inner], both[:, inner:], **how
-    )
+    gate = partial(silu_mul, both[:, :inner], both[:, inner:], **how)
     bench.report.measure(
         "K6", "SwiGLU", lambda: bench.seconds(gate), num_bytes=3 * num_tokens * inner * 2,
         error=lambda: relative_error(
@@ -87,7 +71,7 @@ def measure_layer_kernels(bench: Bench) -> None:
     cache = bench.random(num_tokens // 16 + 1, 1, 2, num_kv_heads, 16, head_dim)
     slots = torch.randperm(num_tokens, device=bench.device)
     write = partial(
-        optional("kernels.rope_kv_write", "rope_kv_write"),
+        rope_kv_write,
         q, k, v, bench.random(num_tokens, head_dim), cache, 0, slots, **how,
     )  # fmt: skip
     num_bytes = 2 * (2 * q.numel() + 2 * k.numel() + 2 * v.numel() + num_tokens * head_dim)

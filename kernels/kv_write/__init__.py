@@ -1,4 +1,4 @@
-"""Stores new keys and values in their slots of the paged cache."""
+"""Stores new keys and values in their slots of the paged cache; `rope_kv_write` also rotates."""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def kv_write(
-    k: Tensor,
-    v: Tensor,
-    kv_cache: Tensor,
-    layer: int,
-    slot_mapping: Tensor,
-    *,
-    implementation: str = "torch",
-) -> None:
+def kv_write(k: Tensor, v: Tensor, kv_cache: Tensor, layer: int, slot_mapping: Tensor) -> None:
     """Write k and v of each token into its slot; slots must not repeat.
 
     k, v: [num_tokens, num_kv_heads, head_dim]; slot_mapping: int64 [num_tokens], block * block_size
     + offset; kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
 
     Raises:
-        ValueError: shapes that do not fit together, or an unknown implementation.
+        ValueError: shapes that do not fit together.
     """
     num_kv_heads, head_dim = kv_cache.shape[3], kv_cache.shape[5]
     expected = (len(slot_mapping), num_kv_heads, head_dim)
@@ -33,11 +25,4 @@ def kv_write(
         raise ValueError(
             f"k {tuple(k.shape)} and v {tuple(v.shape)} must be {expected} for this cache"
         )
-    if implementation == "torch":
-        reference.kv_write(k, v, kv_cache, layer, slot_mapping)
-    elif implementation == "triton":
-        from kernels.kv_write.kernel import launch  # noqa: PLC0415 Triton is optional
-
-        launch(k, v, kv_cache, layer, slot_mapping)
-    else:
-        raise ValueError(f"kv_write has no implementation {implementation!r}")
+    reference.kv_write(k, v, kv_cache, layer, slot_mapping)

@@ -29,26 +29,31 @@ def paged_attention(
     q: [num_tokens, num_heads, head_dim], the last tokens of every sequence behind each other;
     kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], which holds their
     keys and values already. Whatever lies beyond a sequence's length, NaN included, has no
-    influence. Returns q's shape. The workspace saves the torch implementation allocations when it
-    is passed again and again.
+    influence. Returns q's shape. The workspace saves allocations when it is passed again and again.
+
+    With `triton` the launches depend on the numbers of tokens and sequences, and on whether any
+    sequence has one new token and any has more, but on no length: a captured graph can be replayed
+    with others. A sequence of length 0 pads the batch and gets zeros.
 
     Raises:
         ValueError: shapes that do not fit together, or an unknown implementation.
     """
-    _check(q, kv_cache, batch, sliding_window)
+    _check(q, kv_cache, batch, scale, sliding_window)
+    memory = workspace or Workspace()
     if implementation == "torch":
-        memory = workspace or Workspace()
         return gathered.paged_attention(q, kv_cache, layer, batch, scale, sliding_window, memory)
     if implementation == "reference":
         return reference.paged_attention(q, kv_cache, layer, batch, scale, sliding_window)
     if implementation == "triton":
-        from kernels.paged_attention.kernel import launch  # noqa: PLC0415 Triton is optional
+        from kernels.paged_attention.launch import launch  # noqa: PLC0415 Triton is optional
 
-        return launch(q, kv_cache[:, layer], batch, scale, sliding_window)
+        return launch(q, kv_cache[:, layer], batch, scale, sliding_window, memory)
     raise ValueError(f"paged_attention has no implementation {implementation!r}")
 
 
-def _check(q: Tensor, kv_cache: Tensor, batch: RaggedBatch, sliding_window: int | None) -> None:
+def _check(
+    q: Tensor, kv_cache: Tensor, batch: RaggedBatch, scale: float, sliding_window: int | None
+) -> None:
     num_kv_heads, block_size, head_dim = kv_cache.shape[3:]
     query_lens, seq_lens = batch.query_lens_list, batch.seq_lens_list
     num_tables, max_blocks = batch.block_tables.shape
@@ -63,5 +68,7 @@ def _check(q: Tensor, kv_cache: Tensor, batch: RaggedBatch, sliding_window: int 
         )
     if max(seq_lens) > max_blocks * block_size:
         raise ValueError(f"{max_blocks} blocks do not hold {max(seq_lens)} tokens")
+    if scale <= 0:
+        raise ValueError(f"scale must be positive, not {scale}")
     if sliding_window is not None and sliding_window < 1:
         raise ValueError(f"sliding_window must be at least 1, not {sliding_window}")

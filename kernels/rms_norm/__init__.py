@@ -1,5 +1,49 @@
-"""Root-mean-square norm (Zhang and Sennrich 2019)."""
+"""Root-mean-square norm (Zhang and Sennrich 2019), alone or of a sum that is kept."""
 
-from kernels.rms_norm.reference import rms_norm
+from __future__ import annotations
 
-__all__ = ["rms_norm"]
+from typing import TYPE_CHECKING
+
+from kernels.rms_norm import reference
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float, implementation: str = "torch") -> Tensor:
+    """Normalise the last dimension in float32; the weight multiplies what was rounded to x's type.
+
+    That order is transformers', and differs from `torch.rms_norm` in half precision.
+    x: [..., size]; weight: [size].
+
+    Raises:
+        ValueError: an unknown implementation.
+    """
+    if implementation == "torch":
+        return reference.rms_norm(x, weight, eps=eps)
+    if implementation == "triton":
+        from kernels.rms_norm.kernel import launch  # noqa: PLC0415 Triton is optional
+
+        return launch(x, None, weight, eps)[0]
+    raise ValueError(f"rms_norm has no implementation {implementation!r}")
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, implementation: str = "torch"
+) -> tuple[Tensor, Tensor]:
+    """The norm of x + residual, and that sum, rounded to x's type, as the next residual.
+
+    x, residual: [..., size]; weight: [size].
+
+    Raises:
+        ValueError: x and residual differ in shape, or an unknown implementation.
+    """
+    if x.shape != residual.shape:
+        raise ValueError(f"x {tuple(x.shape)} and residual {tuple(residual.shape)} differ")
+    if implementation == "torch":
+        return reference.add_rms_norm(x, residual, weight, eps=eps)
+    if implementation == "triton":
+        from kernels.rms_norm.kernel import launch  # noqa: PLC0415 Triton is optional
+
+        return launch(x, residual, weight, eps)
+    raise ValueError(f"add_rms_norm has no implementation {implementation!r}")

@@ -11,10 +11,15 @@ if TYPE_CHECKING:
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    """Normalise the last dimension in float32; the weight multiplies what was rounded to x's type.
-
-    That order is transformers', and differs from `torch.rms_norm` in half precision.
-    """
+    """See `kernels.rms_norm.rms_norm`."""
     wide = x.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return weight * wide.to(x.dtype)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.rms_norm.add_rms_norm`."""
+    total = residual + x
+    return rms_norm(total, weight, eps=eps), total

@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up, rounding in between, as transformers does."""
+    """See `kernels.silu_mul.silu_mul`."""
     return silu(gate) * up

@@ -43,8 +43,7 @@ class Batch:
     sampled: list[int]
     #: int64 [T]: see `BatchLayout`. None if nothing is fed on the device.
     fed_rows: torch.Tensor | None
-    #: int32 [len(sampled)]: rows of the hidden states that logits are computed of; None: all,
-    #: because every token is sampled, or because the model was told to return no others.
+    #: int64 [len(sampled)]: where among the model's results; None if they are all of them.
     logits_at: torch.Tensor | None
     #: int64 [len(sampled)]
     sampled_rows: torch.Tensor
@@ -140,9 +139,8 @@ class BatchBuilder:
         every: bool,
     ) -> Batch:
         on = self._buffers.upload(packed)
-        logits_at = None if every else on["logits_at"][: len(sampled)]
-        # Scoring a prompt takes the hidden states of all its tokens.
-        scores = logits_at is not None and any(s.prompt_logprobs is not None for s in seqs)
+        last = None if every else on["logits_at"][: len(sampled)]
+        scores_prompts = any(seq.prompt_logprobs is not None for seq in seqs)
         return Batch(
             seqs=seqs,
             token_ids=on["token_ids"],
@@ -154,12 +152,12 @@ class BatchBuilder:
                 slot_mapping=on["slots"],
                 query_lens_list=query_lens,
                 seq_lens_list=seq_lens,
-                wanted=None if scores else logits_at,
+                wanted=None if scores_prompts else last,
             ),
             starts=starts,
             sampled=sampled,
             fed_rows=on["fed_rows"] if has_fed else None,
-            logits_at=logits_at if scores else None,
+            logits_at=last if scores_prompts else None,
             sampled_rows=on["sampled_rows"][: len(sampled)],
             num_padding=len(query_lens) - len(seqs),
         )

@@ -31,9 +31,9 @@ class BatchLayout:
             ("slots", _LONG, tokens),
             # Row of the sequence whose last sampled token, still on the device, goes here; or -1.
             ("fed_rows", _LONG, tokens),
-            # Of the sequences that are sampled: their rows, and their last token in the batch.
+            # Of the sequences that are sampled: their last token in the batch, and their rows.
+            ("logits_at", _LONG, seqs),
             ("sampled_rows", _LONG, seqs),
-            ("logits_at", _INT, seqs),
             ("query_start_loc", _INT, seqs + 1),
             ("seq_lens", _INT, seqs),
             ("block_tables", _INT, seqs * self.table_width),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 import torch
 
+from kernels.block_copy import gather_blocks, scatter_blocks
 from shared.errors import ConfigError
 from shared.kv.memory import KVMemory
 
@@ -26,6 +27,8 @@ log = structlog.get_logger(__name__)
 #: What is gathered on the device before it goes to the host, or the other way: enough for the bus
 #: to run at full speed, and small beside the KV cache.
 _BOUNCE_BYTES = 64 << 20
+#: A bus is filled by few programs; the others are for computing.
+_MAX_PROGRAMS = 32
 
 
 class KVStaging:
@@ -42,6 +45,7 @@ class KVStaging:
         """
         self.memory = KVMemory(layout, num_host_blocks)
         self._cache = kv_cache
+        self._implementation = "triton" if kv_cache.device.type == "cuda" else "torch"
         flat = torch.frombuffer(self.memory.buffer, dtype=kv_cache.dtype)
         self._host = flat.view(num_host_blocks, *kv_cache.shape[1:])
         num_bounce = max(1, min(num_host_blocks, _BOUNCE_BYTES // layout.block_bytes))
@@ -65,7 +69,13 @@ class KVStaging:
         with self._lock, self._on_stream():
             for here in self._pieces(len(blocks)):
                 bounce = self._bounce[: here.stop - here.start]
-                gather_blocks(self._cache, self._ids(blocks[here]), bounce)
+                gather_blocks(
+                    self._cache,
+                    self._ids(blocks[here]),
+                    bounce,
+                    max_programs=_MAX_PROGRAMS,
+                    implementation=self._implementation,
+                )
                 for first, place, num in _runs(host_blocks[here]):
                     self._host[first : first + num].copy_(
                         bounce[place : place + num], non_blocking=True
@@ -82,7 +92,13 @@ class KVStaging:
                     bounce[place : place + num].copy_(
                         self._host[first : first + num], non_blocking=True
                     )
-                scatter_blocks(bounce, self._cache, self._ids(blocks[here]))
+                scatter_blocks(
+                    bounce,
+                    self._cache,
+                    self._ids(blocks[here]),
+                    max_programs=_MAX_PROGRAMS,
+                    implementation=self._implementation,
+                )
             self._finish()
 
     def close(self) -> None:
@@ -116,16 +132,6 @@ class KVStaging:
         if int(error) != 0:
             raise ConfigError(f"cannot pin {self.memory.num_bytes} bytes for transfers: {error}")
         log.info("staging_pinned", num_bytes=self.memory.num_bytes)
-
-
-def gather_blocks(cache: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor) -> None:
-    """Pack `blocks` [n] of the cache into `staging` [n, ...]."""
-    torch.index_select(cache, 0, blocks, out=staging)
-
-
-def scatter_blocks(staging: torch.Tensor, cache: torch.Tensor, blocks: torch.Tensor) -> None:
-    """Unpack `staging` [n, ...] into `blocks` [n] of the cache."""
-    cache.index_copy_(0, blocks, staging)
 
 
 def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -40,10 +40,7 @@ class CausalModel(Protocol):
         kv_cache: torch.Tensor,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """Hidden states [T, hidden], or of the wanted tokens; writes the KV of all tokens.
-
-        What it returns may be overwritten by the next call.
-        """
+        """Hidden states of the wanted tokens; writes all tokens' KV into their slots."""
         ...
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -146,7 +143,7 @@ class ModelRunner:
         )
         logits = None
         if batch.sampled:
-            last = hidden if batch.logits_at is None else hidden[batch.logits_at.long()]
+            last = hidden if batch.logits_at is None else hidden[batch.logits_at]
             logits = self._model.compute_logits(last).float()
         self._score_prompts(hidden, batch, result)
         return logits

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
-from kernels.rotary import rotate
+from kernels.rope_kv_write.norms import HeadNorms
 from shared.model.layers import FusedLinear, GatedMLP, RMSNorm
 from shared.model.rope import cos_sin_table
 
@@ -58,17 +58,20 @@ class Attention(nn.Module):
     ) -> Tensor:
         """[num_tokens, hidden] to the same; writes this layer's slots of the cache."""
         q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in self.qkv(x))
+        norms = None
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+            norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
         mixed = self.backend.forward(
-            rotate(q, cos_sin),
-            rotate(k, cos_sin),
+            q,
+            k,
             v,
+            cos_sin,
             kv_cache,
             self.layer,
             metadata,
             scale=self.head_dim**-0.5,
             sliding_window=self.window,
+            norms=norms,
         )
         out: Tensor = self.output(mixed.flatten(-2))[0]
         return out
@@ -81,21 +84,37 @@ class DecoderLayer(nn.Module):
         self, *, config: ModelConfig, layer: int, backend: AttentionBackend, dtype: torch.dtype
     ) -> None:
         super().__init__()
-        size, eps = config.hidden_size, config.rms_norm_eps
-        self.attention_norm = RMSNorm(size=size, eps=eps, dtype=dtype)
+        size, eps, kernels = config.hidden_size, config.rms_norm_eps, backend.name
+        self.attention_norm = RMSNorm(size=size, eps=eps, dtype=dtype, implementation=kernels)
         self.attention = Attention(config=config, layer=layer, backend=backend, dtype=dtype)
-        self.mlp_norm = RMSNorm(size=size, eps=eps, dtype=dtype)
+        self.mlp_norm = RMSNorm(size=size, eps=eps, dtype=dtype, implementation=kernels)
         self.mlp = GatedMLP(
-            hidden=size, inner=config.intermediate_size, bias=config.mlp_bias, dtype=dtype
+            hidden=size,
+            inner=config.intermediate_size,
+            bias=config.mlp_bias,
+            dtype=dtype,
+            implementation=kernels,
         )
 
     def forward(
-        self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
-    ) -> Tensor:
-        """[num_tokens, hidden] to the same."""
-        x = x + self.attention(self.attention_norm(x), cos_sin, kv_cache, metadata)
-        out: Tensor = x + self.mlp(self.mlp_norm(x))
-        return out
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        cos_sin: Tensor,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """[num_tokens, hidden]: what is still to be added, and what to add it to; returns the same.
+
+        The addition is left to the norm that reads the sum. The first layer gets no residual.
+        """
+        if residual is None:
+            x, residual = self.attention_norm(x), x
+        else:
+            x, residual = self.attention_norm.of_sum(x, residual)
+        x = self.attention(x, cos_sin, kv_cache, metadata)
+        x, residual = self.mlp_norm.of_sum(x, residual)
+        return self.mlp(x), residual
 
 
 class CausalLM(nn.Module):
@@ -115,7 +134,12 @@ class CausalLM(nn.Module):
             for layer in range(config.num_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)
-        self.norm = RMSNorm(size=config.hidden_size, eps=config.rms_norm_eps, dtype=dtype)
+        self.norm = RMSNorm(
+            size=config.hidden_size,
+            eps=config.rms_norm_eps,
+            dtype=dtype,
+            implementation=backend.name,
+        )
         self.lm_head = self.embedding
         if not config.tie_word_embeddings:
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
@@ -140,14 +164,15 @@ class CausalLM(nn.Module):
         token_ids, positions: int64 [num_tokens], packed as `metadata` says. Writes the KV of all
         tokens into `kv_cache`.
         """
-        x = embedding(token_ids, self.embedding)
         cos_sin = self.cos_sin[positions]
-        for layer in self.decoder_layers:
-            x = layer(x, cos_sin, kv_cache, metadata)
+        first, *others = self.decoder_layers
+        embedded = embedding(token_ids, self.embedding)
+        x, residual = first(embedded, None, cos_sin, kv_cache, metadata)
+        for layer in others:
+            x, residual = layer(x, residual, cos_sin, kv_cache, metadata)
         if metadata.wanted is not None:
-            x = x[metadata.wanted.long()]
-        normed: Tensor = self.norm(x)
-        return normed
+            x, residual = x[metadata.wanted], residual[metadata.wanted]
+        return self.norm.of_sum(x, residual)[0]
 
     @torch.inference_mode()
     def compute_logits(self, hidden: Tensor) -> Tensor:

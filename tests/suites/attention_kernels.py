@@ -1,4 +1,4 @@
-"""What every implementation of the KV write and of paged attention must do.
+"""What every implementation of paged attention must do.
 
 Run in this process for PyTorch, and as `python -m tests.suites.attention_kernels` in one of its own
 for Triton's interpreter, which is chosen when a kernel is decorated.
@@ -6,16 +6,18 @@ for Triton's interpreter, which is chosen when a kernel is decorated.
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.splits import count_parts, plan_splits
+from kernels.paged_attention.workspace import Workspace
+from tests.fakes.interpreted import poisoned_empty, report
 from tests.fakes.paged_driver import make_metadata
+from tests.fakes.tensors import random
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class AttentionCase:
     block_size: int = 16
     window: int | None = None
     dtype: torch.dtype = torch.float32
+    #: Multiprocessors that decode attention is divided among.
+    processors: int = 4
 
 
 CASES: dict[str, AttentionCase] = {
@@ -54,12 +58,86 @@ CASES: dict[str, AttentionCase] = {
     ),
     "odd-block-size": AttentionCase(query_lens=(1, 11), seq_lens=(41, 30), block_size=7),
     "wide-heads": AttentionCase(query_lens=(2, 1), seq_lens=(18, 30), head_dim=192),
+    "decode-split": AttentionCase(
+        query_lens=(1, 1, 1, 1),
+        seq_lens=(700, 1, 129, 256),
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        processors=8,
+    ),
+    "decode-split-window": AttentionCase(
+        query_lens=(1, 1),
+        seq_lens=(700, 90),
+        num_heads=3,
+        num_kv_heads=1,
+        head_dim=32,
+        window=401,
+        processors=8,
+    ),
+    "decode-split-bf16": AttentionCase(
+        query_lens=(1, 1),
+        seq_lens=(40, 1100),
+        num_heads=7,
+        num_kv_heads=1,
+        head_dim=96,
+        block_size=64,
+        dtype=torch.bfloat16,
+        processors=16,
+    ),
+    "mixed-split": AttentionCase(
+        query_lens=(1, 5, 1),
+        seq_lens=(300, 40, 400),
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        processors=8,
+    ),
+    "more-sequences-than-one-scan": AttentionCase(
+        query_lens=(1,) * 130 + (2,) * 3,
+        seq_lens=(2,) * 129 + (300, 2, 3, 4),
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=16,
+        processors=2,
+    ),
+    "prefill-of-several-tiles": AttentionCase(
+        query_lens=(150, 2, 90),
+        seq_lens=(150, 2, 200),
+        num_heads=4,
+        num_kv_heads=1,
+        head_dim=64,
+        block_size=32,
+        dtype=torch.bfloat16,
+    ),
+    "prefill-window-bf16": AttentionCase(
+        query_lens=(100,),
+        seq_lens=(230,),
+        num_heads=3,
+        num_kv_heads=1,
+        head_dim=96,
+        block_size=128,
+        window=70,
+        dtype=torch.bfloat16,
+    ),
+    "wide-bf16": AttentionCase(
+        query_lens=(1, 40),
+        seq_lens=(70, 40),
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=256,
+        dtype=torch.bfloat16,
+    ),
     "decode-bf16": AttentionCase(
         query_lens=(1, 1), seq_lens=(16, 75), head_dim=64, dtype=torch.bfloat16
     ),
     "mixed-bf16": AttentionCase(query_lens=(1, 19), seq_lens=(50, 60), dtype=torch.bfloat16),
     "mixed-fp16": AttentionCase(query_lens=(1, 19), seq_lens=(50, 60), dtype=torch.float16),
 }
+
+
+#: Cases of decoding only in which some sequence is split.
+DIVIDED = ("decode-split", "decode-split-window", "decode-split-bf16")
 
 
 def check_attention(case: AttentionCase, implementation: str) -> None:
@@ -72,15 +150,17 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
     shape = (1 + sum(map(len, tables)), 3, 2, case.num_kv_heads, case.block_size, case.head_dim)
     cache = torch.full(shape, float("nan"), dtype=case.dtype)
     kv_shape = (sum(case.seq_lens), case.num_kv_heads, case.head_dim)
-    k, v = (torch.randn(kv_shape, generator=generator).to(case.dtype) for _ in range(2))
+    k, v = (random(*kv_shape, dtype=case.dtype, seed=generator) for _ in range(2))
     everything = make_metadata(case.seq_lens, case.seq_lens, tables, case.block_size)
-    kv_write(k, v, cache, 1, everything.slot_mapping, implementation=implementation)
+    kv_write(k, v, cache, 1, everything.slot_mapping)
     assert cache[:, [0, 2]].isnan().all(), "another layer was written"
     assert int((~cache.isnan()).sum()) == 2 * k.numel()
 
     q_shape = (sum(case.query_lens), case.num_heads, case.head_dim)
-    q = torch.randn(q_shape, generator=generator).to(case.dtype)
+    q = random(*q_shape, dtype=case.dtype, seed=generator)
     metadata = make_metadata(case.query_lens, case.seq_lens, tables, case.block_size)
+
+    workspace = Workspace(num_processors=case.processors)
 
     def attend(name: str, q: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
         return paged_attention(
@@ -91,11 +171,13 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
             scale=case.head_dim**-0.5,
             sliding_window=case.window,
             implementation=name,
+            workspace=workspace,
         )
 
     with poisoned_empty():
         ours = attend(implementation, q, cache)
     assert ours.dtype == case.dtype
+    assert not workspace.counters(1, ours.device).any(), "a program was waited for in vain"
     exact = attend("reference", q.float(), cache.float())
     error = (ours.float() - exact).abs().max()
     if case.dtype == torch.float32:
@@ -105,40 +187,53 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
     assert error <= allowed + 1e-6, f"error {error}, allowed {allowed}"
 
 
-class poisoned_empty:  # noqa: N801 reads as the context it is
-    """Memory that `torch.empty_like` hands out is NaN: what a kernel forgets to write shows."""
+def check_division(case: AttentionCase) -> None:
+    """The kernel cuts a batch as `splits.py` says, and keeps only what is to be merged, packed."""
+    from kernels.paged_attention.decode.launch import choose_decode_tiles
 
-    def __enter__(self) -> None:
-        self._original = torch.empty_like
-        torch.empty_like = lambda *args, **kwargs: self._original(*args, **kwargs).fill_(
-            float("nan")
+    num_seqs, group = len(case.seq_lens), case.num_heads // case.num_kv_heads
+    tables = _shuffled_tables(case, torch.Generator().manual_seed(1))
+    shape = (1 + sum(map(len, tables)), 1, 2, case.num_kv_heads, case.block_size, case.head_dim)
+    workspace = Workspace(num_processors=case.processors)
+    with poisoned_empty():
+        paged_attention(
+            random(num_seqs, case.num_heads, case.head_dim, dtype=case.dtype),
+            random(*shape, dtype=case.dtype),
+            0,
+            make_metadata((1,) * num_seqs, case.seq_lens, tables, case.block_size),
+            scale=1.0,
+            sliding_window=case.window,
+            implementation="triton",
+            workspace=workspace,
         )
-
-    def __exit__(self, *_: object) -> None:
-        torch.empty_like = self._original
+    plan = plan_splits(
+        num_processors=case.processors, num_seqs=num_seqs, num_kv_heads=case.num_kv_heads
+    )
+    tiles = choose_decode_tiles(
+        group=group, head_dim=case.head_dim, element_bytes=case.dtype.itemsize
+    )
+    parts = count_parts(
+        [min(length, case.window or length) for length in case.seq_lens],
+        target_programs=plan.target_programs,
+        num_kv_heads=case.num_kv_heads,
+        keys=tiles.keys,
+    )
+    rows = plan.max_partials * case.num_heads
+    memory = workspace.take((rows, case.head_dim + 1), torch.float32, torch.device("cpu"))
+    written = ~memory.flatten()[rows * case.head_dim :].isnan()
+    assert max(parts) > 1
+    assert int(written.sum()) == sum(num for num in parts if num > 1) * case.num_heads
+    assert written.tolist() == sorted(written.tolist(), reverse=True)
 
 
 def _shuffled_tables(case: AttentionCase, generator: torch.Generator) -> list[list[int]]:
     sizes = [-(-length // case.block_size) for length in case.seq_lens]
-    order = iter((torch.randperm(sum(sizes), generator=generator) + 1).tolist())
+    order = iter((torch.randperm(sum(sizes), generator=generator, device="cpu") + 1).tolist())
     return [[next(order) for _ in range(size)] for size in sizes]
 
 
-def main() -> None:
-    """Print {case: traceback or null} of the interpreted Triton kernels."""
-    from tests.fakes.interpreter_bf16 import install
-
-    torch.set_num_threads(1)
-    install()
-    results: dict[str, str | None] = {}
-    for name, case in CASES.items():
-        try:
-            check_attention(case, "triton")
-            results[name] = None
-        except Exception:  # noqa: BLE001 the test that reads it fails with it
-            results[name] = traceback.format_exc()
-    json.dump(results, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    report(
+        {name: partial(check_attention, case, "triton") for name, case in CASES.items()}
+        | {f"division-{name}": partial(check_division, CASES[name]) for name in DIVIDED}
+    )

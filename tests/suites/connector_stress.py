@@ -167,18 +167,18 @@ class StressSuite:
             # Presented or not, its end is the receiver's to decide.
             await first.abort()
 
-    async def test_abort_waits_for_the_block_that_is_being_copied(
+    async def test_abort_waits_for_the_piece_that_is_being_copied(
         self, harness: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         copying, go_on = threading.Event(), threading.Event()
-        copy = block_io._copy_block
+        copy = block_io.copy_blocks
 
-        def held(target: np.ndarray, source: np.ndarray) -> int:
+        def held(targets: list[np.ndarray], sources: list[np.ndarray]) -> np.ndarray:
             copying.set()
             assert go_on.wait(5)
-            return copy(target, source)
+            return copy(targets, sources)
 
-        monkeypatch.setattr(block_io, "_copy_block", held)
+        monkeypatch.setattr(block_io, "copy_blocks", held)
         async with running(
             harness, "sender", "receiver", layout=LARGE, num_blocks=4, limits=LARGE_LIMITS
         ) as [sender, receiver]:

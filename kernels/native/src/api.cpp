@@ -1,4 +1,5 @@
 // What Python calls. Nothing throws across this border: a null pointer means no memory.
+#include "checksum.h"
 #include "decoder.h"
 #include "linear.h"
 
@@ -26,6 +27,14 @@ int baton_matrix_multiply(Pool* pool, const Matrix* matrix, const float* rows, i
   return 1;
 }
 void baton_matrix_delete(Matrix* matrix) { delete matrix; }
+
+void baton_checksum_blocks(const void* const* from, int count, size_t size, uint64_t* checksums) {
+  for (int i = 0; i < count; ++i) checksums[i] = checksum(from[i], size);
+}
+void baton_copy_blocks(void* const* to, const void* const* from, int count, size_t size,
+                       uint64_t* checksums) {
+  for (int i = 0; i < count; ++i) checksums[i] = copy_checksum(to[i], from[i], size);
+}
 
 Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weights, int element,
                            int weight) try {

@@ -1,4 +1,4 @@
-"""The attention interface: write this step's keys and values, attend over the paged context."""
+"""The attention interface: from the projections, through the paged KV, to the mixed values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
+
+    from kernels.rope_kv_write.norms import HeadNorms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class AttentionMetadata:
     #: The same numbers on the host, for implementations that loop there.
     query_lens_list: Sequence[int]
     seq_lens_list: Sequence[int]
-    #: int32, ascending: tokens whose hidden states the model returns, in this order; None: all.
+    #: int64, ascending: tokens whose hidden states the model returns, in this order; None: all.
     wanted: Tensor | None = None
 
 
@@ -35,7 +37,7 @@ class AttentionBackend(Protocol):
 
     @property
     def name(self) -> str:
-        """What the registry knows it as."""
+        """What the registry knows it as; the other kernels' implementation that goes with it."""
         ...
 
     def forward(
@@ -43,16 +45,19 @@ class AttentionBackend(Protocol):
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        cos_sin: Tensor,
         kv_cache: Tensor,
         layer: int,
         metadata: AttentionMetadata,
         *,
         scale: float,
         sliding_window: int | None,
+        norms: HeadNorms | None,
     ) -> Tensor:
-        """Store k and v in their slots, then attend causally: q sees the context up to itself.
+        """Rotate q and k, store k and v in their slots, then attend causally up to each token.
 
-        q: [num_tokens, num_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim];
+        q: [num_tokens, num_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim]; cos_sin:
+        [num_tokens, head_dim], cosines before sines; norms: of q and k, before the rotation;
         kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], written in place.
         With a sliding window W a token sees itself and the W-1 before it. Returns the shape of q.
         Whatever lies in the cache beyond a sequence's length, NaN included, has no influence.

@@ -1,23 +1,24 @@
-"""The attention backends: the same two kernels, in the implementation that gives the name."""
+"""The attention backends: the same two functions, in the implementation that gives the name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
+from kernels.rope_kv_write import rope_kv_write
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.rope_kv_write.norms import HeadNorms
     from shared.model.attention.base import AttentionMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class PagedAttention:
-    """Writes the new keys and values, then attends over the paged context."""
+    """Rotates, writes the new keys and values, then attends over the paged context."""
 
     #: `torch` or `triton`.
     name: str
@@ -28,17 +29,29 @@ class PagedAttention:
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        cos_sin: Tensor,
         kv_cache: Tensor,
         layer: int,
         metadata: AttentionMetadata,
         *,
         scale: float,
         sliding_window: int | None,
+        norms: HeadNorms | None,
     ) -> Tensor:
         """See `AttentionBackend.forward`."""
-        kv_write(k, v, kv_cache, layer, metadata.slot_mapping, implementation=self.name)
-        return paged_attention(
+        rotated = rope_kv_write(
             q,
+            k,
+            v,
+            cos_sin,
+            kv_cache,
+            layer,
+            metadata.slot_mapping,
+            norms=norms,
+            implementation=self.name,
+        )
+        return paged_attention(
+            rotated,
             kv_cache,
             layer,
             metadata,

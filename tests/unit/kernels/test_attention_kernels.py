@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +10,9 @@ import torch
 
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
+from tests.fakes.interpreted import run_interpreted
 from tests.fakes.paged_driver import make_metadata, poisoned_cache
-from tests.suites.attention_kernels import CASES, check_attention
+from tests.suites.attention_kernels import CASES, DIVIDED, check_attention
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,17 +32,19 @@ def test_torch_attends_as_defined(case: str) -> None:
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each case."""
     pytest.importorskip("triton")
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "tests.suites.attention_kernels"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    results: dict[str, str | None] = json.loads(done.stdout)
-    return results
+    return run_interpreted("tests.suites.attention_kernels")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_triton_attends_as_defined(case: str, interpreted: Mapping[str, str | None]) -> None:
     assert interpreted[case] is None, interpreted[case]
+
+
+@pytest.mark.parametrize("case", DIVIDED)
+def test_the_kernel_divides_as_the_rule_says(
+    case: str, interpreted: Mapping[str, str | None]
+) -> None:
+    assert interpreted[f"division-{case}"] is None, interpreted[f"division-{case}"]
 
 
 def attend(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Tensor:
@@ -68,6 +67,7 @@ def attend(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
         ({"q": torch.ones(1, 3, 16)}, "does not fit 2 key/value heads"),
         ({"q": torch.ones(2, 4, 16)}, "do not describe 2 tokens"),
         ({"seq_lens_list": (9,)}, "1 blocks do not hold 9 tokens"),
+        ({"scale": 0.0}, "scale must be positive"),
         ({"sliding_window": 0}, "sliding_window must be at least 1"),
         ({"kv_cache": torch.ones(2, 1, 2, 2, 16, 8).mT}, "needs a contiguous cache"),
         ({"implementation": "cuda"}, "no implementation 'cuda'"),
@@ -84,8 +84,6 @@ def test_the_write_refuses_what_does_not_fit() -> None:
     k = torch.ones(2, 2, 16)
     with pytest.raises(ValueError, match=r"must be \(2, 2, 16\)"):
         kv_write(k, k[:1], cache, 0, slots)
-    with pytest.raises(ValueError, match="no implementation 'cuda'"):
-        kv_write(k, k, cache, 0, slots, implementation="cuda")
 
 
 def test_external_memory_serves_as_cache() -> None:

@@ -1,0 +1,53 @@
+"""Copying and hashing of KV blocks in host memory, each byte read once.
+
+Checksums are xxh3-64, as the package xxhash computes them: a peer may use either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernels.native.library import load_library
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Block = NDArray[np.uint8]
+
+#: xxh3 takes another way for shorter inputs, which the library does not have.
+SHORTEST_BLOCK_BYTES = 241
+
+
+def copy_blocks(targets: Sequence[Block], sources: Sequence[Block]) -> NDArray[np.uint64]:
+    """Copy each source to its target; returns the checksums of what is there now.
+
+    All of one size, contiguous, at least SHORTEST_BLOCK_BYTES long. Releases the GIL once.
+    """
+    checksums = np.empty(len(targets), np.uint64)
+    if targets:
+        to, origin = _addresses(targets), _addresses(sources)
+        load_library().baton_copy_blocks(
+            to.ctypes.data, origin.ctypes.data, len(to), targets[0].nbytes, checksums.ctypes.data
+        )
+    return checksums
+
+
+def checksum_blocks(blocks: Sequence[Block]) -> NDArray[np.uint64]:
+    """The checksums of blocks like those of `copy_blocks`."""
+    checksums = np.empty(len(blocks), np.uint64)
+    if blocks:
+        origin = _addresses(blocks)
+        load_library().baton_checksum_blocks(
+            origin.ctypes.data, len(origin), blocks[0].nbytes, checksums.ctypes.data
+        )
+    return checksums
+
+
+def _addresses(blocks: Sequence[Block]) -> NDArray[np.uintp]:
+    if any(not block.flags.c_contiguous or block.nbytes != blocks[0].nbytes for block in blocks):
+        raise ValueError("blocks must be contiguous and of one size")
+    return np.array([block.__array_interface__["data"][0] for block in blocks], np.uintp)

@@ -1,0 +1,216 @@
+"""Decode attention in Triton: one program per key/value head and part of a sequence's keys.
+
+The query heads of a group are the rows of one tile, so that keys and values are read once per group
+and tensor cores can multiply them. The last program of a sequence and head to finish merges the
+parts, in their order whichever it is: one launch, and the same sums every time.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _visible_keys(query_start_loc, seq_lens, sequence, num_seqs, window):
+    """Which sequences decode one token, and how many keys it sees."""
+    exists = sequence < num_seqs
+    start = tl.load(query_start_loc + sequence, mask=exists, other=0)
+    end = tl.load(query_start_loc + sequence + 1, mask=exists, other=0)
+    length = tl.load(seq_lens + sequence, mask=exists, other=0)
+    decodes = exists & (end - start == 1)
+    return decodes, tl.where(decodes, tl.minimum(length, window), 0)
+
+
+@triton.jit
+def _merge_parts(
+    partial_out,
+    partial_sum,
+    out,  # the token's rows of this group
+    first_partial,
+    num_kv_heads,
+    num_parts,
+    stride_oh,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """The mean of the parts, each with the weight of its keys."""
+    row = tl.arange(0, ROWS)
+    dim = tl.arange(0, PADDED_DIM)
+    peak = tl.full([ROWS], -1.0e30, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    merged = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    for start in range(0, num_parts, PARTS):
+        part = start + tl.arange(0, PARTS)
+        place = (first_partial + part * num_kv_heads)[:, None] * GROUP + row[None, :]
+        exists = (part < num_parts)[:, None] & (row < GROUP)[None, :]
+        # Past the multiprocessor's own cache, which knows nothing of the others' stores.
+        sums = tl.load(partial_sum + place, mask=exists, other=-1.0e30, cache_modifier=".cg")
+        pieces = tl.load(
+            partial_out + place[:, :, None] * HEAD_DIM + dim[None, None, :],
+            mask=exists[:, :, None] & (dim < HEAD_DIM)[None, None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        new_peak = tl.maximum(peak, tl.max(sums, 0))
+        shrink = tl.exp2(peak - new_peak)
+        weights = tl.exp2(sums - new_peak[None, :])
+        total = total * shrink + tl.sum(weights, 0)
+        merged = merged * shrink[:, None] + tl.sum(weights[:, :, None] * pieces, 0)
+        peak = new_peak
+    merged = merged / total[:, None]
+    tl.store(
+        out + row[:, None] * stride_oh + dim[None, :],
+        merged.to(out.dtype.element_ty),
+        mask=(row < GROUP)[:, None] & (dim < HEAD_DIM)[None, :],
+    )
+
+
+@triton.jit
+def paged_decode_kernel(
+    q,
+    cache,  # of one layer
+    out,
+    partial_out,  # float32 [max_partials, num_kv_heads, GROUP, HEAD_DIM]
+    partial_sum,  # float32 [max_partials, num_kv_heads, GROUP]: log2 of the sum of weights
+    arrivals,  # int32 [max_partials, num_kv_heads], zero before and after
+    query_start_loc,
+    seq_lens,
+    block_tables,
+    num_seqs,
+    target_programs,
+    log2_scale,
+    window,
+    stride_qt,
+    stride_qh,
+    stride_ot,
+    stride_oh,
+    stride_cb,
+    stride_ckv,
+    stride_ch,
+    stride_cs,
+    stride_table,
+    GROUP: tl.constexpr,  # query heads per key/value head
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,  # tokens per block of the cache
+    ROWS: tl.constexpr,  # at least GROUP, and what tensor cores need
+    KEYS: tl.constexpr,  # context tokens per step
+    MERGE_ROWS: tl.constexpr,  # GROUP to the next power of two
+    MERGE_PARTS: tl.constexpr,  # partial results per step of merging
+    MIN_CHUNK: tl.constexpr,
+    SCAN: tl.constexpr,
+):
+    kv_head = tl.program_id(0)
+    work = tl.program_id(1)  # parts of all sequences are numbered through
+    num_kv_heads = tl.num_programs(0)
+    lane = tl.arange(0, SCAN)
+
+    # The rule of splits.py: chunks of one size for the whole batch.
+    num_keys = tl.full([], 0, tl.int64)
+    for at in range(0, num_seqs, SCAN):
+        _, visible = _visible_keys(query_start_loc, seq_lens, at + lane, num_seqs, window)
+        num_keys += tl.sum(visible.to(tl.int64), 0)
+    wanted = tl.cdiv(num_keys * num_kv_heads, target_programs).to(tl.int32)
+    chunk = tl.cdiv(tl.maximum(wanted, MIN_CHUNK), KEYS) * KEYS
+
+    before = 0  # parts of the sequences that were looked at
+    sequence = 0
+    first = 0  # the first part of the sequence
+    num_whole = 0  # sequences before it that have one part
+    for at in range(0, num_seqs, SCAN):
+        decodes, visible = _visible_keys(query_start_loc, seq_lens, at + lane, num_seqs, window)
+        parts = tl.where(decodes, tl.maximum(tl.cdiv(visible, chunk), 1), 0)
+        ends = before + tl.cumsum(parts, 0)
+        is_before = (ends <= work) & (at + lane < num_seqs)
+        sequence += tl.sum(is_before.to(tl.int32), 0)
+        first = tl.maximum(first, tl.max(tl.where(is_before, ends, 0), 0))
+        num_whole += tl.sum((is_before & (parts == 1)).to(tl.int32), 0)
+        before += tl.sum(parts, 0)
+    if work >= before:
+        return
+
+    length = tl.load(seq_lens + sequence)
+    begin = tl.maximum(length - window, 0)
+    num_parts = tl.maximum(tl.cdiv(length - begin, chunk), 1)
+    # Never more than a chunk, so the last part is not empty.
+    size = tl.cdiv(tl.cdiv(length - begin, num_parts), KEYS) * KEYS
+    begin += (work - first) * size
+    end = tl.minimum(begin + size, length)
+
+    row = tl.arange(0, ROWS)
+    dim = tl.arange(0, PADDED_DIM)
+    inside = dim < HEAD_DIM
+    is_real = (row < GROUP)[:, None] & inside[None, :]
+    token = tl.load(query_start_loc + sequence).to(tl.int64)
+    head = kv_head * GROUP + row
+    q_tile = tl.load(
+        q + token * stride_qt + head[:, None] * stride_qh + dim[None, :], mask=is_real, other=0.0
+    )
+    head_cache = cache + kv_head * stride_ch
+    table = block_tables + tl.cast(sequence, tl.int64) * stride_table
+    peak = tl.full([ROWS], -1.0e30, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    mixed = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    key = begin + tl.arange(0, KEYS)
+    block = tl.load(table + key // BLOCK_SIZE, mask=key < end, other=0)
+    for start in range(begin, end, KEYS):
+        key = start + tl.arange(0, KEYS)
+        exists = key < end
+        place = block.to(tl.int64) * stride_cb + key % BLOCK_SIZE * stride_cs
+        # A step ahead: a load whose address is being loaded would not overlap with arithmetic.
+        block = tl.load(table + (key + KEYS) // BLOCK_SIZE, mask=key + KEYS < end, other=0)
+        # What does not exist is read as zero: it may be NaN, which no weight of zero undoes.
+        keys = tl.load(
+            head_cache + place[None, :] + dim[:, None],
+            mask=exists[None, :] & inside[:, None],
+            other=0.0,
+        )
+        values = tl.load(
+            head_cache + stride_ckv + place[:, None] + dim[None, :],
+            mask=exists[:, None] & inside[None, :],
+            other=0.0,
+        )
+        scores = tl.dot(q_tile, keys, input_precision="ieee")
+        scores = tl.where(exists[None, :], scores, -1.0e30)
+        new_peak = tl.maximum(peak, tl.max(scores, 1) * log2_scale)
+        shrink = tl.exp2(peak - new_peak)
+        weights = tl.exp2(scores * log2_scale - new_peak[:, None])
+        total = total * shrink + tl.sum(weights, 1)
+        mixed = mixed * shrink[:, None]
+        mixed = tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
+        peak = new_peak
+    # A sequence of no tokens, which pads a batch, gets zeros.
+    mixed = mixed / tl.maximum(total, 1.0e-30)[:, None]
+
+    if num_parts == 1:
+        out_row = out + token * stride_ot + head[:, None] * stride_oh
+        tl.store(out_row + dim[None, :], mixed.to(out.dtype.element_ty), mask=is_real)
+    else:
+        partial = (work - num_whole) * num_kv_heads + kv_head
+        partial_row = (partial * GROUP + row)[:, None] * HEAD_DIM
+        tl.store(partial_out + partial_row + dim[None, :], mixed, mask=is_real)
+        tl.store(partial_sum + partial * GROUP + row, peak + tl.log2(total), mask=row < GROUP)
+        # All threads' stores come before the count, and the count before the last one's loads.
+        tl.debug_barrier()
+        first_partial = (first - num_whole) * num_kv_heads + kv_head
+        arrived = tl.atomic_add(arrivals + first_partial, 1, sem="acq_rel", scope="gpu")
+        if arrived == num_parts - 1:
+            tl.store(arrivals + first_partial, 0)
+            _merge_parts(
+                partial_out,
+                partial_sum,
+                out + token * stride_ot + kv_head * GROUP * stride_oh,
+                first_partial,
+                num_kv_heads,
+                num_parts,
+                stride_oh,
+                GROUP,
+                HEAD_DIM,
+                PADDED_DIM,
+                MERGE_ROWS,
+                MERGE_PARTS,
+            )

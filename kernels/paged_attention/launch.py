@@ -1,0 +1,44 @@
+"""Paged attention in Triton: one kernel for sequences with one new token, one for the others.
+
+A batch that has both kinds takes two launches: a kernel that branches between them would have to
+live with the tiles and the registers of both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.paged_attention.decode.launch import launch_decode
+from kernels.paged_attention.prefill.launch import launch_prefill
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kernels.paged_attention.batch import RaggedBatch
+    from kernels.paged_attention.workspace import Workspace
+
+_LOG2_E = 1.4426950408889634
+
+
+def launch(
+    q: Tensor,
+    cache: Tensor,
+    batch: RaggedBatch,
+    scale: float,
+    sliding_window: int | None,
+    workspace: Workspace,
+) -> Tensor:
+    """See `kernels.paged_attention.paged_attention`.
+
+    cache: one layer's [num_blocks, 2, num_kv_heads, block_size, head_dim]. The last dimension of q
+    and the cache must be contiguous.
+    """
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    log2_scale = scale * _LOG2_E
+    if min(batch.query_lens_list) == 1:
+        launch_decode(q, cache, out, batch, log2_scale, sliding_window, workspace)
+    if max(batch.query_lens_list) > 1:
+        launch_prefill(q, cache, out, batch, log2_scale, sliding_window)
+    return out

@@ -1,0 +1,66 @@
+"""Runs kernels in Triton's interpreter: in a process of its own, since decoration chooses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def run_interpreted(module: str) -> dict[str, str | None]:
+    """Run a module that ends with `report`: what went wrong with each of its checks, or null."""
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", module]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, str | None] = json.loads(done.stdout)
+    return results
+
+
+def report(checks: Mapping[str, Callable[[], None]]) -> None:
+    """Run all checks in this process, with names that contain an argument if there is one."""
+    from kernels.interpreter import install
+
+    torch.set_num_threads(1)
+    install()
+    results: dict[str, str | None] = {}
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    for name, check in checks.items():
+        if wanted not in name:
+            continue
+        try:
+            check()
+            results[name] = None
+        except Exception:  # noqa: BLE001 the test that reads it fails with it
+            results[name] = traceback.format_exc()
+    json.dump(results, sys.stdout)
+
+
+class poisoned_empty:  # noqa: N801 reads as the context it is
+    """Memory that PyTorch hands out is NaN: what a kernel forgets to write shows."""
+
+    def __enter__(self) -> None:
+        self._originals = {name: getattr(torch, name) for name in ("empty", "empty_like")}
+        for name, original in self._originals.items():
+            setattr(torch, name, _poisoning(original))
+
+    def __exit__(self, *_: object) -> None:
+        for name, original in self._originals.items():
+            setattr(torch, name, original)
+
+
+def _poisoning(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def empty(*args: Any, **kwargs: Any) -> torch.Tensor:
+        memory = original(*args, **kwargs)
+        # Bytes of ones are NaN in every type of floating-point numbers.
+        return memory.fill_(float("nan") if memory.is_floating_point() else -1 % 256)
+
+    return empty
