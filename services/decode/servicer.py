@@ -1,4 +1,4 @@
-"""The Decode service: one call is one answer."""
+"""The Decode service: one answer per call, or many in a session."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import grpc
 
 from baton.v1 import decode_pb2, decode_pb2_grpc
+from services.decode.session import AnswerSession
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from services.decode.answer import Answer
     from services.decode.metrics import DecodeMetrics
@@ -37,6 +38,21 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
         self, request: decode_pb2.DecodeRequest, context: Context
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
         """Stream the answer. Cancelling the call cancels the prefill worker's too."""
+        async with aclosing(self._answers(request)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def Session(  # noqa: N802 the name in the contract
+        self, request_iterator: AsyncIterator[decode_pb2.SessionRequest], context: Context
+    ) -> AsyncIterator[decode_pb2.SessionResponse]:
+        """Stream many answers. When the call ends, all of them are cancelled."""
+        async with aclosing(AnswerSession(self._answers).run(request_iterator)) as responses:
+            async for response in responses:
+                yield response
+
+    async def _answers(
+        self, request: decode_pb2.DecodeRequest
+    ) -> AsyncGenerator[decode_pb2.DecodeResponse, None]:
         with self._gate.enter():
             answer = self._answer(request)
             try:

@@ -1,34 +1,24 @@
-"""One answer: a call to the decode worker, turned into pieces of text."""
+"""One answer: what the decode worker says, turned into pieces of text."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import grpc
-
-from baton.v1 import decode_pb2, decode_pb2_grpc
 from services.router.endpoint import Booking
 from services.router.generation import AnswerPiece
 from services.router.wire import finish_reason_from_wire, prompt_details, token_detail
 from shared.engine.events import FinishReason
-from shared.errors import BatonError, RequestCancelledError, WorkerLostError
-from shared.rpc.status import from_rpc_error
 from shared.text.answer_text import AnswerText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from baton.v1 import common_pb2
+    from baton.v1 import common_pb2, decode_pb2
     from services.router.generation import GenerationParams
     from services.router.routing.base import Route
+    from services.router.sessions import SessionPool
     from shared.text.tokenizer import Tokenizer
-
-
-#: How long a worker may take from its last piece to the end of the call.
-FINISH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +26,7 @@ class Call:
     """What it takes to ask a decode worker for one answer."""
 
     route: Route
-    channel: grpc.aio.Channel
+    sessions: SessionPool
     request: decode_pb2.DecodeRequest
     timeout_s: float
 
@@ -71,9 +61,10 @@ class AnswerStream:
         return self._text.num_tokens
 
     async def pieces(self, call: Call) -> AsyncGenerator[AnswerPiece, None]:
-        """One piece per message of the worker; the last one has a finish reason.
+        """What the worker said, one piece for all that came since the last; the last one has a
+        finish reason.
 
-        Closing the iterator cancels the call.
+        Closing the iterator cancels the answer.
 
         Raises:
             BatonError: what the worker answered, or WorkerLostError if it did not.
@@ -81,28 +72,22 @@ class AnswerStream:
         route = call.route
         first_prefill = route.prefill[0] if route.prefill else None
         booking = Booking(route.decode, first_prefill, len(call.request.token_ids))
-        stub = decode_pb2_grpc.DecodeStub(call.channel)
-        stream = stub.Generate(call.request, timeout=call.timeout_s)
-        ended_by_worker = False
+        answer = call.sessions.start(
+            route.decode.record.address,
+            call.request,
+            timeout_s=call.timeout_s,
+            peer=str(route.decode),
+        )
         try:
-            while (read := await stream.read()) is not grpc.aio.EOF:
-                message = cast("decode_pb2.DecodeResponse", read)
-                piece = self._piece(message)
+            while True:
+                piece = self._piece(_merged(await answer.read()))
                 booking.add_tokens(len(piece.token_ids))
-                ended_by_worker = bool(message.finish_reason)
                 yield piece
                 if piece.finish_reason is not None:
                     return
-            raise WorkerLostError(f"{route.decode} ended its answer without a finish reason")
-        except grpc.RpcError as error:
-            raise _meaning(error, call) from error
         finally:
-            try:
-                if ended_by_worker:
-                    await _let_finish(stream)
-            finally:
-                stream.cancel()
-                booking.release()
+            answer.cancel()
+            booking.release()
 
     def _piece(self, message: decode_pb2.DecodeResponse) -> AnswerPiece:
         if message.HasField("usage"):
@@ -133,16 +118,13 @@ class AnswerStream:
         )
 
 
-async def _let_finish(stream: Any) -> None:
-    """The worker is done and only has to say so: cancelling now would disturb its clean-up."""
-    with suppress(grpc.RpcError, TimeoutError):
-        async with asyncio.timeout(FINISH_S):
-            await stream.read()
-
-
-def _meaning(error: grpc.RpcError, call: Call) -> BatonError:
-    meant = from_rpc_error(error, peer=str(call.route.decode))
-    if isinstance(meant, RequestCancelledError):
-        # Not by us, or nobody would be reading: the worker is being shut down.
-        return WorkerLostError(str(meant))
-    return meant
+def _merged(messages: Sequence[decode_pb2.DecodeResponse]) -> decode_pb2.DecodeResponse:
+    """Pieces that came while their reader was busy, as one."""
+    merged = messages[0]
+    for message in messages[1:]:
+        # Both are counted from the beginning, so the later one replaces the earlier one.
+        if message.HasField("usage"):
+            merged.ClearField("usage")
+            merged.ClearField("timings")
+        merged.MergeFrom(message)
+    return merged

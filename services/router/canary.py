@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
-from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc, worker_pb2, worker_pb2_grpc
+from baton.v1 import common_pb2, decode_pb2, worker_pb2, worker_pb2_grpc
 from shared.errors import UnavailableError, WorkerLostError
 from shared.identity import Role
 from shared.rpc.status import from_rpc_error
 
 if TYPE_CHECKING:
+    from services.router.sessions import SessionPool
     from shared.directory.base import WorkerRecord
     from shared.rpc.channel import ChannelPool
 
@@ -37,8 +38,11 @@ class Check(Protocol):
 class Canary:
     """Makes a decode worker generate two tokens. A prefill worker must say that it is itself."""
 
-    def __init__(self, channels: ChannelPool, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, channels: ChannelPool, sessions: SessionPool, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
         self._channels = channels
+        self._sessions = sessions
         self._timeout_s = timeout_s
 
     async def __call__(self, record: WorkerRecord) -> None:
@@ -46,10 +50,10 @@ class Canary:
         peer = f"canary on {record.worker}"
         try:
             await self._identify(record)
-            if record.role is Role.DECODE:
-                await self._generate(record)
         except grpc.RpcError as error:
             raise from_rpc_error(error, peer=peer) from error
+        if record.role is Role.DECODE:
+            await self._generate(record, peer)
 
     async def _identify(self, record: WorkerRecord) -> None:
         """Another process may have taken the address of one that died."""
@@ -60,8 +64,7 @@ class Canary:
             there = f"{answered.name}@{answered.incarnation}"
             raise UnavailableError(f"{record.address} is {there} and not {record.worker}")
 
-    async def _generate(self, record: WorkerRecord) -> None:
-        stub = decode_pb2_grpc.DecodeStub(self._channels.get(record.address))
+    async def _generate(self, record: WorkerRecord, peer: str) -> None:
         request = decode_pb2.DecodeRequest(
             request_id=f"canary-{secrets.token_hex(8)}",
             token_ids=PROMPT,
@@ -69,12 +72,13 @@ class Canary:
         )
         num_tokens = 0
         finished = False
-        call = stub.Generate(request, timeout=self._timeout_s)
+        answer = self._sessions.start(record.address, request, timeout_s=self._timeout_s, peer=peer)
         try:
-            async for piece in call:
-                num_tokens += len(piece.token_ids)
-                finished = bool(piece.finish_reason)
+            while not finished:
+                for piece in await answer.read():
+                    num_tokens += len(piece.token_ids)
+                    finished = bool(piece.finish_reason)
         finally:
-            call.cancel()
-        if not finished or num_tokens != NUM_TOKENS:
-            raise WorkerLostError(f"canary on {record.worker} gave {num_tokens} tokens")
+            answer.cancel()
+        if num_tokens != NUM_TOKENS:
+            raise WorkerLostError(f"{peer} gave {num_tokens} tokens")

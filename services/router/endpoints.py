@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection
 
     from services.router.canary import Check
+    from services.router.sessions import SessionPool
     from shared.directory.base import RegistryEvent, WorkerRegistry
     from shared.identity import WorkerId
-    from shared.rpc.channel import ChannelPool
 
 log = structlog.get_logger(__name__)
 
@@ -35,14 +35,14 @@ class EndpointPool:
         self,
         registry: WorkerRegistry,
         check: Check,
-        channels: ChannelPool,
+        sessions: SessionPool,
         *,
         model_names: Collection[str],
         retry_s: float = FIRST_RETRY_S,
     ) -> None:
         self._registry = registry
         self._check = check
-        self._channels = channels
+        self._sessions = sessions
         self._model_names = frozenset(model_names)
         self._retry_s = retry_s
         self._endpoints: dict[WorkerId, Endpoint] = {}
@@ -158,7 +158,7 @@ class EndpointPool:
         in_use = {e.record.address for e in self._endpoints.values()}
         in_use |= {e.record.address for e in self._retired if e.num_requests}
         for address in {e.record.address for e in self._retired} - in_use:
-            await self._channels.drop(address)
+            await self._sessions.drop(address)
         self._retired = [e for e in self._retired if e.num_requests]
 
     def _start_check(self, endpoint: Endpoint) -> None:

@@ -14,6 +14,7 @@ from services.router.models import ServedModels, read_vocab_size
 from services.router.pipeline import Pipeline
 from services.router.routing.scheduler import Scheduler
 from services.router.sampling import SamplingResolver
+from services.router.sessions import SessionPool
 from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.rpc.channel import ChannelPool
@@ -50,21 +51,24 @@ async def open_parts(config: RouterConfig) -> AsyncGenerator[RouterParts, None]:
         ConfigError: the model's directory cannot be used.
     """
     channels = ChannelPool()
-    parts = _build(config, channels)
+    sessions = SessionPool(channels)
+    parts = _build(config, channels, sessions)
     try:
         yield parts
     finally:
         parts.following.cancel()
         with suppress(asyncio.CancelledError):
             await parts.following
+        await sessions.close()
         await channels.close()
 
 
-def _build(config: RouterConfig, channels: ChannelPool) -> RouterParts:
+def _build(config: RouterConfig, channels: ChannelPool, sessions: SessionPool) -> RouterParts:
     tokenizer = Tokenizer.load(config.model)
     vocab_size = read_vocab_size(config.model, tokenizer)
     registry = MemoryRegistry()
-    endpoints = EndpointPool(registry, Canary(channels), channels, model_names=config.model_names)
+    canary = Canary(channels, sessions)
+    endpoints = EndpointPool(registry, canary, sessions, model_names=config.model_names)
     models = ServedModels(
         names=config.model_names,
         vocab_size=vocab_size,
@@ -84,7 +88,7 @@ def _build(config: RouterConfig, channels: ChannelPool) -> RouterParts:
         admission=admission,
         scheduler=Scheduler(endpoints.of_role),
         endpoints=endpoints,
-        channels=channels,
+        sessions=sessions,
         request_timeout_s=config.request_timeout_s,
     )
     return RouterParts(

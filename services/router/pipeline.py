@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from services.router.routing.base import Route
     from services.router.routing.scheduler import Scheduler
     from services.router.sampling import SamplingResolver
+    from services.router.sessions import SessionPool
     from shared.identity import WorkerId
-    from shared.rpc.channel import ChannelPool
     from shared.text.tokenizer import Tokenizer
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ class Pipeline:
         admission: Admission,
         scheduler: Scheduler,
         endpoints: EndpointPool,
-        channels: ChannelPool,
+        sessions: SessionPool,
         request_timeout_s: float,
     ) -> None:
         self._tokenizer = tokenizer
@@ -65,7 +65,7 @@ class Pipeline:
         self._admission = admission
         self._scheduler = scheduler
         self._endpoints = endpoints
-        self._channels = channels
+        self._sessions = sessions
         self._request_timeout_s = request_timeout_s
         self._retries = RetryBudget()
         self._request_ids: set[str] = set()
@@ -167,15 +167,15 @@ class Pipeline:
         With a prefill worker the first token comes before the blocks do, so the second one, or
         the end, says that they are there.
         """
-        num_pieces_before = 2 if route.prefill else 1
+        num_tokens_before = 2 if route.prefill else 1
         merge: Merge[AnswerPiece] = Merge()
         merge.add(self._start(job, route, 0))
-        num_pieces = 0
+        num_tokens = 0
         async with aclosing(merge.items()) as pieces:
             async for piece in pieces:
-                num_pieces += 1
+                num_tokens += len(piece.token_ids)
                 ended = piece.finish_reason is not None
-                if len(job.streams) == 1 and (ended or num_pieces >= num_pieces_before):
+                if len(job.streams) == 1 and (ended or num_tokens >= num_tokens_before):
                     for index in range(1, job.request.params.n):
                         merge.add(self._start(job, route, index))
                 yield piece
@@ -201,7 +201,7 @@ class Pipeline:
             request.sampling.ClearField("prompt_logprobs")
         call = Call(
             route=route,
-            channel=self._channels.get(route.decode.record.address),
+            sessions=self._sessions,
             request=request,
             timeout_s=job.remaining_s(),
         )

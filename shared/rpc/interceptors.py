@@ -31,8 +31,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         """Wrap the handler of one call."""
         handler = await continuation(handler_call_details)
         method = getattr(handler_call_details, "method", "?")
-        if handler is None or handler.request_streaming:
+        if handler is None or (handler.request_streaming and not handler.response_streaming):
             return handler
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                _guard_stream(handler.stream_stream, method),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 _guard_stream(handler.unary_stream, method),
@@ -81,9 +87,16 @@ def _guard_stream(behaviour: Any, method: str) -> Any:
 async def _abort(
     context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str
 ) -> None:
-    if not isinstance(error, BatonError):
-        log.exception("rpc_failed", method=method)
-        details = f"internal error in {method}; the server's log has the details"
-    else:
+    await context.abort(*describe_error(error, method))
+
+
+def describe_error(
+    error: Exception, method: str
+) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """What a caller of `method` is told: status, text and metadata. Logs what nobody expected."""
+    if isinstance(error, BatonError):
         details = str(error)
-    await context.abort(grpc_status(error), details, error_metadata(error))
+    else:
+        log.error("rpc_failed", method=method, exc_info=error)
+        details = f"internal error in {method}; the server's log has the details"
+    return grpc_status(error), details, error_metadata(error)

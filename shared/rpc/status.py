@@ -89,7 +89,13 @@ def error_metadata(error: BaseException) -> tuple[tuple[str, str], ...]:
 def from_rpc_error(error: grpc.RpcError, *, peer: str) -> errors.BatonError:
     """The error that the server at `peer` meant. The message keeps the peer's name."""
     code, details, metadata = _read(error)
-    pairs = dict(metadata)
+    return from_status(code, details, dict(metadata), peer=peer)
+
+
+def from_status(
+    code: grpc.StatusCode, details: str | None, pairs: dict[str, str], *, peer: str
+) -> errors.BatonError:
+    """The same from a status' parts; `pairs` is what `error_metadata` gave."""
     name = pairs.get(ERROR_KEY)
     cls = next((c for c in _TABLE if c.__name__ == name), None)
     if cls is None:

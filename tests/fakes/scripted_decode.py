@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from baton.v1 import (
@@ -14,12 +15,13 @@ from baton.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from services.decode.session import AnswerSession
 from shared.directory.base import WorkerRecord
 from shared.identity import Role, WorkerId
 from shared.rpc.server import RpcServer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     import grpc
 
@@ -52,6 +54,14 @@ def say(*token_ids: int, per_step: int = 1, **rest: Any) -> Script:
     """An answer of these tokens."""
     chunks = [token_ids[i : i + per_step] for i in range(0, len(token_ids), per_step)]
     return Script([Step(token_ids=chunk) for chunk in chunks], **rest)
+
+
+def one_by_one(script: Script) -> tuple[Script, list[asyncio.Event]]:
+    """The same script with a closed gate before every step but the first."""
+    gates = [asyncio.Event() for _ in script.steps[1:]]
+    steps = [script.steps[0]]
+    steps += [replace(step, gate=gate) for step, gate in zip(script.steps[1:], gates, strict=True)]
+    return replace(script, steps=steps), gates
 
 
 def never() -> asyncio.Event:
@@ -118,6 +128,15 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
         """Until the router has tried this worker so often."""
         async with asyncio.timeout(10), self._changed:
             await self._changed.wait_for(lambda: len(self.canaries) >= count)
+
+    async def Session(  # noqa: N802 the name in the contract
+        self, request_iterator: AsyncIterator[decode_pb2.SessionRequest], context: Context
+    ) -> AsyncIterator[decode_pb2.SessionResponse]:
+        """Many answers over one call."""
+        session = AnswerSession(lambda request: self.Generate(request, context))
+        async with aclosing(session.run(request_iterator)) as responses:
+            async for response in responses:
+                yield response
 
     async def GetInfo(  # noqa: N802 the name in the contract
         self, request: worker_pb2.GetInfoRequest, context: Context

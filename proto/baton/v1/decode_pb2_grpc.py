@@ -39,6 +39,11 @@ class DecodeStub:
                 request_serializer=baton_dot_v1_dot_decode__pb2.DecodeRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_decode__pb2.DecodeResponse.FromString,
                 _registered_method=True)
+        self.Session = channel.stream_stream(
+                '/baton.v1.Decode/Session',
+                request_serializer=baton_dot_v1_dot_decode__pb2.SessionRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_decode__pb2.SessionResponse.FromString,
+                _registered_method=True)
 
 
 class DecodeServicer:
@@ -51,6 +56,14 @@ class DecodeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Session(self, request_iterator, context):
+        """Many answers over one call, so that what an engine's step gave travels in one message. When the
+        call ends, for whatever reason, all of its answers are cancelled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DecodeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +71,11 @@ def add_DecodeServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=baton_dot_v1_dot_decode__pb2.DecodeRequest.FromString,
                     response_serializer=baton_dot_v1_dot_decode__pb2.DecodeResponse.SerializeToString,
+            ),
+            'Session': grpc.stream_stream_rpc_method_handler(
+                    servicer.Session,
+                    request_deserializer=baton_dot_v1_dot_decode__pb2.SessionRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_decode__pb2.SessionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +105,33 @@ class Decode:
             '/baton.v1.Decode/Generate',
             baton_dot_v1_dot_decode__pb2.DecodeRequest.SerializeToString,
             baton_dot_v1_dot_decode__pb2.DecodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Session(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/baton.v1.Decode/Session',
+            baton_dot_v1_dot_decode__pb2.SessionRequest.SerializeToString,
+            baton_dot_v1_dot_decode__pb2.SessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,12 +33,20 @@ class DecodeStub:
     def __new__(cls, channel: _aio.Channel) -> DecodeAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_decode_pb2.DecodeRequest, _decode_pb2.DecodeResponse]
     """Cancelling the call cancels the prefill worker's and frees all blocks."""
+    Session: _grpc.StreamStreamMultiCallable[_decode_pb2.SessionRequest, _decode_pb2.SessionResponse]
+    """Many answers over one call, so that what an engine's step gave travels in one message. When the
+    call ends, for whatever reason, all of its answers are cancelled.
+    """
 
 @_typing.type_check_only
 class DecodeAsyncStub(DecodeStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_decode_pb2.DecodeRequest, _decode_pb2.DecodeResponse]  # type: ignore[assignment]
     """Cancelling the call cancels the prefill worker's and frees all blocks."""
+    Session: _aio.StreamStreamMultiCallable[_decode_pb2.SessionRequest, _decode_pb2.SessionResponse]  # type: ignore[assignment]
+    """Many answers over one call, so that what an engine's step gave travels in one message. When the
+    call ends, for whatever reason, all of its answers are cancelled.
+    """
 
 class DecodeServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -48,5 +56,15 @@ class DecodeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_decode_pb2.DecodeResponse], _abc.AsyncIterator[_decode_pb2.DecodeResponse]]:
         """Cancelling the call cancels the prefill worker's and frees all blocks."""
+
+    @_abc_1.abstractmethod
+    def Session(
+        self,
+        request_iterator: _MaybeAsyncIterator[_decode_pb2.SessionRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_decode_pb2.SessionResponse], _abc.AsyncIterator[_decode_pb2.SessionResponse]]:
+        """Many answers over one call, so that what an engine's step gave travels in one message. When the
+        call ends, for whatever reason, all of its answers are cancelled.
+        """
 
 def add_DecodeServicer_to_server(servicer: DecodeServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

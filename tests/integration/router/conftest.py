@@ -16,7 +16,7 @@ from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_decode import Script, ScriptedDecode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from services.router.generation import AnswerPiece
@@ -67,13 +67,21 @@ class Bench:
             tokenize_ms=1.5,
         )
 
-    async def answer(self, request: GenerationRequest | None = None, **params: Any) -> Answer:
-        """Everything that came out, also if an error ended it."""
+    async def answer(
+        self,
+        request: GenerationRequest | None = None,
+        *,
+        gates: Sequence[asyncio.Event] = (),
+        **params: Any,
+    ) -> Answer:
+        """Everything that came out; the next of `gates` is opened with every piece."""
         answer = Answer()
         generator = self.parts.pipeline.generate(request or self.request(**params))
         async with aclosing(generator) as pieces:
             async for piece in pieces:
                 answer.pieces.append(piece)
+                if len(answer.pieces) <= len(gates):
+                    gates[len(answer.pieces) - 1].set()
         return answer
 
     def is_idle(self) -> bool:

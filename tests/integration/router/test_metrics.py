@@ -8,16 +8,23 @@ from prometheus_client import CollectorRegistry
 
 from services.router.metrics import MeteredGenerator, observe_state
 from shared.errors import NoWorkerError
-from tests.fakes.scripted_decode import say
+from tests.fakes.scripted_decode import one_by_one, say
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
     from tests.integration.router.conftest import Bench
 
 
-async def _answer(bench: Bench, generator: MeteredGenerator, **params: Any) -> None:
+async def _answer(
+    bench: Bench, generator: MeteredGenerator, gates: Sequence[asyncio.Event] = (), **params: Any
+) -> None:
+    remaining = iter(gates)
     async with aclosing(generator.generate(bench.request(**params))) as pieces:
-        async for _ in pieces:
-            pass
+        async for piece in pieces:
+            if piece.index == 0 and (gate := next(remaining, None)) is not None:
+                gate.set()
 
 
 async def test_requests_are_counted_and_timed(bench: Bench) -> None:
@@ -26,8 +33,9 @@ async def test_requests_are_counted_and_timed(bench: Bench) -> None:
     generator = MeteredGenerator(bench.parts.pipeline, registry, model="tiny")
     with pytest.raises(NoWorkerError):
         await _answer(bench, generator)
-    await bench.add_worker(say(70, 71, 72))
-    await _answer(bench, generator, n=2)
+    script, gates = one_by_one(say(70, 71, 72))
+    await bench.add_worker(script, say(70))
+    await _answer(bench, generator, gates, n=2)
     model = {"model_name": "tiny"}
 
     def value(name: str, **labels: str) -> float | None:
@@ -35,10 +43,10 @@ async def test_requests_are_counted_and_timed(bench: Bench) -> None:
 
     assert value("baton_request_failure_total", error="NoWorkerError") == 1
     assert value("baton_request_success_total", finished_reason="length") == 2
-    assert value("baton_generation_tokens_total", **model) == 6
+    assert value("baton_generation_tokens_total", **model) == 4
     assert value("baton_prompt_tokens_total", **model) == 5
     assert value("baton_time_to_first_token_seconds_count", **model) == 1
-    assert value("baton_inter_token_latency_seconds_count", **model) == 4
+    assert value("baton_inter_token_latency_seconds_count", **model) == 2
     assert value("baton_e2e_request_latency_seconds_count", **model) == 1
     assert value("baton_workers_ready", role="decode") == 1
     assert value("baton_num_requests_running") == 0

@@ -12,7 +12,7 @@ import pytest
 from baton.v1 import common_pb2, decode_pb2
 from shared.engine.events import FinishReason
 from shared.identity import Role
-from tests.fakes.scripted_decode import Script, Step, never, say
+from tests.fakes.scripted_decode import Script, Step, never, one_by_one, say
 
 if TYPE_CHECKING:
     from tests.integration.router.conftest import Bench
@@ -21,8 +21,9 @@ EOS = 0
 
 
 async def test_text_streams_piece_by_piece(bench: Bench) -> None:
-    worker = await bench.add_worker(say(*bench.ids("abc")))
-    answer = await bench.answer()
+    script, gates = one_by_one(say(*bench.ids("abc")))
+    worker = await bench.add_worker(script)
+    answer = await bench.answer(gates=gates)
     assert worker.cancelled == []
     assert [p.text for p in answer.pieces] == ["a", "b", "c"]
     assert answer.token_ids() == bench.ids("abc")
@@ -30,15 +31,43 @@ async def test_text_streams_piece_by_piece(bench: Bench) -> None:
 
 
 async def test_a_step_with_several_tokens_is_one_piece(bench: Bench) -> None:
-    await bench.add_worker(say(*bench.ids("abcd"), per_step=2))
-    answer = await bench.answer()
+    script, gates = one_by_one(say(*bench.ids("abcd"), per_step=2))
+    await bench.add_worker(script)
+    answer = await bench.answer(gates=gates)
     assert [p.text for p in answer.pieces] == ["ab", "cd"]
+
+
+async def test_steps_that_came_while_the_reader_was_busy_are_one_piece(bench: Bench) -> None:
+    gate = asyncio.Event()
+    early, late = (common_pb2.Usage(prompt_tokens=5, cached_tokens=n) for n in (4, 0))
+    script = Script(
+        [
+            Step(token_ids=bench.ids("a"), extra=decode_pb2.DecodeResponse(usage=early)),
+            *(Step(token_ids=bench.ids(char), gate=gate) for char in "bc"),
+            Step(token_ids=bench.ids("d")),
+        ],
+        usage=late,
+    )
+    await bench.add_worker(script, say(*bench.ids("z")))
+    pieces = []
+    async with aclosing(bench.parts.pipeline.generate(bench.request())) as stream:
+        async for piece in stream:
+            pieces.append(piece)
+            gate.set()
+            # Its answer follows the rest of this one on the same connection.
+            assert (await bench.answer()).text() == "z"
+    assert [(p.text, len(p.token_ids)) for p in pieces] == [("a", 1), ("bcd", 3)]
+    assert pieces[-1].finish_reason is FinishReason.LENGTH
+    assert pieces[-1].usage is not None
+    assert pieces[-1].usage.cached_tokens == 0
 
 
 async def test_a_character_in_two_tokens_comes_whole(bench: Bench) -> None:
     ids = bench.ids("🙂!")
-    await bench.add_worker(say(*ids))
-    answer = await bench.answer()
+    script, gates = one_by_one(say(*ids))
+    await bench.add_worker(script)
+    answer = await bench.answer(gates=gates)
+    assert len(answer.pieces) == len(ids) > 2
     assert [p.text for p in answer.pieces if p.text] == ["🙂", "!"]
     assert answer.token_ids() == ids
 
@@ -176,19 +205,19 @@ async def test_the_others_of_n_start_when_the_prompt_is_computed(
     other_book = bench.parts.endpoints.of_role(Role.DECODE)[1]
     other_book.num_requests += 100
     texts = {0: "", 1: "", 2: ""}
-    num_before_others = 0
+    num_tokens_before_others = 0
     last = None
     async with aclosing(bench.parts.pipeline.generate(bench.request(n=3, seed=1))) as pieces:
         async for piece in pieces:
             texts[piece.index] += piece.text
             last = piece
             if piece.index == 0 and len(worker.requests) == 1:
-                num_before_others += 1
+                num_tokens_before_others += len(piece.token_ids)
             if texts[1] and texts[2]:
                 gate.set()
     other_book.num_requests -= 100
     assert texts == {0: "aba", 1: "b", 2: "b"}
-    assert num_before_others >= (2 if prefill else 1)
+    assert num_tokens_before_others >= (2 if prefill else 1)
     assert [r.request_id for r in worker.requests] == ["r-0", "r-1", "r-2"]
     assert [r.sampling.sample_index for r in worker.requests] == [0, 1, 2]
     assert {r.sampling.seed for r in worker.requests} == {1}

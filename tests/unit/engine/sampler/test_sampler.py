@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.sampler.filters import min_p_floor, top_k_floor, top_p_floor
+from kernels.sampling.drawing import relative_weights
+from kernels.sampling.filters import min_p_floor, top_k_floor, top_p_floor
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
 from shared.engine.sampler.state import SamplingState
@@ -150,14 +151,16 @@ def test_ties_are_kept_or_cut_together() -> None:
     logits = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]])
     none = torch.full((1, 1), -torch.inf)
     assert top_k_floor(logits, torch.tensor([2])).tolist() == [[1.0]]
-    assert top_p_floor(logits, torch.tensor([0.6]), none).tolist() == [[1.0]]
+    assert top_p_floor(logits, relative_weights(logits), torch.tensor([0.6]), none).tolist() == [
+        [1.0]
+    ]
 
 
 def test_filters_leave_rows_alone_that_do_not_use_them() -> None:
     logits = random_logits(3)
     none = torch.full((3, 1), -torch.inf)
     assert torch.equal(top_k_floor(logits, torch.tensor([0, VOCAB, 2 * VOCAB])), none)
-    assert torch.equal(top_p_floor(logits, torch.ones(3), none), none)
+    assert torch.equal(top_p_floor(logits, relative_weights(logits), torch.ones(3), none), none)
     assert torch.equal(min_p_floor(logits, torch.zeros(3)), none)
 
 
@@ -168,7 +171,7 @@ def test_a_nucleus_wider_than_the_first_candidates(top_p: float, top_k: int) -> 
     params = SamplingParams(max_tokens=1, top_p=top_p, top_k=top_k)
     expected = [reference.distribution(row, params) > 0 for row in logits.numpy()]
     floor = top_k_floor(logits, torch.tensor([top_k, top_k]))
-    floor = top_p_floor(logits, torch.tensor([top_p, top_p]), floor)
+    floor = top_p_floor(logits, relative_weights(logits), torch.tensor([top_p, top_p]), floor)
     differing = ((logits >= floor).numpy() != np.stack(expected)).sum()
     assert differing <= 2  # a token on the edge, in another precision
 

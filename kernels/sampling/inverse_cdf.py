@@ -11,17 +11,12 @@ import torch
 _PIECE = 256
 
 
-def invert(
-    logits: torch.Tensor, numbers: torch.Tensor, floor: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Tokens [n] at which the distributions of `logits` [n, vocab] pass `numbers` [n] in [0, 1).
+def invert(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Tokens [n] at which the distributions of `weights` [n, vocab] pass `numbers` [n] in [0, 1).
 
-    Tokens below `floor` [n, 1] and those with logit -inf are never returned; every row needs one
-    that is neither.
+    Weights are proportional to probabilities. Tokens of weight 0 are never returned; every row
+    needs another one.
     """
-    weights = (logits - logits.amax(dim=-1, keepdim=True)).exp_()
-    if floor is not None:
-        weights *= logits >= floor
     num_rows, vocab_size = weights.shape
     num_whole = vocab_size // _PIECE * _PIECE
     sums = [weights[:, :num_whole].view(num_rows, -1, _PIECE).sum(dim=-1)]
@@ -30,7 +25,7 @@ def invert(
     cumulative = torch.cat(sums, dim=-1).cumsum(dim=-1, dtype=torch.float64)
     target = numbers.unsqueeze(-1) * cumulative[:, -1:]
     piece, start = _search(cumulative, target)
-    tokens = piece * _PIECE + torch.arange(_PIECE, device=logits.device)
+    tokens = piece * _PIECE + torch.arange(_PIECE, device=weights.device)
     inside = weights.gather(-1, tokens.clamp(max=vocab_size - 1))
     inside.masked_fill_(tokens >= vocab_size, 0)
     place, _ = _search(inside.cumsum(dim=-1, dtype=torch.float64), target - start)

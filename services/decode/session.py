@@ -1,0 +1,123 @@
+"""Many answers over one call: what they say between two writes travels in one message.
+
+An engine's step gives a token to every sequence of its batch. Sent one by one, those tokens cost a
+system call and a wake-up each, here and on the router, and more than ten small segments at once
+also wait for the network's acknowledgements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from baton.v1 import decode_pb2
+from shared.errors import InvalidRequestError, WorkerLostError
+from shared.rpc.cancellation import run_to_end
+from shared.rpc.interceptors import describe_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    Generate = Callable[[decode_pb2.DecodeRequest], AsyncGenerator[decode_pb2.DecodeResponse, None]]
+
+_METHOD = "/baton.v1.Decode/Session"
+#: Where a message is cut: far below what channels accept, far above what a step's tokens need.
+MAX_MESSAGE_BYTES = 2**20
+
+
+class AnswerSession:
+    """One router's answers on this worker. The call is the lease of all of them."""
+
+    def __init__(self, generate: Generate) -> None:
+        self._generate = generate
+        self._answers: dict[int, asyncio.Task[None]] = {}
+        self._events: deque[decode_pb2.AnswerEvent] = deque()
+        self._has_news = asyncio.Event()
+
+    async def run(
+        self, requests: AsyncIterator[decode_pb2.SessionRequest]
+    ) -> AsyncGenerator[decode_pb2.SessionResponse, None]:
+        """Answer until the router ends its side and the last answer has ended.
+
+        When this is closed, every answer has been cancelled and has freed what it held.
+
+        Raises:
+            InvalidRequestError: two answers with one id.
+        """
+        reading = asyncio.create_task(self._read(requests))
+        reading.add_done_callback(lambda _: self._has_news.set())
+        try:
+            while not (reading.done() and not self._answers and not self._events):
+                await self._has_news.wait()
+                self._has_news.clear()
+                while self._events:
+                    yield self._next_message()
+                if reading.done():
+                    reading.result()
+        finally:
+            await run_to_end(self._close(reading))
+
+    async def _read(self, requests: AsyncIterator[decode_pb2.SessionRequest]) -> None:
+        async for request in requests:
+            running = self._answers.get(request.answer_id)
+            if not request.HasField("start"):
+                if running is not None:
+                    running.cancel()
+            elif running is not None:
+                raise InvalidRequestError(f"answer {request.answer_id} is running already")
+            else:
+                self._start(request.answer_id, request.start)
+
+    def _start(self, answer_id: int, request: decode_pb2.DecodeRequest) -> None:
+        task = asyncio.create_task(self._answer(answer_id, request))
+        self._answers[answer_id] = task
+        task.add_done_callback(lambda _: self._forget(answer_id))
+
+    def _forget(self, answer_id: int) -> None:
+        del self._answers[answer_id]
+        self._has_news.set()
+
+    async def _answer(self, answer_id: int, request: decode_pb2.DecodeRequest) -> None:
+        ended = False
+        try:
+            async with aclosing(self._generate(request)) as pieces:
+                async for piece in pieces:
+                    self._push(decode_pb2.AnswerEvent(answer_id=answer_id, piece=piece))
+                    ended = bool(piece.finish_reason)
+            if not ended:
+                raise WorkerLostError("the answer ended without a finish reason")
+        except Exception as error:  # noqa: BLE001 the process edge: becomes an event
+            event = _failed(answer_id, error)
+            if not ended:
+                self._push(event)
+
+    def _push(self, event: decode_pb2.AnswerEvent) -> None:
+        self._events.append(event)
+        self._has_news.set()
+
+    def _next_message(self) -> decode_pb2.SessionResponse:
+        events = self._events
+        message = decode_pb2.SessionResponse(events=(events.popleft(),))
+        num_bytes = message.ByteSize()
+        while events and num_bytes < MAX_MESSAGE_BYTES:
+            event = events.popleft()
+            num_bytes += event.ByteSize()
+            message.events.append(event)
+        return message
+
+    async def _close(self, reading: asyncio.Task[None]) -> None:
+        tasks = [reading, *self._answers.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _failed(answer_id: int, error: Exception) -> decode_pb2.AnswerEvent:
+    status, details, metadata = describe_error(error, _METHOD)
+    code: int = status.value[0]
+    return decode_pb2.AnswerEvent(
+        answer_id=answer_id,
+        error=decode_pb2.AnswerError(code=code, message=details, metadata=dict(metadata)),
+    )

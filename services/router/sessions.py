@@ -1,0 +1,196 @@
+"""Calls to decode workers: one session per worker carries all answers that it gives this router.
+
+What a session's message holds for an answer waits in that answer's `AnswerCall` until its reader
+comes by; a reader that is late takes all of it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import grpc
+
+from baton.v1 import decode_pb2, decode_pb2_grpc
+from shared.errors import BatonError, DeadlineError, RequestCancelledError, WorkerLostError
+from shared.rpc.status import from_rpc_error, from_status
+
+if TYPE_CHECKING:
+    from shared.rpc.channel import ChannelPool
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class SessionPool:
+    """Opens a session per address on first use, and another one when it has broken."""
+
+    def __init__(self, channels: ChannelPool) -> None:
+        self._channels = channels
+        self._sessions: dict[str, Session] = {}
+
+    def start(
+        self, address: str, request: decode_pb2.DecodeRequest, *, timeout_s: float, peer: str
+    ) -> AnswerCall:
+        """Ask the worker at `address`, which errors call `peer`, for one answer."""
+        session = self._sessions.get(address)
+        if session is None or session.ended:
+            session = self._sessions[address] = Session(self._channels.get(address))
+        return session.start(request, timeout_s=timeout_s, peer=peer)
+
+    async def drop(self, address: str) -> None:
+        """End the session and the channel to an address that nobody serves any more."""
+        session = self._sessions.pop(address, None)
+        if session is not None:
+            await session.close()
+        await self._channels.drop(address)
+
+    async def close(self) -> None:
+        """End every session; workers cancel what runs in them. Channels stay."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        await asyncio.gather(*(session.close() for session in sessions))
+
+
+class Session:
+    """One call of Decode.Session. If it ends, so do all of its answers."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(channel)
+        self._call = stub.Session()
+        self._answers: dict[int, AnswerCall] = {}
+        self._num_started = 0
+        self._outgoing: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue()
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        self.ended = False
+
+    def start(
+        self, request: decode_pb2.DecodeRequest, *, timeout_s: float, peer: str
+    ) -> AnswerCall:
+        """Begin an answer."""
+        self._num_started += 1
+        answer = AnswerCall(self, self._num_started, timeout_s=timeout_s, peer=peer)
+        self._answers[answer.answer_id] = answer
+        self._outgoing.put_nowait(
+            decode_pb2.SessionRequest(answer_id=answer.answer_id, start=request)
+        )
+        return answer
+
+    def forget(self, answer_id: int, *, cancel: bool) -> None:
+        """The answer is of no more interest; with `cancel`, the worker is told to give it up."""
+        if self._answers.pop(answer_id, None) is not None and cancel and not self.ended:
+            self._outgoing.put_nowait(decode_pb2.SessionRequest(answer_id=answer_id, cancel=True))
+
+    async def close(self) -> None:
+        """End the call, and with it what still runs."""
+        self._call.cancel()
+        self._tasks[1].cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self) -> None:
+        reason: grpc.RpcError | None = None
+        try:
+            while (read := await self._call.read()) is not grpc.aio.EOF:
+                for event in cast("decode_pb2.SessionResponse", read).events:
+                    answer = self._answers.get(event.answer_id)
+                    if answer is None:
+                        continue
+                    if event.HasField("piece"):
+                        answer.push(event.piece)
+                    else:
+                        answer.fail(_meaning(event.error, answer.peer))
+        except grpc.RpcError as error:
+            reason = error
+        except asyncio.CancelledError:
+            # grpc raises it for a call that was cancelled here.
+            if not self._call.cancelled():
+                raise
+        finally:
+            self.ended = True
+            self._tasks[1].cancel()
+            for answer in list(self._answers.values()):
+                answer.fail(_why_ended(reason, answer.peer))
+
+    async def _write(self) -> None:
+        # Why a call has ended, its reader finds out.
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                await self._call.write(await self._outgoing.get())
+
+
+class AnswerCall:
+    """One answer of a session, for one reader."""
+
+    def __init__(self, session: Session, answer_id: int, *, timeout_s: float, peer: str) -> None:
+        self.answer_id = answer_id
+        self.peer = peer
+        self._session = session
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        # One timer per answer, none per token.
+        self._timer = self._loop.call_later(timeout_s, self._expire)
+        self._pieces: list[decode_pb2.DecodeResponse] = []
+        self._error: BatonError | None = None
+        self._reader: asyncio.Future[None] | None = None
+
+    async def read(self) -> list[decode_pb2.DecodeResponse]:
+        """What has come since the last time, at least one piece, in order.
+
+        Raises:
+            BatonError: what the worker answered, or WorkerLostError if it did not.
+        """
+        if not self._pieces and self._error is None:
+            self._reader = self._loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        if not self._pieces and self._error is not None:
+            raise self._error
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def cancel(self) -> None:
+        """Give the answer up if it has not ended. Safe to repeat."""
+        self._end(cancel=True)
+
+    def push(self, piece: decode_pb2.DecodeResponse) -> None:
+        """A piece has come."""
+        self._pieces.append(piece)
+        if piece.finish_reason:
+            self._end(cancel=False)
+        self._wake()
+
+    def fail(self, error: BatonError) -> None:
+        """Nothing more will come."""
+        self._error = error
+        self._end(cancel=False)
+        self._wake()
+
+    def _expire(self) -> None:
+        self._error = DeadlineError(f"{self.peer}: no end within {self._timeout_s:.1f} s")
+        self._end(cancel=True)
+        self._wake()
+
+    def _end(self, *, cancel: bool) -> None:
+        self._timer.cancel()
+        self._session.forget(self.answer_id, cancel=cancel)
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+def _meaning(error: decode_pb2.AnswerError, peer: str) -> BatonError:
+    code = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)
+    return _not_cancelled(from_status(code, error.message, dict(error.metadata), peer=peer))
+
+
+def _why_ended(error: grpc.RpcError | None, peer: str) -> BatonError:
+    if error is None:
+        return WorkerLostError(f"{peer} ended its session")
+    return _not_cancelled(from_rpc_error(error, peer=peer))
+
+
+def _not_cancelled(error: BatonError) -> BatonError:
+    """Nobody here has cancelled, or nobody would be reading: the worker is being shut down."""
+    return WorkerLostError(str(error)) if isinstance(error, RequestCancelledError) else error
