@@ -9,7 +9,7 @@ export PYTHONPATH := .:proto:client
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check fmt lint types arch proto proto-check size bench bench-handoff bench-guard clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ up: setup ## Start a local cluster and keep it running
 
 test: setup ## All tests that need no GPU
 	@$(PY) -m pytest -m "not gpu"
+
+test-gpu: setup ## The tests that need a GPU; fails if there is none
+	@REQUIRE_GPU=1 timeout 540 $(PY) -m pytest -m gpu tests/gpu
 
 check: lint types arch proto-check size ## What CI runs before the tests; never edits files
 
@@ -56,6 +59,9 @@ bench: setup ## Measure us beside vLLM, llama.cpp and transformers, 15 minutes (
 
 bench-handoff: setup ## Measure prefill/decode against the in-process engine on this machine
 	@$(PY) -m benchmarks.handoff
+
+bench-gpu: setup ## Measure kernels, engine and hand-off on a GPU, in parts of under 9 minutes
+	@for part in kernels engine handoff; do timeout 540 $(PY) -m benchmarks.gpu --part $$part; done
 
 bench-guard: setup ## Fail if a hot path takes more instructions than at the merge base
 	@$(PY) -m benchmarks.guard

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shared.engine.batch import Batch
     from shared.engine.model_runner import CausalModel
     from shared.engine.sequence import Sequence
-    from shared.model.attention.base import AttentionMetadata
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +98,7 @@ class _CudaGraph:
 def graph_sizes(configured: Seq[int], max_num_seqs: int) -> tuple[int, ...]:
     """Numbers of sequences that are recorded, ascending: as configured, or 1, 2, 4, 8, then by 16.
 
-    Up to `max_num_seqs`, which is always one of them by default.
+    Always up to `max_num_seqs`: what a larger step made grow would be gone from under them.
 
     Raises:
         ConfigError: a configured size is none.
@@ -110,7 +109,7 @@ def graph_sizes(configured: Seq[int], max_num_seqs: int) -> tuple[int, ...]:
                 f"cuda_graph_sizes must be between 1 and max_num_seqs ({max_num_seqs}), "
                 f"not {sorted(configured)}"
             )
-        return tuple(sorted(set(configured)))
+        return tuple(sorted({*configured, max_num_seqs}))
     sizes = {size for size in (1, 2, 4, 8, *range(16, max_num_seqs, 16)) if size < max_num_seqs}
     return (*sorted(sizes), max_num_seqs)
 
@@ -156,23 +155,29 @@ class DecodeGraphs:
     def record(self, padding: Callable[[int], Batch]) -> None:
         """Record every size. `padding` makes a batch of that size which is nothing but padding.
 
-        The largest first: the smaller ones then fit into the memory that it took.
+        The largest first: the smaller ones then fit into the memory that it took. Before that
+        everything runs once, because memory that a model keeps from call to call must have grown
+        to its full size before anything is recorded that refers to it.
         """
         start = time.monotonic()
+        for size in self._sizes:
+            self._step(padding(size), [self._assumed_len] * size)()
         for number, size in enumerate(sorted(self._sizes, reverse=True), start=1):
-            batch = padding(size)
             lengths = [self._assumed_len] * size
-            metadata = replace(batch.metadata, seq_lens_list=lengths)
-
-            def step(batch: Batch = batch, metadata: AttentionMetadata = metadata) -> torch.Tensor:
-                hidden = self._model.forward(
-                    batch.token_ids, batch.positions, self._kv_cache, metadata
-                )
-                return self._model.compute_logits(hidden).float()
-
+            step = self._step(padding(size), lengths)
             self._graphs[size] = self._recorder.record(step), lengths
             log.info("graph_recorded", num_seqs=size, progress=f"{number}/{len(self._sizes)}")
         log.info("graphs_ready", num=len(self._sizes), seconds=round(time.monotonic() - start, 1))
+
+    def _step(self, batch: Batch, lengths: list[int]) -> Callable[[], torch.Tensor]:
+        """The model's work on this batch, whose contexts are as long as `lengths` says."""
+        metadata = replace(batch.metadata, seq_lens_list=lengths)
+
+        def step() -> torch.Tensor:
+            hidden = self._model.forward(batch.token_ids, batch.positions, self._kv_cache, metadata)
+            return self._model.compute_logits(hidden).float()
+
+        return step
 
     def run(self, batch: Batch) -> torch.Tensor:
         """Logits [size, vocab] of a padded batch, which lies where its size was recorded."""

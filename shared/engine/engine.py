@@ -10,6 +10,7 @@ import structlog
 
 from shared.engine.block_manager import BlockManager
 from shared.engine.events import EngineStats, FinishReason
+from shared.engine.kv_staging import KVStaging
 from shared.engine.kv_storage import plan_memory, read_layout
 from shared.engine.model_parts import build_model_parts
 from shared.engine.postprocess import Postprocessor
@@ -111,6 +112,10 @@ class Engine:
     def kv_memory(self) -> KVMemory | None:
         """The memory behind the blocks; None where they live on an accelerator."""
         return self._parts.storage.memory
+
+    def stage_kv(self, num_host_blocks: int) -> KVStaging:
+        """Host memory through which blocks of an accelerator reach peers; the caller closes it."""
+        return KVStaging(self._parts.storage.tensor, self.layout, num_host_blocks)
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request.

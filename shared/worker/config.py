@@ -50,6 +50,11 @@ class WorkerConfig:
     num_threads: int | None = setting(
         None, help="threads for computing; by default one per core that this process may use"
     )
+    transfer_staging_bytes: int = setting(
+        2 << 30,
+        help="pinned host memory through which a GPU's KV blocks pass; never less than the "
+        "longest sequence needs",
+    )
     transfer_timeout_s: float = setting(60.0, help="longest a hand-off may take")
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")

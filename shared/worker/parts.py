@@ -15,10 +15,11 @@ from prometheus_client import CollectorRegistry
 from baton.v1 import common_pb2, transfer_pb2, worker_pb2
 from shared.connector.instrumented import InstrumentedConnector, TransferCounters
 from shared.connector.registry import ConnectorSettings, create
+from shared.connector.staged import StagedConnector
+from shared.connector.staging_pool import StagingPool
 from shared.directory.base import WorkerRecord
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
-from shared.errors import ConfigError
 from shared.identity import Role, WorkerId
 from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
@@ -101,7 +102,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         await thread.start()
         stack.push_async_callback(thread.stop)
         transfers = TransferCounters()
-        connectors = _connectors(config, worker, engine, transfers)
+        connectors = _connectors(config, worker, engine, transfers, stack)
         for connector in connectors:
             await connector.start()
             stack.push_async_callback(connector.close)
@@ -143,15 +144,31 @@ def _build_engine(config: WorkerConfig) -> Engine:
 
 
 def _connectors(
-    config: WorkerConfig, worker: WorkerId, engine: Engine, transfers: TransferCounters
+    config: WorkerConfig,
+    worker: WorkerId,
+    engine: Engine,
+    transfers: TransferCounters,
+    stack: AsyncExitStack,
 ) -> list[Connector]:
-    if engine.kv_memory is None:
-        raise ConfigError("connectors move host memory only; use --device cpu")
     settings = ConnectorSettings(
         runtime_dir=config.runtime_dir or _default_runtime_dir(),
         endpoint=f"tcp://{config.host}:0",
     )
-    created = create(config.connectors, worker=worker, memory=engine.kv_memory, settings=settings)
+    memory = engine.kv_memory
+    if memory is not None:
+        created = create(config.connectors, worker=worker, memory=memory, settings=settings)
+    else:
+        layout = engine.layout
+        staging = engine.stage_kv(
+            max(
+                config.transfer_staging_bytes // layout.block_bytes,
+                layout.num_blocks(engine.max_model_len),
+            )
+        )
+        stack.callback(staging.close)
+        inner = create(config.connectors, worker=worker, memory=staging.memory, settings=settings)
+        pool = StagingPool(staging.memory.num_blocks)
+        created = [StagedConnector(one, pool, staging) for one in inner]
     return [InstrumentedConnector(inner, observer=transfers) for inner in created]
 
 

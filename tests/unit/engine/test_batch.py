@@ -62,8 +62,8 @@ def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
     assert batch.metadata.query_lens_list == [1, 6]
     assert batch.sampled == [0]  # the chunk does not reach its last token
     assert batch.metadata.wanted is not None
-    assert batch.logits_at is None
     assert batch.metadata.wanted.tolist() == [0]
+    assert batch.logits_at is None
     assert batch.metadata.block_tables.dtype is batch.metadata.seq_lens.dtype is torch.int32
     assert batch.token_ids.dtype is batch.metadata.slot_mapping.dtype is torch.int64
 
@@ -78,8 +78,16 @@ def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: BatchBuilder) -
     )
     assert batch.sampled == [1, 2]
     assert batch.metadata.wanted is not None
-    assert batch.logits_at is None
     assert batch.metadata.wanted.tolist() == [5, 6]
+
+
+def test_scoring_a_prompt_takes_all_hidden_states(builder: BatchBuilder) -> None:
+    scored = make_sequence(range(6), [4, 5], 2)
+    scored.prompt_logprobs = [None]
+    batch = builder.build({scored: 4, make_sequence(range(5), [6, 7], 4): 1})
+    assert batch.metadata.wanted is None
+    assert batch.logits_at is not None
+    assert batch.logits_at.tolist() == [3, 4]
 
 
 def test_slots_beyond_32_bits(builder: BatchBuilder) -> None:
@@ -151,7 +159,7 @@ def test_padding_touches_the_scratch_block_only(builder: BatchBuilder) -> None:
         "lens": [5, 1, 1],
         "tables": [[1, 2, 0, 0], [99] * 4, [99] * 4],
     }
-    assert (batch.num_padding, batch.sampled, batch.metadata.wanted) == (2, [0], None)
+    assert (batch.num_padding, batch.sampled, batch.logits_at) == (2, [0], None)
     assert batch.metadata.query_lens_list == [1, 1, 1]
     assert builder.padding(2).metadata.slot_mapping.tolist() == [396, 397]
 
