@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from services.router.generation import GenerationParams
     from services.router.routing.base import Route
     from services.router.sessions import SessionPool
+    from shared.text.answer_text import TextPiece
     from shared.text.tokenizer import Tokenizer
 
 
@@ -94,18 +95,33 @@ class AnswerStream:
             self.usage = message.usage
         if message.HasField("timings"):
             self.timings = message.timings
+        token_ids = tuple(message.token_ids)
         reason = finish_reason_from_wire(message.finish_reason)
+        if reason is None and not message.logprobs and not message.HasField("prompt_logprobs"):
+            # Nearly all pieces; the rest below is of no use to them.
+            text = self._text.feed(token_ids)
+            if text.stop_string is None:
+                return AnswerPiece(index=self.index, text=text.text, token_ids=token_ids)
+            return self._rich_piece(message, token_ids, text, None)
         stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
-        text = self._text.feed(
-            message.token_ids, final=reason is not None, stop_token_id=stop_token_id
-        )
+        text = self._text.feed(token_ids, final=reason is not None, stop_token_id=stop_token_id)
+        return self._rich_piece(message, token_ids, text, reason)
+
+    def _rich_piece(
+        self,
+        message: decode_pb2.DecodeResponse,
+        token_ids: tuple[int, ...],
+        text: TextPiece,
+        reason: FinishReason | None,
+    ) -> AnswerPiece:
+        stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
         if text.stop_string is not None:
             reason, stop_token_id = FinishReason.STOP, None
         details = message.logprobs[: text.num_tokens]
         return AnswerPiece(
             index=self.index,
             text=text.text,
-            token_ids=tuple(message.token_ids[: text.num_tokens]),
+            token_ids=token_ids[: text.num_tokens],
             details=tuple(token_detail(self._tokenizer, position) for position in details),
             finish_reason=reason,
             stop_string=text.stop_string,

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from contextlib import aclosing
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from shared.errors import BatonError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator
 
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Metric
 
     from services.router.generation import AnswerPiece, GenerationRequest, Generator
     from services.router.parts import RouterParts
@@ -33,6 +38,43 @@ _LATENCY_S = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0,
     60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
+
+
+class TokenMetrics(Collector):
+    """What is counted for every token: plain numbers, turned into metrics when somebody asks.
+
+    The library's own objects take a lock and search their buckets one by one. Everything here
+    happens on one event loop.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._num_tokens = 0
+        self._num_gaps = [0] * (len(_ITL_S) + 1)
+        self._gaps_s = 0.0
+
+    def add_tokens(self, count: int) -> None:
+        """Tokens were sent."""
+        self._num_tokens += count
+
+    def add_gap(self, gap_s: float) -> None:
+        """So much time was between two pieces of one answer."""
+        self._num_gaps[bisect_left(_ITL_S, gap_s)] += 1
+        self._gaps_s += gap_s
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus wants it."""
+        labels = ["model_name"]
+        tokens = CounterMetricFamily("baton_generation_tokens", "Tokens of answers.", labels=labels)
+        tokens.add_metric([self._model], self._num_tokens)
+        yield tokens
+        gaps = HistogramMetricFamily(
+            "baton_inter_token_latency_seconds", "Between pieces of one answer.", labels=labels
+        )
+        bounds = [*map(floatToGoString, _ITL_S), "+Inf"]
+        counts = accumulate(self._num_gaps)
+        gaps.add_metric([self._model], list(zip(bounds, counts, strict=True)), self._gaps_s)
+        yield gaps
 
 
 def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
@@ -57,6 +99,8 @@ class MeteredGenerator:
 
     def __init__(self, generator: Generator, registry: CollectorRegistry, *, model: str) -> None:
         self._generator = generator
+        self._tokens = TokenMetrics(model)
+        registry.register(self._tokens)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             family = Histogram(name, text, ["model_name"], buckets=buckets, registry=registry)
@@ -68,9 +112,6 @@ class MeteredGenerator:
         self._ttft = histogram(
             "baton_time_to_first_token_seconds", "Arrival to first token.", _TTFT_S
         )
-        self._itl = histogram(
-            "baton_inter_token_latency_seconds", "Between pieces of one answer.", _ITL_S
-        )
         self._latency = histogram(
             "baton_e2e_request_latency_seconds", "Arrival to end.", _LATENCY_S
         )
@@ -78,7 +119,6 @@ class MeteredGenerator:
             "baton_request_queue_time_seconds", "Waiting for admission.", _LATENCY_S
         )
         self._prompt_tokens = counter("baton_prompt_tokens", "Prompt tokens.")
-        self._output_tokens = counter("baton_generation_tokens", "Tokens of answers.")
         self._cached_tokens = counter("baton_prefix_cache_hits", "Prompt tokens nobody computed.")
         self._finished = Counter(
             "baton_request_success", "Answers by end.", ["finished_reason"], registry=registry
@@ -104,9 +144,9 @@ class MeteredGenerator:
     def _observe(self, piece: AnswerPiece, last_s: dict[int, float], arrival_s: float) -> None:
         now_s = time.monotonic()
         if piece.token_ids:
-            self._output_tokens.inc(len(piece.token_ids))
+            self._tokens.add_tokens(len(piece.token_ids))
             if piece.index in last_s:
-                self._itl.observe(now_s - last_s[piece.index])
+                self._tokens.add_gap(now_s - last_s[piece.index])
             elif not last_s:
                 self._ttft.observe(now_s - arrival_s)
             last_s[piece.index] = now_s

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from baton.v1 import decode_pb2
@@ -158,7 +159,9 @@ class Pipeline:
                 if piece.finish_reason is not None:
                     num_unfinished -= 1
                     if not num_unfinished:
-                        piece = replace(piece, usage=job.usage(), timings=job.timings(route))
+                        piece = msgspec.structs.replace(
+                            piece, usage=job.usage(), timings=job.timings(route)
+                        )
                 yield piece
 
     async def _several(self, job: Job, route: Route) -> AsyncGenerator[AnswerPiece, None]:

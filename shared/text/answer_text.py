@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shared.text.detokenizer import IncrementalDetokenizer
 from shared.text.stop_strings import StopStrings
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from shared.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(NamedTuple):
     """What some tokens gave. After a stop string, tokens beyond `num_tokens` do not count."""
 
     text: str

@@ -16,19 +16,23 @@ if TYPE_CHECKING:
     Part = tuple[int, AnswerPiece]
 
 
-async def stream_answers(
+def stream_answers(
     generator: Generator, requests: Sequence[GenerationRequest]
 ) -> AsyncGenerator[Part]:
     """Run all requests at once. Closing this, or an error of one of them, cancels all."""
     if len(requests) == 1:
         # The usual case, without a queue in between.
-        parts = _answers(generator, requests[0], 0)
-    else:
-        merge: Merge[Part] = Merge()
-        for place, request in enumerate(requests):
-            merge.add(_answers(generator, request, place))
-        parts = merge.items()
-    async with aclosing(parts):
+        return _answers(generator, requests[0], 0)
+    return _merged(generator, requests)
+
+
+async def _merged(
+    generator: Generator, requests: Sequence[GenerationRequest]
+) -> AsyncGenerator[Part]:
+    merge: Merge[Part] = Merge()
+    for place, request in enumerate(requests):
+        merge.add(_answers(generator, request, place))
+    async with aclosing(merge.items()) as parts:
         async for part in parts:
             yield part
 

@@ -17,7 +17,7 @@ from services.router.openai.logprobs import (
     label_of,
     prompt_logprobs,
 )
-from services.router.openai.responses import Tally, UsageBody
+from services.router.openai.responses import EventTemplate, Tally, UsageBody, event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence
@@ -118,16 +118,27 @@ class ChatReply:
         self._wants_running_usage = bool(options and options.continuous_usage_stats)
         self._label = label_of(as_token_ids=body.return_tokens_as_token_ids)
         self._tally = Tally(len(head.prompt_token_ids))
-        self._started: set[int] = set()
+        #: Of the answers that have begun, what their further text is put into.
+        self._templates: dict[int, EventTemplate] = {}
+        self._has_plain_chunks = not (
+            self._wants_logprobs or self._wants_token_ids or self._wants_running_usage
+        )
 
-    def chunk(self, place: int, piece: AnswerPiece) -> ChatChunk:
-        """The chunk for one piece. Each answer's first has the role."""
+    def event(self, place: int, piece: AnswerPiece) -> bytes:
+        """The event for one piece. Each answer's first has the role."""
         del place  # a chat has one prompt
         self._tally.add(piece)
-        is_first_of_all = not self._started
+        template = self._templates.get(piece.index)
+        if template is not None and self._has_plain_chunks and piece.finish_reason is None:
+            return template.fill(piece.text)
+        return event(self._piece_chunk(piece))
+
+    def _piece_chunk(self, piece: AnswerPiece) -> ChatChunk:
+        is_first_of_all = not self._templates
         delta = Delta(content=piece.text)
-        if piece.index not in self._started:
-            self._started.add(piece.index)
+        if piece.index not in self._templates:
+            plain = self._chunk((ChunkChoice(piece.index, Delta(content=EventTemplate.MARK)),))
+            self._templates[piece.index] = EventTemplate(plain)
             delta = Delta(self._head.role, self._head.echoed + piece.text)
         choice = ChunkChoice(piece.index, delta)
         if self._wants_logprobs:
@@ -144,14 +155,14 @@ class ChatReply:
             chunk.usage = self._tally.so_far()
         return chunk
 
-    def last_chunk(self) -> ChatChunk | None:
-        """Usage and timings, if they were asked for."""
+    def last_event(self) -> bytes:
+        """Usage and timings, if they were asked for; else nothing."""
         if not self._wants_usage:
-            return None
+            return b""
         chunk = self._chunk(())
         chunk.usage = self._tally.final()
         chunk.timings = self._tally.timings
-        return chunk
+        return event(chunk)
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> ChatCompletion:
         """All answers in one object."""

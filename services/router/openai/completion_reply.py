@@ -17,7 +17,7 @@ from services.router.openai.logprobs import (
     label_of,
     prompt_logprobs,
 )
-from services.router.openai.responses import Tally, UsageBody
+from services.router.openai.responses import EventTemplate, Tally, UsageBody, event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence
@@ -87,10 +87,21 @@ class CompletionReply:
         self._tally = Tally(sum(len(prompt.token_ids) for prompt in prompts))
         self._logprobs: dict[int, CompletionLogprobsWriter] = {}
         self._prompt_details: dict[int, tuple[TokenDetail | None, ...]] = {}
+        #: Of the choices that have begun, what their further text is put into.
+        self._templates: dict[int, EventTemplate] = {}
+        self._has_plain_chunks = not (
+            self._wants_logprobs or self._wants_token_ids or self._wants_running_usage
+        )
 
-    def chunk(self, place: int, piece: AnswerPiece) -> Completion:
-        """The chunk for one piece. Each answer's first has the echoed prompt."""
+    def event(self, place: int, piece: AnswerPiece) -> bytes:
+        """The event for one piece. Each answer's first has the echoed prompt."""
         self._tally.add(piece)
+        template = self._templates.get(place * self._n + piece.index)
+        if template is not None and self._has_plain_chunks and piece.finish_reason is None:
+            return template.fill(piece.text)
+        return event(self._piece_chunk(place, piece))
+
+    def _piece_chunk(self, place: int, piece: AnswerPiece) -> Completion:
         if piece.prompt_details is not None:
             self._prompt_details[place] = piece.prompt_details
         index = place * self._n + piece.index
@@ -98,6 +109,8 @@ class CompletionReply:
         choice = CompletionChoice(index, piece.text)
         if is_first:
             self._logprobs[index] = CompletionLogprobsWriter(self._label)
+            plain = self._completion((CompletionChoice(index, EventTemplate.MARK),))
+            self._templates[index] = EventTemplate(plain)
             choice.text = self._prompts[place].text + piece.text
         if self._wants_logprobs:
             choice.logprobs = self._write_logprobs(index, piece.details, with_prompt=is_first)
@@ -113,9 +126,9 @@ class CompletionReply:
             chunk.usage = self._tally.so_far()
         return chunk
 
-    def last_chunk(self) -> Completion | None:
-        """Usage and timings, if they were asked for."""
-        return self._with_totals(()) if self._wants_usage else None
+    def last_event(self) -> bytes:
+        """Usage and timings, if they were asked for; else nothing."""
+        return event(self._with_totals(())) if self._wants_usage else b""
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> Completion:
         """All answers in one object."""

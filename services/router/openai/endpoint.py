@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.responses import json_response
-from services.router.openai.sse import ChunkWriter, stream_events
+from services.router.openai.sse import EventWriter, stream_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Reply(ChunkWriter, Protocol):
-    """Builds the reply of one endpoint, whole or in chunks."""
+class Reply(EventWriter, Protocol):
+    """Builds the reply of one endpoint, whole or in events."""
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> Any:
         """All answers in one object."""

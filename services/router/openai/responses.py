@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
+from shared.errors import InternalError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -32,6 +34,24 @@ class UsageBody(msgspec.Struct, omit_defaults=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
+
+
+class EventTemplate:
+    """A server-sent event that is the same again and again but for one text."""
+
+    #: Stands for the text; control characters are in no id and in no name of a model.
+    MARK = "\0"
+
+    def __init__(self, chunk: Any) -> None:
+        """`chunk` is an event with MARK where the text belongs."""
+        head, found, tail = event(chunk).partition(JSON.encode(self.MARK))
+        if not found:
+            raise InternalError("the event has no place for a text")
+        self._head, self._tail = head, tail
+
+    def fill(self, text: str) -> bytes:
+        """The event with this text: byte for byte what encoding the whole of it would give."""
+        return b"%b%b%b" % (self._head, JSON.encode(text), self._tail)
 
 
 class Tally:
@@ -71,6 +91,11 @@ class Tally:
 def json_response(body: Any, *, status: int = 200) -> Response:
     """A response with `body` as JSON."""
     return Response(JSON.encode(body), status_code=status, media_type="application/json")
+
+
+def event(chunk: Any) -> bytes:
+    """A server-sent event with `chunk` as JSON."""
+    return b"data: %b\n\n" % JSON.encode(chunk)
 
 
 def _total(name: str, usages: Iterable[Usage]) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from starlette.responses import Response
 
 from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.errors import error_json, error_status
-from services.router.openai.responses import JSON
-from shared.errors import RequestCancelledError
+from shared.errors import InternalError, RequestCancelledError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from services.router.generation import AnswerPiece
+    from services.router.openai.answers import Part
 
 logger = structlog.get_logger(__name__)
 
@@ -31,26 +30,31 @@ _HEADERS = {
 }
 
 
-class ChunkWriter(Protocol):
-    """Turns pieces into the chunks of one endpoint."""
+class EventWriter(Protocol):
+    """Turns pieces into the events of one endpoint."""
 
-    def chunk(self, place: int, piece: AnswerPiece) -> Any:
-        """The chunk for one piece of an answer to the prompt at `place`."""
+    def event(self, place: int, piece: AnswerPiece) -> bytes:
+        """The event for one piece of an answer to the prompt at `place`."""
 
-    def last_chunk(self) -> Any | None:
-        """What follows after all answers, if anything."""
+    def last_event(self) -> bytes:
+        """What follows after all answers; empty if nothing does."""
 
 
 class EventStream(Response):
-    """Sends events until they end or the client is gone, and then closes their source."""
+    """Sends an event for every piece until they end or the client is gone, and closes `parts`."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, rest: AsyncGenerator[bytes]) -> None:
+    def __init__(
+        self, first: bytes, parts: AsyncGenerator[Part], writer: EventWriter, *, request_id: str
+    ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._first = first
-        self._rest = rest
+        self._parts = parts
+        self._writer = writer
+        self._request_id = request_id
+        self._last = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything."""
@@ -59,42 +63,45 @@ class EventStream(Response):
         except RequestCancelledError:
             logger.debug("client_gone_while_streaming")
         finally:
-            await self._rest.aclose()
+            await self._parts.aclose()
 
     async def _send(self, send: Send) -> None:
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        await send({"type": "http.response.body", "body": self._first, "more_body": True})
-        async for event in self._rest:
+        event: bytes | None = self._first
+        while event is not None:
             await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            event = await self._next_event()
+        await send({"type": "http.response.body", "body": self._last + _DONE, "more_body": False})
+
+    async def _next_event(self) -> bytes | None:
+        """The next piece's event; None after the last one, and then `_last` is what follows."""
+        try:
+            return self._writer.event(*await anext(self._parts))
+        except StopAsyncIteration:
+            self._last = self._writer.last_event()
+        except Exception as error:  # noqa: BLE001 the process edge: becomes an event
+            # The status has been sent, so the error has to travel as an event.
+            logger.warning("stream_failed", status=error_status(error), error=repr(error))
+            self._last = b"data: %b\n\n" % error_json(error, request_id=self._request_id)
+        return None
 
 
 async def stream_events(
-    request: Request, parts: AsyncGenerator[tuple[int, AnswerPiece]], writer: ChunkWriter
+    request: Request, parts: AsyncGenerator[Part], writer: EventWriter
 ) -> Response:
     """Answer with a stream. What goes wrong before the first token still has its own status."""
-    events = _events(parts, writer, request.state.request_id)
-    first = await unless_disconnected(request.receive, anext(events))
-    return EventStream(first, events)
-
-
-async def _events(
-    parts: AsyncGenerator[tuple[int, AnswerPiece]], writer: ChunkWriter, request_id: str
-) -> AsyncGenerator[bytes]:
-    started = False
     try:
-        async with aclosing(parts):
-            async for place, piece in parts:
-                yield b"data: %b\n\n" % JSON.encode(writer.chunk(place, piece))
-                started = True
-        if (last := writer.last_chunk()) is not None:
-            yield b"data: %b\n\n" % JSON.encode(last)
-    except Exception as error:
-        if not started:
-            raise
-        # The status has been sent, so the error has to travel as an event.
-        logger.warning("stream_failed", status=error_status(error), error=repr(error))
-        yield b"data: %b\n\n" % error_json(error, request_id=request_id)
-    yield _DONE
+        part = await unless_disconnected(request.receive, _first(parts))
+        first = writer.event(*part)
+    except BaseException:
+        await parts.aclose()
+        raise
+    return EventStream(first, parts, writer, request_id=request.state.request_id)
+
+
+async def _first(parts: AsyncGenerator[Part]) -> Part:
+    async for part in parts:
+        return part
+    raise InternalError("the answer ended before it began")
