@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import xxhash
 
-from shared.connector.checksum import block_checksum
+from shared.connector.checksum import piece_checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -28,8 +29,9 @@ _T = TypeVar("_T")
 INLINE_BYTES = 1 << 20
 #: What was just copied is hashed while it is still in the cache. Not smaller, because each step
 #: gives up the interpreter lock and must win it back from a busy engine thread.
-_CHUNK_BYTES = 1 << 20
-_NUM_THREADS = 2
+_STEP_BYTES = 1 << 19
+#: Two pieces at a time: while one is being answered for, the memory is not idle.
+NUM_THREADS = 2
 
 
 class Activity:
@@ -37,6 +39,8 @@ class Activity:
 
     def __init__(self) -> None:
         self.stopped = False
+        #: By this process, from one place in its memory to another.
+        self.num_copied_bytes = 0
         self._running: set[asyncio.Future[object]] = set()
 
     def add(self, future: asyncio.Future[_T]) -> None:
@@ -57,36 +61,33 @@ class BlockIO:
     def __init__(self, memory: KVMemory) -> None:
         self._rows = memory.blocks  # [num_blocks, block_bytes]
         self._block_bytes = memory.layout.block_bytes
-        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="baton-transfer")
-
-    @property
-    def rows(self) -> NDArray[np.uint8]:
-        """All blocks, [num_blocks, block_bytes]. Do not keep it."""
-        return self._rows
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="baton-transfer")
 
     def check(self, blocks: Sequence[int]) -> None:
         """Raise ValueError if any of `blocks` is not a block of this memory."""
         if blocks and (min(blocks) < 0 or max(blocks) >= len(self._rows)):
             raise ValueError(f"blocks {min(blocks)}..{max(blocks)} of {len(self._rows)}")
 
+    def parts(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """The bytes of `blocks` in order, neighbours as one flat array. Do not keep them."""
+        return cut(self._rows, blocks)
+
     async def write(
         self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]], activity: Activity
-    ) -> NDArray[np.uint64] | None:
-        """Copy `sources` into `blocks`; return the checksums of what is there now.
+    ) -> int | None:
+        """Copy `sources`, one after the other, into `blocks`; the checksum of what is there now.
 
         None if the activity was stopped on the way: nothing more is written then.
         """
-        targets = [self._rows[block] for block in blocks]
-        return await self._run(
-            partial(_copy_blocks, targets, sources, activity), len(blocks), activity
-        )
+        work = partial(_copy, self.parts(blocks), sources, activity)
+        checksum = await self._run(work, len(blocks), activity)
+        activity.num_copied_bytes += 0 if checksum is None else len(blocks) * self._block_bytes
+        return checksum
 
-    async def checksums(
-        self, blocks: Sequence[int], activity: Activity
-    ) -> NDArray[np.uint64] | None:
-        """The checksums of `blocks`, or None if the activity was stopped on the way."""
-        rows = [self._rows[block] for block in blocks]
-        return await self._run(partial(_checksum_blocks, rows, activity), len(blocks), activity)
+    async def checksum(self, blocks: Sequence[int], activity: Activity) -> int | None:
+        """The checksum of `blocks` as a piece, or None if the activity was stopped."""
+        work = partial(_checksum, self.parts(blocks), activity)
+        return await self._run(work, len(blocks), activity)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Run something that blocks for a moment. Cancelling does not stop it."""
@@ -109,35 +110,60 @@ class BlockIO:
         return await asyncio.shield(future)
 
 
-def _copy_blocks(
+def cut(rows: NDArray[np.uint8], blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
+    """`blocks` of `rows`, [num_blocks, block_bytes], in order, neighbours as one flat array."""
+    return [rows[start:end].reshape(-1) for start, end in _runs(blocks)]
+
+
+def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Neighbouring blocks as (first, one past the last)."""
+    start = blocks[0]
+    for block, following in pairwise(blocks):
+        if following != block + 1:
+            yield start, block + 1
+            start = following
+    yield start, blocks[-1] + 1
+
+
+def _copy(
     targets: Sequence[NDArray[np.uint8]], sources: Sequence[NDArray[np.uint8]], activity: Activity
-) -> NDArray[np.uint64] | None:
-    checksums = np.empty(len(targets), np.uint64)
-    for i, (target, source) in enumerate(zip(targets, sources, strict=True)):
+) -> int | None:
+    digest = xxhash.xxh3_64()
+    for target, source in _steps(targets, sources):
         if activity.stopped:
             return None
-        checksums[i] = _copy_block(target, source)
-    return checksums
-
-
-def _copy_block(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> int:
-    if target.size <= _CHUNK_BYTES:
-        np.copyto(target, source)
-        return block_checksum(target)
-    digest = xxhash.xxh3_64()
-    for start in range(0, target.size, _CHUNK_BYTES):
-        chunk = target[start : start + _CHUNK_BYTES]
-        np.copyto(chunk, source[start : start + _CHUNK_BYTES])
-        digest.update(chunk.data)
+        _copy_step(target, source)
+        digest.update(target.data)
     return int(digest.intdigest())
 
 
-def _checksum_blocks(
-    rows: Sequence[NDArray[np.uint8]], activity: Activity
-) -> NDArray[np.uint64] | None:
-    checksums = np.empty(len(rows), np.uint64)
-    for i, row in enumerate(rows):
-        if activity.stopped:
-            return None
-        checksums[i] = block_checksum(row)
-    return checksums
+def _copy_step(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
+    np.copyto(target, source)
+
+
+def _steps(
+    targets: Sequence[NDArray[np.uint8]], sources: Sequence[NDArray[np.uint8]]
+) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+    """Pairs of equal size, as large as both sides' cuts and the cache allow."""
+    rest = iter(sources)
+    source, offset = next(rest), 0
+    for target in targets:
+        start = 0
+        while start < target.size:
+            if offset == source.size:
+                source, offset = next(rest), 0
+            size = min(target.size - start, source.size - offset, _STEP_BYTES)
+            yield target[start : start + size], source[offset : offset + size]
+            start += size
+            offset += size
+
+
+def _checksum(parts: Sequence[NDArray[np.uint8]], activity: Activity) -> int | None:
+    steps = (
+        part[start : start + _STEP_BYTES]
+        for part in parts
+        for start in range(0, part.size, _STEP_BYTES)
+        if not activity.stopped
+    )
+    checksum = piece_checksum(steps)
+    return None if activity.stopped else checksum

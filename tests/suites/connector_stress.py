@@ -171,14 +171,14 @@ class StressSuite:
         self, harness: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         copying, go_on = threading.Event(), threading.Event()
-        copy = block_io._copy_block
+        copy = block_io._copy_step
 
-        def held(target: np.ndarray, source: np.ndarray) -> int:
+        def held(target: np.ndarray, source: np.ndarray) -> None:
             copying.set()
             assert go_on.wait(5)
-            return copy(target, source)
+            copy(target, source)
 
-        monkeypatch.setattr(block_io, "_copy_block", held)
+        monkeypatch.setattr(block_io, "_copy_step", held)
         async with running(
             harness, "sender", "receiver", layout=LARGE, num_blocks=4, limits=LARGE_LIMITS
         ) as [sender, receiver]:
