@@ -48,12 +48,14 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What arrived. `digest` is xxh3-64 over the per-block xxh3-64s in index order."""
+    """What arrived. `digest` is xxh3-64 over every piece's first index and xxh3-64, in order."""
 
     digest: int
     num_blocks: int
     num_bytes: int
     num_pieces: int
+    #: By the receiving process, from one place in its memory to another.
+    num_copied_bytes: int
     #: From the first byte to the last one verified.
     duration_ms: float
 
@@ -89,6 +91,16 @@ class InboundTransfer(Protocol):
 
 class OutboundTransfer(Protocol):
     """The sender's side of one transfer. Source blocks stay pinned until `finish` or `abort`."""
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces sent so far. A push is one, unless the receiver takes less at once."""
+        ...
+
+    @property
+    def num_copied_bytes(self) -> int:
+        """By this process, from one place in its memory to another, so far."""
+        ...
 
     async def push(self, first_index: int, blocks: Sequence[int]) -> None:
         """Send local `blocks` as indices first_index, first_index+1, … of the transfer.

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from shared.connector.block_copy import checksum_blocks, copy_blocks, prepare
+from shared.connector.checksum import piece_checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 #: A tenth of a millisecond at memory speed; it may be ten times slower and still not be felt.
 INLINE_BYTES = 1 << 20
-_NUM_THREADS = 2
+#: Two pieces at a time: while one is being answered for, the memory is not idle.
+NUM_THREADS = 2
 
 
 class Activity:
@@ -34,6 +37,8 @@ class Activity:
 
     def __init__(self) -> None:
         self.stopped = False
+        #: By this process, from one place in its memory to another.
+        self.num_copied_bytes = 0
         self._running: set[asyncio.Future[object]] = set()
 
     def add(self, future: asyncio.Future[_T]) -> None:
@@ -55,36 +60,38 @@ class BlockIO:
         self._rows = memory.blocks  # [num_blocks, block_bytes]
         self._block_bytes = memory.layout.block_bytes
         prepare()
-        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="baton-transfer")
-
-    @property
-    def rows(self) -> NDArray[np.uint8]:
-        """All blocks, [num_blocks, block_bytes]. Do not keep it."""
-        return self._rows
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="baton-transfer")
 
     def check(self, blocks: Sequence[int]) -> None:
         """Raise ValueError if any of `blocks` is not a block of this memory."""
         if blocks and (min(blocks) < 0 or max(blocks) >= len(self._rows)):
             raise ValueError(f"blocks {min(blocks)}..{max(blocks)} of {len(self._rows)}")
 
+    def parts(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """The bytes of `blocks` in order, neighbours as one flat array. Do not keep them."""
+        return cut(self._rows, blocks)
+
+    def _each(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
+        return [self._rows[block] for block in blocks]
+
     async def write(
         self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]], activity: Activity
-    ) -> NDArray[np.uint64] | None:
-        """Copy `sources` into `blocks`; return the checksums of what is there now.
+    ) -> int | None:
+        """Copy `sources`, one after the other, into `blocks`; the checksum of what is there now.
+
+        `sources` are whole blocks, neighbours perhaps as one flat array.
 
         None if the activity was stopped on the way: nothing more is written then.
         """
-        targets = [self._rows[block] for block in blocks]
-        return await self._run(
-            partial(_copy_blocks, targets, sources, activity), len(blocks), activity
-        )
+        work = partial(_copy, self._each(blocks), sources, activity)
+        checksum = await self._run(work, len(blocks), activity)
+        activity.num_copied_bytes += 0 if checksum is None else len(blocks) * self._block_bytes
+        return checksum
 
-    async def checksums(
-        self, blocks: Sequence[int], activity: Activity
-    ) -> NDArray[np.uint64] | None:
-        """The checksums of `blocks`, or None if the activity was stopped on the way."""
-        rows = [self._rows[block] for block in blocks]
-        return await self._run(partial(_checksum_blocks, rows, activity), len(blocks), activity)
+    async def checksum(self, blocks: Sequence[int], activity: Activity) -> int | None:
+        """The checksum of `blocks` as a piece, or None if the activity was stopped."""
+        work = partial(_checksum, self._each(blocks), activity)
+        return await self._run(work, len(blocks), activity)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Run something that blocks for a moment. Cancelling does not stop it."""
@@ -107,13 +114,30 @@ class BlockIO:
         return await asyncio.shield(future)
 
 
-def _copy_blocks(
+def cut(rows: NDArray[np.uint8], blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
+    """`blocks` of `rows`, [num_blocks, block_bytes], in order, neighbours as one flat array."""
+    return [rows[start:end].reshape(-1) for start, end in _runs(blocks)]
+
+
+def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Neighbouring blocks as (first, one past the last)."""
+    start = blocks[0]
+    for block, following in pairwise(blocks):
+        if following != block + 1:
+            yield start, block + 1
+            start = following
+    yield start, blocks[-1] + 1
+
+
+def _copy(
     targets: Sequence[NDArray[np.uint8]], sources: Sequence[NDArray[np.uint8]], activity: Activity
-) -> NDArray[np.uint64] | None:
-    return None if activity.stopped else copy_blocks(targets, sources)
+) -> int | None:
+    if activity.stopped:
+        return None
+    block_bytes = targets[0].size
+    blocks = [block for source in sources for block in source.reshape(-1, block_bytes)]
+    return piece_checksum(copy_blocks(targets, blocks))
 
 
-def _checksum_blocks(
-    rows: Sequence[NDArray[np.uint8]], activity: Activity
-) -> NDArray[np.uint64] | None:
-    return None if activity.stopped else checksum_blocks(rows)
+def _checksum(blocks: Sequence[NDArray[np.uint8]], activity: Activity) -> int | None:
+    return None if activity.stopped else piece_checksum(checksum_blocks(blocks))

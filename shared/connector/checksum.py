@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import xxhash
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from shared.kv.layout import KVLayout
 
 
-def block_checksum(row: NDArray[np.uint8]) -> int:
+def block_checksum(block: NDArray[np.uint8]) -> int:
     """xxh3-64 of one block's bytes."""
-    return int(xxhash.xxh3_64_intdigest(row.data))
+    return int(xxhash.xxh3_64_intdigest(block.data))
 
 
-def transfer_digest(checksums: NDArray[np.uint64]) -> int:
-    """xxh3-64 over the little-endian block checksums in index order."""
-    return int(xxhash.xxh3_64_intdigest(checksums.astype("<u8", copy=False).tobytes()))
+def piece_checksum(blocks: NDArray[np.uint64]) -> int:
+    """xxh3-64 over the little-endian checksums of a piece's blocks in index order."""
+    return int(xxhash.xxh3_64_intdigest(blocks.astype("<u8", copy=False).tobytes()))
+
+
+def transfer_digest(pieces: Mapping[int, int]) -> int:
+    """xxh3-64 over first index and checksum of every piece, in order, as little-endian u64."""
+    table = np.array(sorted(pieces.items()), "<u8")
+    return int(xxhash.xxh3_64_intdigest(table.tobytes()))
 
 
 def layout_fingerprint(layout: KVLayout) -> int:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 MAGIC = b"BTNT"
 #: Raised when a peer of the previous version could misread a frame.
-VERSION = 1
+VERSION = 2
 ID_BYTES = 16
 #: The transfer id of frames that concern the whole connection.
 NO_TRANSFER = bytes(ID_BYTES)
-#: Bounds the checksum table, so that every frame fits one datagram of a Unix socket.
-MAX_PIECE_BLOCKS = 1024
-MAX_BODY_BYTES = 12 * MAX_PIECE_BLOCKS
+#: Bounds the list of source blocks, so that every frame fits one datagram of a Unix socket.
+MAX_PIECE_BLOCKS = 4096
+MAX_BODY_BYTES = 4 * MAX_PIECE_BLOCKS
 MAX_LENGTH = 1 << 48
 
 # magic, version, kind, reason, zero, id, layout, first_index, num_blocks, first_layer, num_layers,
@@ -88,18 +88,14 @@ class Frame:
     num_layers: int = 0
     #: Bytes: of the payload (PIECE, ACK), of the window (GRANT), of the memory (HELLO).
     length: int = 0
+    #: Of the bytes of a PIECE, or of all pieces of a transfer.
     digest: int = 0
     body: bytes = b""
 
     @property
-    def checksums(self) -> NDArray[np.uint64]:
-        """The checksum of each block of a PIECE."""
-        return np.frombuffer(self.body, dtype="<u8", count=self.num_blocks)
-
-    @property
     def sources(self) -> NDArray[np.uint32]:
         """Where each block of a PIECE lies in the sender's memory; empty if its bytes follow."""
-        return np.frombuffer(self.body, dtype="<u4", offset=8 * self.num_blocks)
+        return np.frombuffer(self.body, dtype="<u4")
 
     def encode(self) -> bytes:
         """The frame's bytes, checksum included."""
@@ -188,10 +184,7 @@ def _checked_body(data: bytes | memoryview) -> bytes:
 def _check_piece(frame: Frame) -> None:
     if frame.num_blocks > MAX_PIECE_BLOCKS:
         raise TransferError(TransferFailure.OVERSIZED, f"a piece of {frame.num_blocks} blocks")
-    if frame.num_blocks == 0 or len(frame.body) not in (
-        8 * frame.num_blocks,
-        12 * frame.num_blocks,
-    ):
+    if frame.num_blocks == 0 or len(frame.body) not in (0, 4 * frame.num_blocks):
         raise _corrupt(f"{len(frame.body)} body bytes for {frame.num_blocks} blocks")
 
 

@@ -39,9 +39,8 @@ class Inbound:
         self._on_end = on_end
         self._layout = layout_fingerprint(ticket.layout)
         self._claimed = np.zeros(len(blocks), np.bool_)
-        self._checksums = np.zeros(len(blocks), np.uint64)
+        self._checksums: dict[int, int] = {}
         self._num_received = 0
-        self._num_pieces = 0
         self._started_at: float | None = None
         self._verified_at = 0.0
         self._activity = Activity()
@@ -104,26 +103,30 @@ class Inbound:
         self._end()
 
     async def accept(self, frame: Frame, sources: Sequence[NDArray[np.uint8]]) -> None:
-        """Copy a piece to its place and verify it there.
+        """Copy a piece to its place and verify it there. Several may be under way at once.
+
+        `sources` are its bytes, cut at block boundaries. Without effect if the transfer is over.
 
         Raises:
             TransferError: what is wrong with it; the caller fails the transfer.
         """
+        if self.ended:
+            return
         self._check(frame, sources)
         if self._started_at is None:
             self._started_at = time.monotonic()
         piece = slice(frame.first_index, frame.first_index + frame.num_blocks)
         self._claimed[piece] = True
-        checksums = await self._io.write(self._blocks[piece], sources, self._activity)
-        if self.ended or checksums is None:
+        checksum = await self._io.write(self._blocks[piece], sources, self._activity)
+        # Nothing is said of a transfer that has ended in the meantime.
+        if checksum is None or self._ended.is_set():
             return
-        if not np.array_equal(checksums, frame.checksums):
+        if checksum != frame.digest:
             raise TransferError(
                 TransferFailure.CORRUPT, f"piece at {frame.first_index} is not what was sent"
             )
-        self._checksums[piece] = checksums
+        self._checksums[frame.first_index] = checksum
         self._num_received += frame.num_blocks
-        self._num_pieces += 1
         self._verified_at = time.monotonic()
 
     def done(self, digest: int) -> None:
@@ -144,7 +147,8 @@ class Inbound:
             digest=ours,
             num_blocks=len(self._blocks),
             num_bytes=len(self._blocks) * self._ticket.layout.block_bytes,
-            num_pieces=self._num_pieces,
+            num_pieces=len(self._checksums),
+            num_copied_bytes=self._activity.num_copied_bytes,
             duration_ms=(self._verified_at - started_at) * 1e3,
         )
         self._end()
@@ -160,7 +164,7 @@ class Inbound:
             raise TransferError(fault, f"piece of {frame.num_blocks} at {frame.first_index}")
 
     def _fault(self, frame: Frame, sizes: Sequence[int]) -> TransferFailure | None:
-        """Why a piece that carries blocks of these sizes must not be written, or None."""
+        """Why a piece that comes in parts of these sizes must not be written, or None."""
         layout = self._ticket.layout
         expected_bytes = frame.num_blocks * layout.block_bytes
         piece = slice(frame.first_index, frame.first_index + frame.num_blocks)
@@ -174,6 +178,6 @@ class Inbound:
             return TransferFailure.OVERSIZED
         if min(sum(sizes), frame.length) < expected_bytes:
             return TransferFailure.INCOMPLETE
-        if any(size != layout.block_bytes for size in sizes):
+        if any(size % layout.block_bytes for size in sizes):
             return TransferFailure.CORRUPT
         return TransferFailure.DUPLICATE if self._claimed[piece].any() else None

@@ -45,6 +45,8 @@ class TransferEnd:
     num_blocks: int
     num_bytes: int
     num_pieces: int
+    #: By this worker, from one place in its memory to another.
+    num_copied_bytes: int
     #: From `open` or `connect` to the end.
     duration_s: float
 
@@ -68,6 +70,7 @@ class TransferCounters:
     num_bytes: Counter[tuple[str, Direction]] = field(default_factory=Counter)
     num_blocks: Counter[tuple[str, Direction]] = field(default_factory=Counter)
     num_pieces: Counter[tuple[str, Direction]] = field(default_factory=Counter)
+    num_copied_bytes: Counter[tuple[str, Direction]] = field(default_factory=Counter)
     duration_s: defaultdict[tuple[str, Direction], float] = field(
         default_factory=lambda: defaultdict(float)
     )
@@ -85,6 +88,7 @@ class TransferCounters:
         self.num_bytes[key] += end.num_bytes
         self.num_blocks[key] += end.num_blocks
         self.num_pieces[key] += end.num_pieces
+        self.num_copied_bytes[key] += end.num_copied_bytes
         self.duration_s[key] += end.duration_s
         self.num_transfers[(*key, end.outcome)] += 1
 
@@ -97,6 +101,7 @@ class _Tally:
     ) -> None:
         self.num_blocks = 0
         self.num_pieces = 0
+        self.num_copied_bytes = 0
         self._connector = connector
         self._direction = direction
         self._block_bytes = block_bytes
@@ -117,6 +122,7 @@ class _Tally:
                 num_blocks=self.num_blocks,
                 num_bytes=self.num_blocks * self._block_bytes,
                 num_pieces=self.num_pieces,
+                num_copied_bytes=self.num_copied_bytes,
                 duration_s=time.monotonic() - self._started_at,
             )
         )
@@ -146,6 +152,7 @@ class _Inbound:
             raise
         self._tally.num_blocks = receipt.num_blocks
         self._tally.num_pieces = receipt.num_pieces
+        self._tally.num_copied_bytes = receipt.num_copied_bytes
         self._tally.end(OK)
         return receipt
 
@@ -162,23 +169,35 @@ class _Outbound:
         self._inner = inner
         self._tally = tally
 
+    @property
+    def num_pieces(self) -> int:
+        return self._inner.num_pieces
+
+    @property
+    def num_copied_bytes(self) -> int:
+        return self._inner.num_copied_bytes
+
     async def push(self, first_index: int, blocks: Sequence[int]) -> None:
         await self._inner.push(first_index, blocks)
         self._tally.num_blocks += len(blocks)
-        self._tally.num_pieces += 1
 
     async def finish(self, timeout_s: float) -> int:
         try:
             digest = await self._inner.finish(timeout_s)
         except TransferError as error:
-            self._tally.end(error.reason)
+            self._end(error.reason)
             raise
-        self._tally.end(OK)
+        self._end(OK)
         return digest
 
     async def abort(self) -> None:
         await self._inner.abort()
-        self._tally.end(TransferFailure.ABORTED)
+        self._end(TransferFailure.ABORTED)
+
+    def _end(self, outcome: str) -> None:
+        self._tally.num_pieces = self._inner.num_pieces
+        self._tally.num_copied_bytes = self._inner.num_copied_bytes
+        self._tally.end(outcome)
 
 
 class InstrumentedConnector:

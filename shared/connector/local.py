@@ -88,6 +88,7 @@ class LocalPort:
         await self._ended.wait()
         for inbound in self._dropped:
             await inbound.abort()
+        await self._session.quiet()
 
     def _reply(self, frame: Frame) -> None:
         # From the loop, as if it came from a socket: the sender is never called within its calls.
@@ -129,8 +130,7 @@ class LocalWire:
     def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
         """See `Wire.send_piece`."""
         if self._port is not None:
-            rows = self._io.rows
-            self._port.send(frame.encode(), [rows[block] for block in blocks])
+            self._port.send(frame.encode(), self._io.parts(blocks))
 
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`."""

@@ -15,8 +15,6 @@ from shared.errors import TransferError, TransferFailure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from shared.connector.base import Ticket
     from shared.connector.block_io import BlockIO
     from shared.connector.limits import TransferLimits
@@ -40,7 +38,7 @@ class Outbound:
         piece_blocks = piece_bytes // ticket.layout.block_bytes
         self._piece_blocks = min(max(piece_blocks, 1), MAX_PIECE_BLOCKS)
         self._claimed = np.zeros(ticket.num_blocks, np.bool_)
-        self._checksums = np.zeros(ticket.num_blocks, np.uint64)
+        self._checksums: dict[int, int] = {}
         self._num_sent = 0
         self._waiting: set[asyncio.Future[None]] = set()
         self._activity = Activity()
@@ -50,6 +48,16 @@ class Outbound:
         self._accepted = asyncio.Event()  # or failed
         self._settled = asyncio.Event()  # verified or failed
         self._released = asyncio.Event()  # the receiver reads no source block
+
+    @property
+    def num_pieces(self) -> int:
+        """See `OutboundTransfer.num_pieces`."""
+        return len(self._checksums)
+
+    @property
+    def num_copied_bytes(self) -> int:
+        """See `OutboundTransfer.num_copied_bytes`."""
+        return self._activity.num_copied_bytes
 
     async def open(self) -> None:
         """Present the ticket.
@@ -148,9 +156,9 @@ class Outbound:
             self._released.set()
 
     async def _send(self, first_index: int, blocks: Sequence[int]) -> None:
-        checksums = await self._io.checksums(blocks, self._activity)
+        checksum = await self._io.checksum(blocks, self._activity)
         self._raise_if_failed()
-        assert checksums is not None  # only an ended transfer's work is stopped
+        assert checksum is not None  # only an ended transfer's work is stopped
         num_bytes = len(blocks) * self._ticket.layout.block_bytes
         credit = self._link.credits.take(num_bytes)
         self._waiting.add(credit)
@@ -159,7 +167,7 @@ class Outbound:
             async with asyncio.timeout(self._limits.stall_timeout_s):
                 await credit
             self._raise_if_failed()
-            frame = self._piece(first_index, checksums, num_bytes)
+            frame = self._piece(first_index, len(blocks), checksum)
             self._link.wire.send_piece(frame, blocks)
             sent = True
         except TimeoutError:
@@ -170,19 +178,19 @@ class Outbound:
             granted = not credit.cancelled() and credit.exception() is None
             if granted and not sent:
                 self._link.credits.give(num_bytes)
-        self._checksums[first_index : first_index + len(blocks)] = checksums
+        self._checksums[first_index] = checksum
         self._num_sent += len(blocks)
 
-    def _piece(self, first_index: int, checksums: NDArray[np.uint64], num_bytes: int) -> Frame:
+    def _piece(self, first_index: int, num_blocks: int, checksum: int) -> Frame:
         return Frame(
             kind=Kind.PIECE,
             transfer_id=self._ticket.transfer_id,
             layout=self._layout,
             first_index=first_index,
-            num_blocks=len(checksums),
+            num_blocks=num_blocks,
             num_layers=self._ticket.layout.num_layers,
-            length=num_bytes,
-            body=checksums.astype("<u8", copy=False).tobytes(),
+            length=num_blocks * self._ticket.layout.block_bytes,
+            digest=checksum,
         )
 
     async def _conclude(self, timeout_s: float) -> None:

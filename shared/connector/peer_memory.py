@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shared.connector.block_io import cut
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class PeerMemory:
         self._rows = flat.reshape(hello.num_blocks, block_bytes)
 
     def blocks(self, frame: Frame) -> list[NDArray[np.uint8]]:
-        """The blocks that a piece names, in place.
+        """The blocks that a piece names, in place, neighbours as one flat array.
 
         Raises:
             TransferError: OUT_OF_RANGE.
@@ -62,7 +63,7 @@ class PeerMemory:
         sources = frame.sources
         if len(sources) != frame.num_blocks or int(sources.max()) >= len(self._rows):
             raise TransferError(TransferFailure.OUT_OF_RANGE, "source blocks that do not exist")
-        return [self._rows[source] for source in sources.tolist()]
+        return cut(self._rows, sources.tolist())
 
     def close(self) -> None:
         """Unmap, at the latest when the last array from `blocks` is gone."""

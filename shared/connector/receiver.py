@@ -1,7 +1,8 @@
 """The receiving half of every connector: the open tickets, and what may be done with them.
 
 It sees frames and payloads, never a socket. Frames of one session must be handed over one after
-the other; different sessions may run at the same time.
+the other; different sessions may run at the same time. Large pieces are stored in the background,
+so that the next ones are on their way meanwhile; what ends a transfer waits for its pieces.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, TypeAlias
 
 from shared.connector.base import Ticket
+from shared.connector.block_io import INLINE_BYTES, NUM_THREADS
 from shared.connector.checksum import layout_fingerprint
 from shared.connector.frame import ID_BYTES, Frame, Kind
 from shared.connector.greeting import grant, parties
@@ -19,7 +21,7 @@ from shared.connector.inbound import Inbound
 from shared.errors import ConfigError, TransferError, TransferFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
 
-#: The blocks of a piece, one array each, or what finds them; it may raise TransferError.
-Rows: TypeAlias = "Sequence[NDArray[np.uint8]]"
-Payload: TypeAlias = "Rows | Callable[[Frame], Rows]"
+#: The bytes of a piece in flat parts, or what finds them; it may raise TransferError.
+Parts: TypeAlias = "Sequence[NDArray[np.uint8]]"
+Payload: TypeAlias = "Parts | Callable[[Frame], Parts]"
 
+#: Pieces of one session: one for each thread, and as many to go on with.
+_MAX_STORING = 2 * NUM_THREADS
 #: How many spent tickets are remembered, only to tell a late frame from a made-up one.
 _NUM_SPENT = 4096
 
@@ -45,6 +49,27 @@ class Session:
         self.send = send
         self.sender: WorkerId | None = None
         self.transfers: dict[bytes, Inbound] = {}
+        self._storing: dict[asyncio.Task[None], bytes] = {}
+
+    async def room(self) -> None:
+        """Wait until not too many pieces are under way."""
+        while len(self._storing) >= _MAX_STORING:
+            await asyncio.wait(self._storing, return_when=asyncio.FIRST_COMPLETED)
+
+    def store(
+        self, transfer_id: bytes, work: Coroutine[object, object, None]
+    ) -> asyncio.Task[None]:
+        """Start `work` on a piece."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._storing[task] = transfer_id
+        task.add_done_callback(self._storing.pop)
+        return task
+
+    async def quiet(self, transfer_id: bytes | None = None) -> None:
+        """Wait until no piece of this transfer, or of any, is being read."""
+        tasks = [task for task, id_ in self._storing.items() if transfer_id in (None, id_)]
+        if tasks:
+            await asyncio.wait(tasks)
 
 
 class Receiver:
@@ -71,6 +96,7 @@ class Receiver:
         self._open: dict[bytes, Inbound] = {}
         self._sessions: dict[bytes, Session] = {}
         self._spent: deque[bytes] = deque(maxlen=_NUM_SPENT)
+        self._storing: set[asyncio.Task[None]] = set()
         self.refusals: Counter[TransferFailure] = Counter()
 
     def open(
@@ -118,9 +144,9 @@ class Receiver:
         elif frame.kind is Kind.PIECE:
             await self._take(session, frame, payload)
         elif frame.kind is Kind.DONE:
-            self._done(session, frame)
+            await self._done(session, frame)
         elif frame.kind is Kind.ABORT:
-            self._abort(session, frame)
+            await self._abort(session, frame)
         else:
             raise TransferError(TransferFailure.CORRUPT, f"{frame.kind.name} from a sender")
 
@@ -137,6 +163,8 @@ class Receiver:
         """Abort every open transfer."""
         for inbound in tuple(self._open.values()):
             await inbound.abort()
+        if self._storing:
+            await asyncio.wait(self._storing)
 
     def _greet(self, session: Session, frame: Frame) -> None:
         sender, receiver = parties(frame)
@@ -167,16 +195,36 @@ class Receiver:
         inbound = self._find(session, frame)
         if inbound is None:
             await asyncio.sleep(0)
-        else:
-            try:
-                blocks = payload(frame) if callable(payload) else payload
-                await inbound.accept(frame, blocks)
-            except TransferError as error:
-                self._fail(inbound, error)
+            self._acknowledge(session, frame)
+            return
+        try:
+            parts = payload(frame) if callable(payload) else payload
+        except TransferError as error:
+            self._fail(inbound, error)
+            self._acknowledge(session, frame)
+            return
+        if frame.length <= INLINE_BYTES:
+            await self._store(session, inbound, frame, parts)
+            return
+        await session.room()
+        storing = self._store(session, inbound, frame, parts)
+        task = session.store(frame.transfer_id, storing)
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
+
+    async def _store(self, session: Session, inbound: Inbound, frame: Frame, parts: Parts) -> None:
+        try:
+            await inbound.accept(frame, parts)
+        except TransferError as error:
+            self._fail(inbound, error)
+        self._acknowledge(session, frame)
+
+    def _acknowledge(self, session: Session, frame: Frame) -> None:
         # Refused or not, its bytes no longer count against the window.
         session.send(Frame(kind=Kind.ACK, transfer_id=frame.transfer_id, length=frame.length))
 
-    def _done(self, session: Session, frame: Frame) -> None:
+    async def _done(self, session: Session, frame: Frame) -> None:
+        await session.quiet(frame.transfer_id)
         inbound = self._find(session, frame)
         if inbound is not None:
             try:
@@ -188,12 +236,13 @@ class Receiver:
         self.refusals[error.reason] += 1
         inbound.fail(error.reason, error.detail)
 
-    def _abort(self, session: Session, frame: Frame) -> None:
+    async def _abort(self, session: Session, frame: Frame) -> None:
         inbound = session.transfers.get(frame.transfer_id)
         if inbound is not None:
             reason = frame.reason or TransferFailure.ABORTED
             inbound.fail(reason, "the sender gave it up")
-        # Frames of a session come one by one, so no piece of it is being copied now.
+        # Also if it ended before: only now is no piece of it being read any more.
+        await session.quiet(frame.transfer_id)
         session.send(Frame(kind=Kind.ABORTED, transfer_id=frame.transfer_id))
 
     def _find(self, session: Session, frame: Frame) -> Inbound | None:

@@ -54,8 +54,7 @@ class ShmWire:
 
     def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
         """See `Wire.send_piece`."""
-        sources = np.asarray(blocks, "<u4").tobytes()
-        self.send(replace(frame, body=frame.body + sources))
+        self.send(replace(frame, body=np.asarray(blocks, "<u4").tobytes()))
 
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`. On this side nothing refers to a block."""

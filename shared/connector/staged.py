@@ -154,6 +154,16 @@ class StagedOutbound:
         #: Held while host blocks are written, so that they are not given back under it.
         self._copying = asyncio.Lock()
 
+    @property
+    def num_pieces(self) -> int:
+        """See `OutboundTransfer.num_pieces`."""
+        return self._inner.num_pieces
+
+    @property
+    def num_copied_bytes(self) -> int:
+        """See `OutboundTransfer.num_copied_bytes`; the copies to the staging blocks come on top."""
+        return self._inner.num_copied_bytes
+
     async def push(self, first_index: int, blocks: Sequence[int]) -> None:
         """See `OutboundTransfer.push`. The blocks have been read when this returns."""
         self._copier.check(blocks)

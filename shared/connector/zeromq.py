@@ -124,8 +124,7 @@ class ZmqConnector(Transport):
             session = Session(partial(self._reply, peer))
         try:
             frame = decode(parts[0].buffer if parts else b"")
-            blocks = partial(_blocks, parts[1:], self._memory.layout.block_bytes)
-            await self._receiver.handle(session, frame, blocks)
+            await self._receiver.handle(session, frame, _bytes(parts[1:]))
         except TransferError as error:
             self._receiver.drop(session, error)
             self._sessions.pop(peer, None)
@@ -173,10 +172,6 @@ class ZmqConnector(Transport):
         return wire
 
 
-def _blocks(parts: Sequence[zmq.Frame], block_bytes: int, frame: Frame) -> list[NDArray[np.uint8]]:
-    """The parts cut into blocks. What does not fit is left as it is, for the receiver to refuse."""
-    blocks: list[NDArray[np.uint8]] = []
-    for part in parts:
-        flat = np.frombuffer(part.buffer, np.uint8)
-        blocks += [flat[i : i + block_bytes] for i in range(0, flat.size, block_bytes)]
-    return blocks
+def _bytes(parts: Sequence[zmq.Frame]) -> list[NDArray[np.uint8]]:
+    """The parts as they are; the receiver refuses what does not fit."""
+    return [np.frombuffer(part.buffer, np.uint8) for part in parts]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import zmq
@@ -15,7 +14,7 @@ from shared.connector.zeromq_sockets import close, send, watch
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from shared.connector.block_io import BlockIO
     from shared.connector.link import Link
@@ -48,10 +47,7 @@ class ZmqWire:
 
     def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
         """See `Wire.send_piece`. Neighbouring blocks go as one part."""
-        parts = [
-            zmq.Frame(self._io.rows[start:end].reshape(-1).data, track=True, copy=False)
-            for start, end in _runs(blocks)
-        ]
+        parts = [zmq.Frame(part.data, track=True, copy=False) for part in self._io.parts(blocks)]
         trackers = self._trackers.setdefault(frame.transfer_id, [])
         trackers[:] = [tracker for tracker in trackers if not tracker.done]
         trackers.extend(part.tracker for part in parts if part.tracker is not None)
@@ -91,16 +87,6 @@ class ZmqWire:
 
     def _lost(self, why: str) -> None:
         self._link.lose(TransferFailure.PEER_LOST, why)
-
-
-def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring blocks as (first, one past the last)."""
-    start = blocks[0]
-    for block, following in pairwise(blocks):
-        if following != block + 1:
-            yield start, block + 1
-            start = following
-    yield start, blocks[-1] + 1
 
 
 def _drain(trackers: Sequence[zmq.MessageTracker]) -> None:

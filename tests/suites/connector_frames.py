@@ -16,7 +16,7 @@ from tests.suites.connector_harness import (
     a_done,
     a_piece,
     an_open,
-    checksums,
+    checksum,
     enter,
     expect,
     greet,
@@ -28,7 +28,7 @@ SENDER = WorkerId("sender", "1")
 GOOD = some_blocks(4)
 WRONG = some_blocks(2, seed=1)
 BAD_PIECES = {
-    "wrong payload": ({"body": checksums(WRONG).tobytes()}, TransferFailure.CORRUPT),
+    "wrong payload": ({"digest": checksum(WRONG)}, TransferFailure.CORRUPT),
     "longer than its blocks": ({"length": 3 * BLOCK_BYTES}, TransferFailure.OVERSIZED),
     "absurdly long": ({"length": 1 << 40}, TransferFailure.OVERSIZED),
     "shorter than its blocks": ({"length": BLOCK_BYTES}, TransferFailure.INCOMPLETE),
@@ -42,7 +42,7 @@ BAD_BYTES = {
     "nothing": lambda data: b"\0",
     "cut short": lambda data: data[:-1],
     "a bit flipped in the header": lambda data: _flip(data, 30),
-    "a bit flipped in the checksums": lambda data: _flip(data, len(data) - 3),
+    "a bit flipped in the checksum": lambda data: _flip(data, 60),
     "another protocol version": lambda data: data[:4] + b"\x09" + data[5:],
 }
 

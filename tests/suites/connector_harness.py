@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from shared.connector.checksum import block_checksum, layout_fingerprint, transfer_digest
+from shared.connector.block_copy import checksum_blocks
+from shared.connector.checksum import layout_fingerprint, piece_checksum, transfer_digest
 from shared.connector.frame import Frame, Kind
 from shared.connector.greeting import hello
 from shared.connector.limits import TransferLimits
@@ -148,18 +149,23 @@ def a_piece(ticket: Ticket, index: int, payload: Sequence[bytes], **overrides: o
         num_blocks=len(payload),
         num_layers=ticket.layout.num_layers,
         length=sum(map(len, payload)),
-        body=checksums(payload).tobytes(),
+        digest=checksum(payload),
     )
     return replace(frame, **overrides)
 
 
-def checksums(payload: Sequence[bytes]) -> np.ndarray:
-    return np.array([block_checksum(np.frombuffer(p, np.uint8)) for p in payload], "<u8")
+def checksum(payload: Sequence[bytes]) -> int:
+    return piece_checksum(checksum_blocks([np.frombuffer(block, np.uint8) for block in payload]))
 
 
-def a_done(ticket: Ticket, payload: Sequence[bytes]) -> Frame:
-    digest = transfer_digest(checksums(payload))
-    return Frame(kind=Kind.DONE, transfer_id=ticket.transfer_id, digest=digest)
+def a_done(ticket: Ticket, *pieces: Sequence[bytes]) -> Frame:
+    """The end of a transfer of these pieces, in order."""
+    return Frame(kind=Kind.DONE, transfer_id=ticket.transfer_id, digest=digest(*pieces))
+
+
+def digest(*pieces: Sequence[bytes]) -> int:
+    indices = np.cumsum([0, *map(len, pieces[:-1])]).tolist()
+    return transfer_digest(dict(zip(indices, map(checksum, pieces), strict=True)))
 
 
 def some_blocks(num_blocks: int, seed: int = 9) -> list[bytes]:

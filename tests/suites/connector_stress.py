@@ -167,7 +167,7 @@ class StressSuite:
             # Presented or not, its end is the receiver's to decide.
             await first.abort()
 
-    async def test_abort_waits_for_the_piece_that_is_being_copied(
+    async def test_abort_waits_for_the_block_that_is_being_copied(
         self, harness: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         copying, go_on = threading.Event(), threading.Event()

@@ -109,7 +109,7 @@ def with_sources(data: bytes, sources: Sequence[int]) -> bytes:
     except TransferError:
         return data
     assert frame.kind is Kind.PIECE
-    return replace(frame, body=frame.body + np.asarray(sources, "<u4").tobytes()).encode()
+    return replace(frame, body=np.asarray(sources, "<u4").tobytes()).encode()
 
 
 class ZmqHarness:

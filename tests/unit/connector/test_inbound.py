@@ -11,8 +11,9 @@ import pytest
 
 from shared.connector import block_io
 from shared.connector.base import Ticket
+from shared.connector.block_copy import checksum_blocks
 from shared.connector.block_io import Activity, BlockIO
-from shared.connector.checksum import transfer_digest
+from shared.connector.checksum import piece_checksum
 from shared.connector.inbound import Inbound
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
@@ -23,7 +24,8 @@ from tests.suites.connector_harness import (
     LAYOUT,
     NUM_BLOCKS,
     a_piece,
-    checksums,
+    checksum,
+    digest,
     some_blocks,
 )
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 BLOCKS = [4, 2, 9]
 DATA = some_blocks(3)
-DIGEST = transfer_digest(checksums(DATA))
+DIGEST = digest(DATA[:1], DATA[1:])
 
 
 @pytest.fixture
@@ -80,19 +82,19 @@ async def test_it_ends_when_all_is_there_and_the_sender_is_done(
     receipt = await inbound.wait(1)
     assert ends == [inbound]
     assert (receipt.digest, receipt.num_blocks, receipt.num_pieces) == (DIGEST, 3, 2)
-    assert receipt.num_bytes == 3 * BLOCK_BYTES
+    assert receipt.num_bytes == receipt.num_copied_bytes == 3 * BLOCK_BYTES
     assert receipt.duration_ms >= 0
-    assert io.rows[BLOCKS].tobytes() == b"".join(DATA)
+    assert io._rows[BLOCKS].tobytes() == b"".join(DATA)
 
 
 async def test_done_too_early_or_with_another_digest_is_refused(inbound: Inbound) -> None:
-    for end, digest, reason in (
+    for end, said, reason in (
         (2, DIGEST, TransferFailure.INCOMPLETE),
         (3, DIGEST + 1, TransferFailure.CORRUPT),
     ):
         await _accept(inbound, 0 if end == 2 else 2, end)
         with pytest.raises(TransferError) as error:
-            inbound.done(digest)
+            inbound.done(said)
         assert error.value.reason is reason
 
 
@@ -108,9 +110,9 @@ async def test_the_first_end_counts(inbound: Inbound, ends: list[Inbound]) -> No
 
 async def test_success_cannot_be_undone(inbound: Inbound) -> None:
     await _accept(inbound, 0, 3)
-    inbound.done(DIGEST)
+    inbound.done(digest(DATA))
     await inbound.abort()
-    assert (await inbound.wait(0)).digest == DIGEST
+    assert (await inbound.wait(0)).digest == digest(DATA)
 
 
 async def test_a_deadline_that_passes_ends_it(inbound: Inbound) -> None:
@@ -122,14 +124,14 @@ async def test_a_deadline_that_passes_ends_it(inbound: Inbound) -> None:
 
 async def test_a_block_counts_only_once_verified(inbound: Inbound) -> None:
     rows = [np.frombuffer(block, np.uint8) for block in DATA]
-    frame = a_piece(inbound.ticket, 0, DATA, body=checksums(DATA[::-1]).tobytes())
+    frame = a_piece(inbound.ticket, 0, DATA, digest=checksum(DATA[::-1]))
     with pytest.raises(TransferError) as error:
         await inbound.accept(frame, rows)
     assert error.value.reason is TransferFailure.CORRUPT
     assert inbound.num_blocks_received == 0
 
 
-async def test_large_blocks_are_copied_off_the_loop_and_small_ones_on_it(
+async def test_large_pieces_are_copied_off_the_loop_and_small_ones_on_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: list[bool] = []
@@ -153,16 +155,36 @@ async def test_large_blocks_are_copied_off_the_loop_and_small_ones_on_it(
 
 
 @pytest.mark.parametrize("num_layers", [1, 9, 40])
-async def test_checksums_are_the_same_while_copying_and_after(num_layers: int) -> None:
+@pytest.mark.parametrize("targets", [[1, 2, 3, 4], [4, 2, 3, 0], [3, 1, 4, 2]])
+async def test_bytes_and_checksum_are_the_same_however_a_piece_is_cut(
+    num_layers: int, targets: list[int]
+) -> None:
     layout = KVLayout(
         num_layers=num_layers, num_kv_heads=8, block_size=16, head_dim=128, dtype="float32"
     )
-    memory = KVMemory(layout, 2)
+    memory = KVMemory(layout, 5)
     io = BlockIO(memory)
-    io.rows[0] = np.random.default_rng(0).integers(0, 256, layout.block_bytes, np.uint8)
-    written = await io.write([1], [io.rows[0]], Activity())
-    assert written == await io.checksums([0], Activity())
-    assert (io.rows[0] == io.rows[1]).all()
+    rng = np.random.default_rng(num_layers)
+    data = rng.integers(0, 256, (4, layout.block_bytes), np.uint8)
+    for sources in ([data.reshape(-1)], list(data), [data[0], data[1:].reshape(-1)]):
+        memory.blocks[:] = 0
+        activity = Activity()
+        written = await io.write(targets, sources, activity)
+        assert written == piece_checksum(checksum_blocks(list(data)))
+        assert written == await io.checksum(targets, Activity())
+        assert (memory.blocks[targets] == data).all()
+        assert activity.num_copied_bytes == data.size
+        (other,) = set(range(5)) - set(targets)
+        assert not memory.blocks[other].any()
+    io.close()
+    memory.close()
+
+
+async def test_neighbouring_blocks_are_one_part() -> None:
+    memory = KVMemory(LAYOUT, 8)
+    io = BlockIO(memory)
+    sizes = [part.size // BLOCK_BYTES for part in io.parts([3, 4, 5, 7, 0, 1, 6])]
+    assert sizes == [3, 1, 2, 1]
     io.close()
     memory.close()
 
@@ -173,8 +195,8 @@ async def test_stopped_work_writes_nothing_more() -> None:
     activity = Activity()
     await activity.stop()
     assert await io.write([0], [np.ones(BLOCK_BYTES, np.uint8)], activity) is None
-    assert await io.checksums([0], activity) is None
-    assert not io.rows.any()
+    assert await io.checksum([0], activity) is None
+    assert not memory.blocks.any()
     io.close()
     memory.close()
 
@@ -184,17 +206,17 @@ async def test_cancelling_who_waits_leaves_the_work_to_its_activity(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def held(rows: list[np.ndarray]) -> np.ndarray:
+    def held(parts: object) -> int:
         begun.set()
         go_on.wait(5)
-        return np.zeros(len(rows), np.uint64)
+        return 0
 
-    monkeypatch.setattr(block_io, "checksum_blocks", held)
+    monkeypatch.setattr(block_io, "piece_checksum", held)
     monkeypatch.setattr(block_io, "INLINE_BYTES", 0)
     memory = KVMemory(LAYOUT, 2)
     io = BlockIO(memory)
     activity = Activity()
-    reading = asyncio.create_task(io.checksums([0, 1], activity))
+    reading = asyncio.create_task(io.checksum([0, 1], activity))
     await asyncio.to_thread(begun.wait, 5)
     reading.cancel()
     await asyncio.wait([reading])

@@ -10,7 +10,9 @@ from services.decode.decider import PrefillPlace
 from services.decode.hand_off import HandOffReport
 from shared.connector.base import Receipt
 
-RECEIPT = Receipt(digest=1, num_blocks=4, num_bytes=4096, num_pieces=2, duration_ms=1.0)
+RECEIPT = Receipt(
+    digest=1, num_blocks=4, num_bytes=4096, num_pieces=2, num_copied_bytes=4096, duration_ms=1.0
+)
 
 
 def account(*, cached: int, place: PrefillPlace) -> Account:
