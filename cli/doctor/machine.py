@@ -33,6 +33,8 @@ PACKAGES = (
 )
 #: Processor features that the CPU path gains from.
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+#: As kernels/native/build.py looks for them.
+COMPILERS = ("g++", "clang++", "c++")
 MIN_FILES = 1024
 MIN_MEMORY_GIB = 2.0
 REDIS = ("127.0.0.1", 6379)
@@ -43,6 +45,7 @@ def check_machine() -> Iterator[Finding]:
     yield from check_python()
     yield from check_packages()
     yield from check_processor()
+    yield from check_compiler()
     yield from check_memory()
     yield from check_limits()
     yield from check_redis()
@@ -79,6 +82,17 @@ def check_processor() -> Iterator[Finding]:
         yield warn("cpu", text, "without AVX2 the CPU path is slow")
     else:
         yield ok("cpu", text)
+
+
+def check_compiler() -> Iterator[Finding]:
+    """Optional: the CPU kernels are compiled where they run."""
+    wanted = os.environ.get("CXX")
+    found = next(filter(None, map(shutil.which, [wanted] if wanted else COMPILERS)), None)
+    if found:
+        yield ok("C++ compiler", found)
+    else:
+        text = f"{wanted or 'none'}; without it PyTorch computes, several times slower"
+        yield warn("C++ compiler", text, "apt-get install g++, or set CXX")
 
 
 def check_memory() -> Iterator[Finding]:

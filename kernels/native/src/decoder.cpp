@@ -14,7 +14,8 @@ struct Activations {
   Buffer<T> data;
   int stride;
 
-  explicit Activations(int size) : stride(round_up(size, 64)) {}
+  // Never a power of two: rows of a tile would share the same few sets of the cache.
+  explicit Activations(int size) : stride(round_up(size, 64) + 64) {}
   void resize(int rows) { data.reserve(size_t(rows) * stride); }
   T* row(int index) { return data.data() + size_t(index) * stride; }
 };
