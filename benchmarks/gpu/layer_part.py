@@ -29,7 +29,7 @@ def measure_blocks(bench: Bench) -> None:
         [("32 KiB", (1, 2, 4, 16, 128), 8192, 20000), ("2 MiB", (32, 2, 8, 16, 128), 256, 1000)],
         [("small", (2, 2, 2, 4, 16), 5, 16)],
     )
-    how: dict[str, Any] = {"implementation": bench.implementation}
+    how = bench.implementation
     for name, shape, num, pool in shapes:
         cache = bench.random(pool, *shape)
         blocks = torch.randperm(pool, device=bench.device)[:num]
@@ -38,8 +38,8 @@ def measure_blocks(bench: Bench) -> None:
         calls: dict[str, Callable[[], object]] = {
             "gather, index_select": partial(torch.index_select, cache, 0, blocks, out=staging),
             "scatter, index_copy": partial(cache.index_copy_, 0, blocks, staging),
-            "gather ours": partial(gather_blocks, cache, blocks, staging, **how),
-            "scatter ours": partial(scatter_blocks, staging, cache, blocks, **how),
+            "gather ours": partial(gather_blocks, cache, blocks, staging, implementation=how),
+            "scatter ours": partial(scatter_blocks, staging, cache, blocks, implementation=how),
         }
         for what, call in calls.items():
             bench.report.measure(
@@ -51,16 +51,16 @@ def measure_blocks(bench: Bench) -> None:
 def measure_layer_kernels(bench: Bench) -> None:
     """K6: rotation with the KV write, norm with the residual, the gate."""
     num_tokens, size, inner = bench.pick((8192, 4096, 14336), (16, 64, 96))
-    how: dict[str, Any] = {"implementation": bench.implementation}
+    how = bench.implementation
     x, residual, weight = (
         bench.random(num_tokens, size), bench.random(num_tokens, size), bench.random(size)
     )  # fmt: skip
-    norm = partial(add_rms_norm, x, residual, weight, eps=1e-5, **how)
+    norm = partial(add_rms_norm, x, residual, weight, eps=1e-5, implementation=how)
     bench.report.measure(
         "K6", "norm with residual", lambda: bench.seconds(norm), num_bytes=4 * x.numel() * 2
     )
     both = bench.random(num_tokens, 2 * inner)
-    gate = partial(silu_mul, both[:, :inner], both[:, inner:], **how)
+    gate = partial(silu_mul, both[:, :inner], both[:, inner:], implementation=how)
     bench.report.measure(
         "K6", "SwiGLU", lambda: bench.seconds(gate), num_bytes=3 * num_tokens * inner * 2,
         error=lambda: relative_error(
@@ -74,7 +74,7 @@ def measure_layer_kernels(bench: Bench) -> None:
     slots = torch.randperm(num_tokens, device=bench.device)
     write = partial(
         rope_kv_write,
-        q, k, v, bench.random(num_tokens, head_dim), cache, 0, slots, **how,
+        q, k, v, bench.random(num_tokens, head_dim), cache, 0, slots, implementation=how,
     )  # fmt: skip
     num_bytes = 2 * (2 * q.numel() + 2 * k.numel() + 2 * v.numel() + num_tokens * head_dim)
     bench.report.measure(
