@@ -1,23 +1,23 @@
-"""A cluster of local processes: one router, prefill workers, decode workers."""
+"""A cluster of local processes: routers, prefill workers, decode workers."""
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from cli.errors import CommandError
-from cli.ports import require_free
+from cli.ports import free_port, require_free
 from cli.processes import ServiceProcess, stop_all
+from cli.readiness import ReadinessProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
-
-    from cli.readiness import ReadinessProbe
 
 POLL_S = 0.1
 
@@ -49,6 +49,8 @@ class ClusterSpec:
     host: str = "127.0.0.1"
     port: int = 8000
     grpc_port: int = 50051
+    #: Several share the two ports; each then has two more, of its own.
+    num_routers: int = 1
     num_prefill: int = 1
     num_decode: int = 1
     worker_flags: tuple[str, ...] = ()
@@ -83,7 +85,19 @@ class Cluster:
 
     def __init__(self, spec: ClusterSpec) -> None:
         self.spec = spec
-        self.router = self._process("router", "router", self._router_flags())
+        #: HTTP and gRPC port at which each router, and no other one, is reached.
+        self.router_ports = [(spec.port, spec.grpc_port)]
+        names = ["router"]
+        if spec.num_routers > 1:
+            host = spec.client_host
+            self.router_ports = [
+                (free_port(host), free_port(host)) for _ in range(spec.num_routers)
+            ]
+            names = [f"router-{number}" for number in range(spec.num_routers)]
+        self.routers = [
+            self._process(name, "router", self._router_flags(*ports))
+            for name, ports in zip(names, self.router_ports, strict=True)
+        ]
         self.workers = [
             self._process(f"{role}-{number}", role, self._worker_flags(f"{role}-{number}"))
             for role, count in (("prefill", spec.num_prefill), ("decode", spec.num_decode))
@@ -94,8 +108,8 @@ class Cluster:
 
     @property
     def processes(self) -> list[ServiceProcess]:
-        """All of them, the router first."""
-        return [self.router, *self.workers]
+        """All of them, the routers first."""
+        return [*self.routers, *self.workers]
 
     def start(self) -> None:
         """Start every process.
@@ -109,17 +123,25 @@ class Cluster:
         for process in self.processes:
             process.start()
 
-    def wait_ready(self, probe: ReadinessProbe, show: Callable[[Sequence[Status]], None]) -> None:
-        """Wait until requests can be served and every worker has joined; `show` the way there.
+    def wait_ready(self, show: Callable[[Sequence[Status]], None]) -> None:
+        """Wait until every router serves and every worker has joined it; `show` the way there.
 
         Raises:
             CommandError: a process ended, or it took too long.
         """
+        with ExitStack() as stack:
+            probes = [stack.enter_context(closing(self._probe(*p))) for p in self.router_ports]
+            self._wait_ready(probes, show)
+
+    def _wait_ready(
+        self, probes: Sequence[ReadinessProbe], show: Callable[[Sequence[Status]], None]
+    ) -> None:
         deadline_s = time.monotonic() + self.spec.start_timeout_s
         while True:
             self.require_running()
-            missing = probe.missing()
-            statuses = self._statuses(missing, {w.record.worker.name for w in probe.workers()})
+            missing = [probe.missing() for probe in probes]
+            joined = [{w.record.worker.name for w in probe.workers()} for probe in probes]
+            statuses = self._statuses(missing, set.intersection(*joined))
             show(statuses)
             if all(status.state is State.READY for status in statuses):
                 return
@@ -129,8 +151,8 @@ class Cluster:
 
     def require_running(self) -> None:
         """Do nothing while every process runs; raises CommandError otherwise."""
-        # The workers first: where one of them failed, the router only waits for it.
-        for process in (*self.workers, self.router):
+        # The workers first: where one of them failed, the routers only wait for it.
+        for process in (*self.workers, *self.routers):
             process.require_running()
 
     def stop(self) -> None:
@@ -152,14 +174,24 @@ class Cluster:
         log = self.spec.log_folder / f"{name}.log"
         return ServiceProcess(name, f"{self.spec.services}.{role}", flags, log)
 
-    def _router_flags(self) -> list[str]:
+    def _probe(self, port: int, grpc_port: int) -> ReadinessProbe:
+        host = self.spec.client_host
+        return ReadinessProbe(url=f"http://{host}:{port}", directory=f"{host}:{grpc_port}")
+
+    def _router_flags(self, own_port: int, own_grpc_port: int) -> list[str]:
         spec = self.spec
         flags = self._common_flags()
-        return [*flags, "--port", str(spec.port), "--grpc-port", str(spec.grpc_port)]
+        flags += ["--port", str(spec.port), "--grpc-port", str(spec.grpc_port)]
+        if spec.num_routers > 1:
+            flags += ["--share-ports", "--own-port", str(own_port)]
+            flags += ["--own-grpc-port", str(own_grpc_port)]
+        return flags
 
     def _worker_flags(self, name: str) -> list[str]:
-        # Workers take a free port and tell it to the directory.
-        flags = ["--name", name, "--directory", self.spec.directory, "--port", "0"]
+        # Workers take a free port and tell it to every router.
+        host = self.spec.client_host
+        directory = ",".join(f"{host}:{grpc_port}" for _, grpc_port in self.router_ports)
+        flags = ["--name", name, "--directory", directory, "--port", "0"]
         # Workers that spin for the same core slow each other down.
         flags += ["--num-threads", str(self.spec.num_threads)]
         return [*self._common_flags(), *flags, *self.spec.worker_flags]
@@ -169,18 +201,23 @@ class Cluster:
         name = ("--served-model-name", spec.served_model_name)
         return ["--model", str(spec.model), *name, "--host", spec.host]
 
-    def _statuses(self, missing: Sequence[str] | None, joined: set[str]) -> list[Status]:
-        states = {self.router.name: State.WAITING if missing else State.READY}
-        if missing is None:
-            states[self.router.name] = State.STARTING
+    def _statuses(self, missing: Sequence[Sequence[str] | None], joined: set[str]) -> list[Status]:
+        states = {}
+        for router, lacks in zip(self.routers, missing, strict=True):
+            states[router.name] = State.WAITING if lacks else State.READY
+            if lacks is None:
+                states[router.name] = State.STARTING
         for worker in self.workers:
             states[worker.name] = State.READY if worker.name in joined else State.STARTING
         return [Status(p.name, states[p.name], p.log) for p in self.processes]
 
-    def _too_slow(self, statuses: Sequence[Status], missing: Sequence[str] | None) -> CommandError:
+    def _too_slow(
+        self, statuses: Sequence[Status], missing: Sequence[Sequence[str] | None]
+    ) -> CommandError:
         late = [status for status in statuses if status.state is not State.READY]
         names = ", ".join(f"{status.name} ({status.state})" for status in late)
-        reasons = f"; the router says: {'; '.join(missing)}" if missing else ""
+        lacks = dict.fromkeys(reason for said in missing for reason in said or ())
+        reasons = f"; the router says: {'; '.join(lacks)}" if lacks else ""
         logs = " ".join(str(status.log) for status in late)
         return CommandError(
             f"not ready after {self.spec.start_timeout_s:g} s: {names}{reasons}",

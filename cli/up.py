@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,7 +12,6 @@ from rich.console import Console
 from cli.cluster import Cluster
 from cli.errors import CommandError
 from cli.interrupts import Terminated, interrupts
-from cli.readiness import ReadinessProbe
 from cli.status_view import StatusView
 
 if TYPE_CHECKING:
@@ -27,12 +26,10 @@ WATCH_S = 0.5
 def running(cluster: Cluster, console: Console) -> Iterator[None]:
     """The cluster serves for as long as the block runs, and is stopped however the block ends."""
     started_s = time.monotonic()
-    spec = cluster.spec
     with cluster, interrupts():
         cluster.start()
-        probe = ReadinessProbe(url=spec.url, directory=spec.directory)
-        with closing(probe), StatusView(console) as view:
-            cluster.wait_ready(probe, view.show)
+        with StatusView(console) as view:
+            cluster.wait_ready(view.show)
         names = ", ".join(process.name for process in cluster.processes)
         took_s = time.monotonic() - started_s
         console.print(f"[green]●[/] {names}: ready after {took_s:.1f} s", highlight=False)
@@ -63,7 +60,7 @@ def run_up(spec: ClusterSpec) -> int:
     cluster = Cluster(spec)
     try:
         with running(cluster, console):
-            _show_doors(spec, console)
+            _show_doors(cluster, console)
             while True:
                 cluster.require_running()
                 time.sleep(WATCH_S)
@@ -73,11 +70,13 @@ def run_up(spec: ClusterSpec) -> int:
         return 0
 
 
-def _show_doors(spec: ClusterSpec, console: Console) -> None:
+def _show_doors(cluster: Cluster, console: Console) -> None:
+    spec = cluster.spec
     url, directory = spec.url, spec.directory
     for line in (
         f"  OpenAI API   {url}/v1   (model: {spec.served_model_name})",
         f"  gRPC         {directory}",
+        *_metrics_doors(cluster),
         f"  logs         {spec.log_folder}",
         "",
         f"  ask          ./baton chat --address {directory}",
@@ -86,3 +85,12 @@ def _show_doors(spec: ClusterSpec, console: Console) -> None:
     ):
         console.print(line, highlight=False, markup=False)
     sys.stderr.flush()
+
+
+def _metrics_doors(cluster: Cluster) -> list[str]:
+    """Where several routers' own numbers are: /metrics on their common port is of any of them."""
+    if len(cluster.router_ports) == 1:
+        return []
+    host = cluster.spec.client_host
+    urls = " ".join(f"http://{host}:{port}/metrics" for port, _ in cluster.router_ports)
+    return [f"  metrics      {urls}"]

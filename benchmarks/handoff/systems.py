@@ -13,7 +13,6 @@ import torch
 from baton.v1 import common_pb2, router_pb2, router_pb2_grpc
 from cli.cluster import Cluster, ClusterSpec
 from cli.ports import free_port
-from cli.readiness import ReadinessProbe
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
@@ -73,7 +72,7 @@ async def disaggregated(model: Path, chunk: int, connector: str) -> AsyncIterato
     spec.log_folder.mkdir(parents=True, exist_ok=True)
     with Cluster(spec) as cluster:
         cluster.start()
-        cluster.wait_ready(ReadinessProbe(url=spec.url, directory=spec.directory), lambda _: None)
+        cluster.wait_ready(lambda _: None)
         async with grpc.aio.insecure_channel(spec.directory) as channel:
             stub: router_pb2_grpc.RouterAsyncStub = router_pb2_grpc.RouterStub(channel)
 

@@ -56,8 +56,9 @@ async def serve(config: RouterConfig) -> None:
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
         generator = MeteredGenerator(parts.pipeline, metrics, model=parts.models.names[0])
-        rpc = _rpc_server(parts, generator)
-        await rpc.start(f"{config.host}:{config.grpc_port}")
+        rpc = _rpc_server(parts, generator, share_port=config.share_ports)
+        ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
+        await rpc.start(*(f"{config.host}:{port}" for port in ports))
         stack.push_async_callback(rpc.stop, 0)
         http = HttpServer(
             create_app(
@@ -74,7 +75,9 @@ async def serve(config: RouterConfig) -> None:
             drain_grace_s=config.drain_grace_s,
         )
         _settle_memory()
-        await http.start(config.host, config.port)
+        await http.start(
+            config.host, config.port, share_port=config.share_ports, own_port=config.own_port
+        )
         log.info("listening", http_port=http.port, grpc_port=rpc.port, models=parts.models.names)
         await _until(stopping, parts)
         log.info("stopping", num_requests=parts.admission.num_inside)
@@ -103,8 +106,8 @@ async def _until(stopping: asyncio.Event, parts: RouterParts) -> None:
         parts.following.result()
 
 
-def _rpc_server(parts: RouterParts, generator: Generator) -> RpcServer:
-    rpc = RpcServer(SERVICES)
+def _rpc_server(parts: RouterParts, generator: Generator, *, share_port: bool) -> RpcServer:
+    rpc = RpcServer(SERVICES, share_port=share_port)
     router = RouterServicer(
         generator=generator,
         tokenizer=parts.tokenizer,

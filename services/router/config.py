@@ -20,6 +20,15 @@ class RouterConfig:
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, help="port of the OpenAI API over HTTP; 0 takes a free one")
     grpc_port: int = setting(50051, help="port of the gRPC services; 0 takes a free one")
+    share_ports: bool = setting(
+        False, help="whether other routers listen on --port and --grpc-port as well"
+    )
+    own_port: int | None = setting(
+        None, help="one more HTTP port, of this process alone: for what reads its metrics"
+    )
+    own_grpc_port: int | None = setting(
+        None, help="one more gRPC port, of this process alone: for workers that join it"
+    )
     max_concurrent_requests: int = setting(
         256, help="requests that the cluster works on at the same time"
     )
@@ -32,9 +41,13 @@ class RouterConfig:
     log_json: bool = setting(False, help="log in JSON")
 
     def __post_init__(self) -> None:
-        for name in ("port", "grpc_port"):
-            if not 0 <= getattr(self, name) < 2**16:
-                raise ConfigError(f"{flag_name(name)} must be a port, not {getattr(self, name)}")
+        for name in ("port", "grpc_port", "own_port", "own_grpc_port"):
+            port = getattr(self, name)
+            if port is not None and not 0 <= port < 2**16:
+                raise ConfigError(f"{flag_name(name)} must be a port, not {port}")
+        if self.share_ports and self.own_grpc_port is None:
+            message = "--share-ports needs --own-grpc-port: workers must reach every router"
+            raise ConfigError(message)
         for name in ("max_concurrent_requests", "request_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")

@@ -104,8 +104,10 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             message = f"request_id must have at most {MAX_REQUEST_ID_CHARS} characters"
             raise InvalidRequestError(message, param="request_id")
         request_id = request.request_id or f"grpc-{secrets.token_hex(16)}"
+        # Another router may be working on a request that its client gave the same name.
+        suffix = f"-{secrets.token_hex(4)}" if request.request_id else ""
         generation = GenerationRequest(
-            request_id=request_id,
+            request_id=request_id + suffix,
             model=self._models.resolve(request.model),
             prompt_token_ids=ids,
             params=params_from_wire(request.params),

@@ -47,23 +47,34 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
         self.port = 0
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(
+        self, host: str, port: int, *, share_port: bool = False, own_port: int | None = None
+    ) -> None:
         """Bind (port 0 takes a free one) and serve.
 
+        `share_port`: other processes may listen on `port`, too, and the system spreads connections
+        over them. `own_port` is one more, of this process alone.
+
         Raises:
-            ConfigError: the address cannot be bound.
+            ConfigError: an address cannot be bound.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        except OSError as error:
-            message = f"cannot listen on {host}:{port}: {error.strerror or error}"
-            raise ConfigError(message) from error
-        self.port = listener.getsockname()[1]
-        self._task = asyncio.create_task(self._server.serve([listener]))
+        listeners = [_listen(host, port, share=share_port)]
+        self.port = listeners[0].getsockname()[1]
+        if own_port is not None:
+            listeners.append(_listen(host, own_port, share=False))
+        self._task = asyncio.create_task(self._server.serve(listeners))
 
     async def stop(self) -> None:
         """Take no new connections, and wait for running requests up to the grace period."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task
+
+
+def _listen(host: str, port: int, *, share: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=share)
+    except OSError as error:
+        message = f"cannot listen on {host}:{port}: {error.strerror or error}"
+        raise ConfigError(message) from error

@@ -20,8 +20,6 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A port that is in use must be an error, not a shared socket.
-    ("grpc.so_reuseport", 0),
     # A peer that vanished without closing its connection is noticed within 20 seconds.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -39,14 +37,18 @@ class RpcServer:
     the address and reports every added service as serving.
     """
 
-    def __init__(self, service_names: Sequence[str]) -> None:
-        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
+    def __init__(self, service_names: Sequence[str], *, share_port: bool = False) -> None:
+        """`share_port`: other processes may listen on the same port, and the system spreads
+        connections over them. Otherwise a port that is in use is an error.
+        """
+        options = [*_OPTIONS, ("grpc.so_reuseport", int(share_port))]
+        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
         self._service_names = tuple(service_names)
         self._health = health.aio.HealthServicer()
         self.port = 0
 
-    async def start(self, address: str) -> None:
-        """Bind `address` (host:port, port 0 takes a free one) and serve.
+    async def start(self, address: str, *more: str) -> None:
+        """Bind every address (host:port, port 0 takes a free one) and serve; `port` is the first's.
 
         Raises:
             ConfigError: the address cannot be bound.
@@ -55,14 +57,19 @@ class RpcServer:
         reflection.enable_server_reflection(
             (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server
         )
+        self.port = self._bind(address)
+        for each in more:
+            self._bind(each)
+        await self.server.start()
+        await self.set_serving(serving=True)
+
+    def _bind(self, address: str) -> int:
         try:
-            self.port = self.server.add_insecure_port(address)
+            return self.server.add_insecure_port(address)
         except RuntimeError as error:
             raise ConfigError(
                 f"cannot listen on {address}: is another process using the port? ({error})"
             ) from error
-        await self.server.start()
-        await self.set_serving(serving=True)
 
     async def set_serving(self, *, serving: bool) -> None:
         """Report the server and its services to health checks."""

@@ -37,7 +37,9 @@ class WorkerConfig:
 
     model: ModelSettings
     name: str = setting(help="name of this worker, unique in the cluster")
-    directory: str = setting(help="host:port of the router's gRPC services")
+    directory: tuple[str, ...] = setting(
+        help="host:port of the router's gRPC services; of each router, if there are several"
+    )
     host: str = setting("127.0.0.1", help="address to listen on, and to tell peers")
     port: int = setting(0, help="port of the gRPC services; 0 takes a free one")
     metrics_port: int = setting(0, help="port of /metrics; 0 turns it off")

@@ -104,14 +104,16 @@ async def run_worker(
         stack.push_async_callback(server.stop, 0)
         if config.metrics_port:
             stack.callback(serve_metrics(parts.metrics, config.host, config.metrics_port))
-        membership = await _join(parts, server, stack)
+        memberships = [
+            await _join(parts, server, stack, directory) for directory in config.directory
+        ]
         log.info("ready", worker=str(parts.worker), address=f"{config.host}:{server.port}")
         healthy = await _until(stopping, parts)
         await server.set_serving(serving=False)
         num_unfinished = await parts.gate.drain(config.drain_grace_s if healthy else 0)
         if num_unfinished:
             log.warning("drain_timed_out", worker=str(parts.worker), unfinished=num_unfinished)
-        await membership.leave()
+        await asyncio.gather(*(membership.leave() for membership in memberships))
     log.info("stopped", worker=str(parts.worker))
     return 0 if healthy else EXIT_BROKEN
 
@@ -137,9 +139,11 @@ def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
     )
 
 
-async def _join(parts: WorkerParts, server: RpcServer, stack: AsyncExitStack) -> Membership:
-    """Keep the worker in the directory until the stack closes."""
-    directory = RemoteDirectory(parts.channels.get(parts.config.directory))
+async def _join(
+    parts: WorkerParts, server: RpcServer, stack: AsyncExitStack, address: str
+) -> Membership:
+    """Keep the worker in the directory at `address` until the stack closes."""
+    directory = RemoteDirectory(parts.channels.get(address))
     membership = Membership(
         record=parts.record(f"{parts.config.host}:{server.port}"),
         registry=directory,

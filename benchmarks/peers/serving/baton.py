@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from benchmarks.peers.tree import ProcessTree
 from cli.cluster import Cluster, ClusterSpec
 from cli.errors import CommandError
 from cli.ports import free_port
-from cli.readiness import ReadinessProbe
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -42,10 +40,8 @@ class BatonServer:
 
     def wait_ready(self) -> None:
         """Wait for every worker, and keep each of two on a core of its own."""
-        probe = ReadinessProbe(url=self._spec.url, directory=self._spec.directory)
         try:
-            with closing(probe):
-                self._cluster.wait_ready(probe, lambda _: None)
+            self._cluster.wait_ready(lambda _: None)
         except CommandError as error:
             raise PeerError(str(error)) from error
         workers = self.trees[1:]

@@ -1,0 +1,96 @@
+"""Several routers on one pair of ports, as real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import grpc
+import httpx
+import pytest
+
+from baton.v1 import router_pb2, router_pb2_grpc
+from cli.cluster import Cluster, ClusterSpec
+from cli.ports import free_port, is_free
+from tests.e2e.conftest import ENGINE_FLAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NUM_REQUESTS = 24
+
+
+@pytest.fixture
+def routers(checkpoint: Path, tmp_path: Path) -> Iterator[Cluster]:
+    """Two of them, with a prefill and a decode worker that both know."""
+    spec = ClusterSpec(
+        model=checkpoint,
+        served_model_name="tiny",
+        log_folder=tmp_path,
+        port=free_port(),
+        grpc_port=free_port(),
+        num_routers=2,
+        worker_flags=ENGINE_FLAGS,
+    )
+    with Cluster(spec) as cluster:
+        cluster.start()
+        cluster.wait_ready(lambda _: None)
+        yield cluster
+    assert cluster.killed == []
+    assert is_free("127.0.0.1", spec.port)
+    assert is_free("127.0.0.1", spec.grpc_port)
+
+
+def ask_http(cluster: Cluster) -> str:
+    """One request on a connection of its own, which the system gives to any router."""
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 3, "temperature": 0}
+    with httpx.Client(trust_env=False) as http:
+        reply = http.post(f"{cluster.spec.url}/v1/completions", json=body, timeout=30)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["choices"][0]["text"])
+
+
+def ask_grpc(cluster: Cluster, number: int, request_id: str = "") -> str:
+    # Channels with equal options share their connection.
+    options = [("grpc.enable_http_proxy", 0), ("grpc.primary_user_agent", f"client-{number}")]
+    with grpc.insecure_channel(cluster.spec.directory, options=options) as channel:
+        request = router_pb2.GenerateRequest(
+            prompt=router_pb2.Prompt(text="hello"),
+            params=router_pb2.GenerationParams(max_tokens=3, temperature=0),
+            request_id=request_id,
+        )
+        pieces = router_pb2_grpc.RouterStub(channel).Generate(request, timeout=30)
+        return "".join(piece.text for piece in pieces)
+
+
+def num_answered(port: int) -> int:
+    """Of one router, by its own metrics."""
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+    found = re.findall(r"^baton_request_success_total{[^}]*} ([\d.]+)$", text, re.MULTILINE)
+    return sum(int(float(number)) for number in found)
+
+
+def answered_by_each(cluster: Cluster) -> list[int]:
+    return [num_answered(port) for port, _ in cluster.router_ports]
+
+
+def test_both_routers_answer_on_one_port_and_one_of_them_suffices(routers: Cluster) -> None:
+    texts = {ask_http(routers) for _ in range(NUM_REQUESTS)}
+    after_http = answered_by_each(routers)
+    assert sum(after_http) == NUM_REQUESTS
+    assert min(after_http) > 0
+    texts |= {ask_grpc(routers, number, "same") for number in range(NUM_REQUESTS)}
+    by_grpc = [n - old for n, old in zip(answered_by_each(routers), after_http, strict=True)]
+    assert sum(by_grpc) == NUM_REQUESTS
+    assert min(by_grpc) > 0
+    assert len(texts) == 1
+
+    first = routers.routers[0]
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+    assert first.wait(10)
+    assert {ask_http(routers) for _ in range(NUM_REQUESTS)} == texts
+    assert {ask_grpc(routers, number) for number in range(NUM_REQUESTS)} == texts
