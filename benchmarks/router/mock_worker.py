@@ -63,7 +63,8 @@ class MockDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServicer)
     async def run(self) -> None:
         """Take a step whenever one is due."""
         loop = asyncio.get_running_loop()
-        next_s = loop.time() + random.random() * self._step_s
+        # The same in every run: how far bursts of several workers coincide decides the tail.
+        next_s = loop.time() + random.Random(self._worker.name).random() * self._step_s
         while True:
             await asyncio.sleep(next_s - loop.time())
             next_s += self._step_s

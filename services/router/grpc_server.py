@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 #: Longer texts are tokenised in a thread, so that other streams keep flowing.
-INLINE_CHARS = 8 * 1024
+INLINE_CHARS = 1024
 MAX_REQUEST_ID_CHARS = 128
 
 

@@ -14,11 +14,15 @@ from shared.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 BACKLOG = 2048
 #: Longer than the idle time of usual proxies, which otherwise race with us on a closing connection.
 KEEPALIVE_S = 75
+
+
+#: Under this ASGI extension a response finds the server's own `send`.
+DIRECT_SEND = "baton.direct_send"
 
 
 class _Server(uvicorn.Server):
@@ -34,7 +38,7 @@ class HttpServer:
     def __init__(self, app: ASGIApp, *, drain_grace_s: float) -> None:
         self._server = _Server(
             uvicorn.Config(
-                app,
+                _with_direct_send(app),
                 # In C: h11, in Python, took as long per event as everything else together.
                 http="httptools",
                 lifespan="off",
@@ -78,3 +82,14 @@ def _listen(host: str, port: int, *, share: bool) -> socket.socket:
     except OSError as error:
         message = f"cannot listen on {host}:{port}: {error.strerror or error}"
         raise ConfigError(message) from error
+
+
+def _with_direct_send(app: ASGIApp) -> ASGIApp:
+    """Every layer of the framework wraps `send` to see a response begin; its events need none."""
+
+    async def with_direct_send(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope.setdefault("extensions", {})[DIRECT_SEND] = send
+        await app(scope, receive, send)
+
+    return with_direct_send

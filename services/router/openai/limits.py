@@ -16,4 +16,4 @@ class Limits:
     max_n: int = 128
     max_stop_strings: int = 64
     #: Bodies longer than this are tokenised in a thread, so that other streams keep flowing.
-    inline_body_bytes: int = 8 * 2**10
+    inline_body_bytes: int = 2**10

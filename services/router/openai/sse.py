@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from starlette.responses import Response
 
+from services.router.http_server import DIRECT_SEND
 from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.errors import error_json, error_status
 from shared.errors import InternalError, RequestCancelledError
@@ -59,16 +60,18 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything."""
         try:
-            await unless_disconnected(receive, self._send(send))
+            await unless_disconnected(receive, self._send(scope, send))
         except RequestCancelledError:
             logger.debug("client_gone_while_streaming")
         finally:
             await self._parts.aclose()
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, scope: Scope, send: Send) -> None:
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
+        # The response has begun, so nobody on the way has anything to add.
+        send = scope.get("extensions", {}).get(DIRECT_SEND, send)
         event: bytes | None = self._first
         while event is not None:
             await send({"type": "http.response.body", "body": event, "more_body": True})
