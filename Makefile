@@ -9,10 +9,10 @@ export PYTHONPATH := .:proto:client
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check fmt lint types arch proto proto-check size bench clean
+.PHONY: help setup demo up test check fmt lint types arch proto proto-check size bench bench-handoff bench-guard clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready ## Make the virtual environment with everything in it
 
@@ -51,8 +51,14 @@ proto-check: setup ## Fail if the committed stubs differ from proto/
 size: setup ## Lines per folder; fail on files and functions that grew too long
 	@$(PY) scripts/size.py
 
-bench: setup ## Measure prefill/decode against the in-process engine on this machine
+bench: setup ## Measure us beside vLLM, llama.cpp and transformers, 15 minutes (BENCH="--help" for options)
+	@$(PY) -m benchmarks.peers run $(BENCH)
+
+bench-handoff: setup ## Measure prefill/decode against the in-process engine on this machine
 	@$(PY) -m benchmarks.handoff
+
+bench-guard: setup ## Fail if a hot path takes more instructions than at the merge base
+	@$(PY) -m benchmarks.guard
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .run

@@ -1,4 +1,4 @@
-"""`make bench`: time to first token, gaps between tokens and throughput, P/D and in-process."""
+"""`make bench-handoff`: latencies and throughput of P/D and of the in-process engine."""
 
 from __future__ import annotations
 

@@ -109,9 +109,9 @@ def _check(
             f"{tuple(source.shape)} and {tuple(target.shape)} differ in layers or head size"
         )
     for name, side, first in (("source", source, heads.source), ("target", target, heads.target)):
-        if first < 0 or heads.count < 1 or first + heads.count > side.shape[3]:
+        if first < 0 or heads.num < 1 or first + heads.num > side.shape[3]:
             raise ValueError(
-                f"heads {first} to {first + heads.count} are not within the {side.shape[3]} of the "
+                f"heads {first} to {first + heads.num} are not within the {side.shape[3]} of the "
                 f"{name}"
             )
         if side.stride(5) != 1 or side.stride(4) != side.shape[5]:

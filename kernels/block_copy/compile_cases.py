@@ -16,8 +16,8 @@ _STRIDES = tuple(
     for side, name in product(("source", "target"), ("block", "layer", "kind", "head"))
 )
 _COUNTS = ("num_runs", "num_layers", "num_kinds", "num_heads", "source_chunks", "target_chunks")
-#: Words: whole blocks of Llama 3 8B; 16 tokens of a head of 128, of 64; 8 tokens of a head of 32.
-_RUNS = (524_288, 1024, 512, 128)
+#: Words: whole blocks of Llama 3 8B; 16 tokens of a head of 128; 8 tokens of a head of 32.
+_RUNS = (524_288, 1024, 128)
 #: Which side has a list of blocks.
 _KINDS = {"gather": (True, False), "scatter": (False, True), "copy": (True, True)}
 

@@ -206,7 +206,7 @@ def _plan(
         source_size=words.shape[4],
         target_size=target_words.shape[4],
         token_words=words.shape[5],
-        sizes=(words.shape[1], words.shape[2], heads.count),
+        sizes=(words.shape[1], words.shape[2], heads.num),
         source_strides=words.stride()[1:4],
         target_strides=target_words.stride()[1:4],
     )

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class HeadRange(NamedTuple):
-    """`count` heads from `source` on of the one side, from `target` on of the other."""
+    """`num` heads from `source` on of the one side, from `target` on of the other."""
 
     source: int
     target: int
-    count: int
+    num: int
 
 
 class CopyPlan(NamedTuple):

@@ -30,10 +30,10 @@ def copy_blocks(
         device=source.device,
     )
     # An index in front and one behind put the tokens first: [num_tokens, layers, 2, heads, dim].
-    moved = source[:, :, :, heads.source : heads.source + heads.count][
+    moved = source[:, :, :, heads.source : heads.source + heads.num][
         source_blocks[token // source_size], :, :, :, token % source_size
     ]
-    target[:, :, :, heads.target : heads.target + heads.count][
+    target[:, :, :, heads.target : heads.target + heads.num][
         target_blocks[token // target_size], :, :, :, token % target_size
     ] = moved
 

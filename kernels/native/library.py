@@ -90,6 +90,7 @@ _SIGNATURES = {
         (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int),
     ),
     "baton_matrix_bytes": (c_size_t, (c_void_p,)),
+    "baton_matrix_multiply": (c_int, (c_void_p, c_void_p, c_void_p, c_int, c_void_p)),
     "baton_matrix_delete": (None, (c_void_p,)),
     "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int, c_int)),
     "baton_decoder_delete": (None, (c_void_p,)),

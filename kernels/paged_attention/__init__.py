@@ -45,7 +45,7 @@ def paged_attention(
     if implementation == "reference":
         return reference.paged_attention(q, kv_cache, layer, batch, scale, sliding_window)
     if implementation == "triton":
-        from kernels.paged_attention.kernel import launch  # noqa: PLC0415 Triton is optional
+        from kernels.paged_attention.launch import launch  # noqa: PLC0415 Triton is optional
 
         return launch(q, kv_cache[:, layer], batch, scale, sliding_window, memory)
     raise ValueError(f"paged_attention has no implementation {implementation!r}")

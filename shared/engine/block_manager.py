@@ -53,19 +53,18 @@ class BlockManager:
 
     def try_grow(self, seq: Sequence, num_tokens: int) -> bool:
         """Make room for the KV of the first `num_tokens` tokens, if there are blocks for it."""
+        if num_tokens <= len(seq.block_table) * self.block_size:
+            return True
         num_new = self._num_blocks(num_tokens) - len(seq.block_table)
         if num_new > self._pool.num_free:
             return False
-        if num_new > 0:
-            seq.block_table.extend(self._pool.allocate(num_new))
+        seq.block_table.extend(self._pool.allocate(num_new))
         return True
 
     def publish(self, seq: Sequence) -> None:
         """Show lookups the blocks that became full and final. Not before the step is over."""
-        if not self._cache.enabled:
-            return
         first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
-        if first < end:
+        if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
             self._cache.publish(seq.block_table[first:end], hashes[first:])
             seq.num_published_blocks = end

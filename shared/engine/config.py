@@ -39,6 +39,22 @@ class EngineConfig:
         SchedulingPolicy.FCFS, help="fcfs, or priority: lower values first"
     )
 
+    async_scheduling: bool | None = setting(
+        None,
+        help="prepare a step while the one before it still runs; by default on a GPU only",
+    )
+    enforce_eager: bool = setting(False, help="never run decode steps as CUDA graphs")
+    cuda_graph_sizes: tuple[int, ...] = setting(
+        (), help="batch sizes to record as CUDA graphs; by default 1, 2, 4, 8, then by 16"
+    )
+
+    @property
+    def overlaps_steps(self) -> bool:
+        """`async_scheduling` for this device."""
+        if self.async_scheduling is None:
+            return not self.device.startswith("cpu")
+        return self.async_scheduling
+
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")

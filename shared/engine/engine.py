@@ -7,15 +7,15 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import structlog
-import torch
 
 from shared.engine.block_manager import BlockManager
-from shared.engine.events import EngineStats, Failed, FinishReason
-from shared.engine.kv_storage import KVStorage, plan_memory, read_layout
-from shared.engine.model_runner import ModelRunner
+from shared.engine.events import EngineStats, FinishReason
+from shared.engine.kv_storage import plan_memory, read_layout
+from shared.engine.model_parts import build_model_parts
 from shared.engine.postprocess import Postprocessor
-from shared.engine.scheduler import Scheduler, SchedulerOutput
+from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import Sequence, Status
+from shared.engine.step_pipeline import StepPipeline, failure
 from shared.engine.validation import RequestValidator
 from shared.errors import InternalError, InvalidRequestError, RequestCancelledError
 from shared.kv.block_hash import namespace_hash, root_hash
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from shared.engine.config import EngineConfig
+    from shared.engine.decode_graphs import GraphRecorder
     from shared.engine.events import CacheChange, EngineEvent
     from shared.engine.request import EngineRequest
     from shared.kv.memory import KVMemory
@@ -56,8 +57,13 @@ class Engine:
     its blocks also needs a `release`.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
-        """Raises ConfigError if the settings do not fit the model or the memory."""
+    def __init__(
+        self, loaded: LoadedModel, config: EngineConfig, *, recorder: GraphRecorder | None = None
+    ) -> None:
+        """`recorder` replaces the way in which decode steps are recorded on this device.
+
+        Raises ConfigError if the settings do not fit the model or the memory.
+        """
         self.layout = read_layout(loaded, block_size=config.block_size)
         self.num_blocks, self.max_model_len = plan_memory(
             config, self.layout, model_limit=loaded.config.max_model_len
@@ -73,26 +79,29 @@ class Engine:
         )
         self._pool = BlockPool(self.num_blocks)
         self._cache = PrefixCache(self._pool, enabled=config.enable_prefix_caching)
-        self._scheduler = Scheduler(
-            BlockManager(self._pool, self._cache, block_size=config.block_size),
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            policy=config.scheduling_policy,
-            long_prefill_token_threshold=config.long_prefill_token_threshold,
-            enable_chunked_prefill=config.enable_chunked_prefill,
+        self._scheduler = _scheduler(self._pool, self._cache, config)
+        self._parts = build_model_parts(
+            loaded,
+            config,
+            self.layout,
+            num_blocks=self.num_blocks,
+            max_model_len=self.max_model_len,
+            recorder=recorder,
         )
-        self._storage = KVStorage(
-            self.layout, self.num_blocks, dtype=loaded.dtype, device=torch.device(config.device)
-        )
-        self._runner = ModelRunner(loaded.model, self._storage.tensor, block_size=config.block_size)
+        self._counters = Counter(dict.fromkeys(COUNTERS, 0))
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
+        self._steps = StepPipeline(
+            self._scheduler,
+            self._parts.runner,
+            self._postprocessor,
+            self._counters,
+            overlap=config.overlaps_steps,
+        )
         self._validator = RequestValidator(
             vocab_size=loaded.config.vocab_size, max_model_len=self.max_model_len
         )
         self._arrivals = count()
         self._events: list[EngineEvent] = []
-        self._output = SchedulerOutput(budget=0)
-        self._counters = Counter(dict.fromkeys(COUNTERS, 0))
         #: Nothing could be scheduled; only a call from outside can change that.
         self._stalled = False
         #: Why the engine cannot go on, if it cannot. Then everything has failed.
@@ -101,7 +110,7 @@ class Engine:
     @property
     def kv_memory(self) -> KVMemory | None:
         """The memory behind the blocks; None where they live on an accelerator."""
-        return self._storage.memory
+        return self._parts.storage.memory
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request.
@@ -124,8 +133,8 @@ class Engine:
     def abort(self, request_id: str) -> None:
         """End a request now; its last event comes with the next step. Unknown ids are ignored.
 
-        Blocks are free at once, except with `hold_blocks`: a peer may be reading them. Nobody may
-        be writing to them any more.
+        Blocks are free at once, or once the step in flight is over. With `hold_blocks` they are
+        kept: a peer may be reading them. Nobody may be writing to them any more.
         """
         seq = self._scheduler.sequences.get(request_id)
         if seq is not None and seq.status is not Status.HELD:
@@ -171,12 +180,14 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether `step` would do anything. If not, only another call can change that."""
-        if self._events:
+        if self._events or self._steps.in_flight:
             return True
         return not self._stalled and bool(self._scheduler.running or self._scheduler.waiting)
 
     def step(self) -> list[EngineEvent]:
         """Compute one batch; returns what happened since the last call, in order.
+
+        With asynchronous scheduling that is what the batch before it gave.
 
         A failing model ends the sequences of that batch with `Failed`. A failing engine ends all
         sequences and sets `broken`. Nothing is raised.
@@ -190,7 +201,7 @@ class Engine:
 
     def end_step(self) -> list[EngineEvent]:
         """The second half of `step`, which takes its time. Nothing may be called in between."""
-        return self._guarded(self._compute)
+        return self._guarded(self._steps.finish)
 
     def take_cache_changes(self) -> list[CacheChange]:
         """What prefix lookup gained and lost since the last call."""
@@ -227,7 +238,7 @@ class Engine:
 
     def close(self) -> None:
         """Give the KV memory back."""
-        self._storage.close()
+        self._parts.storage.close()
 
     def _guarded(self, half: Callable[[], list[EngineEvent]]) -> list[EngineEvent]:
         if self.broken is not None:
@@ -237,31 +248,14 @@ class Engine:
         except Exception as error:  # whatever it was, nobody may wait for ever
             log.exception("engine_broken")
             self.broken = error
-            return [_failure(seq, error) for seq in self._scheduler.abandon()]
+            self._steps.abandon()
+            return [failure(seq, error) for seq in self._scheduler.abandon()]
 
     def _schedule(self) -> list[EngineEvent]:
-        self._output = output = self._scheduler.schedule()
-        self._stalled = not (output.num_new_tokens or output.admitted or output.preempted)
-        self._count(output)
-        return list(output.admitted)
-
-    def _compute(self) -> list[EngineEvent]:
-        num_new_tokens = self._output.num_new_tokens
-        if not num_new_tokens:
-            return []
-        try:
-            result = self._runner.run(num_new_tokens)
-        except Exception as error:  # the batch fails, the engine goes on
-            log.exception("step_failed", num_sequences=len(num_new_tokens))
-            return self._fail(list(num_new_tokens), error)
-        self._counters["generation_tokens"] += len(result.sampled)
-        return list(self._postprocessor.apply(self._output, result))
-
-    def _fail(self, seqs: list[Sequence], error: Exception) -> list[EngineEvent]:
-        self._counters["requests_failed"] += len(seqs)
-        for seq in seqs:
-            self._scheduler.finish(seq)
-        return [_failure(seq, error) for seq in seqs]
+        events, did_anything = self._steps.schedule()
+        # A step in flight may end sequences, and then there is room.
+        self._stalled = not (did_anything or self._steps.in_flight)
+        return events
 
     def _end_transfer(self, request_id: str, *, received: bool, first_token: int | None) -> None:
         seq = self._scheduler.sequences.get(request_id)
@@ -278,16 +272,13 @@ class Engine:
         if reason is not None:
             self._events.append(self._postprocessor.ending(seq, reason))
 
-    def _count(self, output: SchedulerOutput) -> None:
-        counters = self._counters
-        counters["engine_steps"] += bool(output.num_new_tokens)
-        counters["computed_tokens"] += sum(output.num_new_tokens.values())
-        counters["num_preemptions"] += len(output.preempted)
-        counters["prefix_cache_queries"] += output.num_cache_queries
-        counters["prefix_cache_hits"] += output.num_cache_hits
 
-
-def _failure(seq: Sequence, error: Exception) -> Failed:
-    reason = InternalError(f"request {seq.request_id}: the step failed: {error!r}")
-    reason.__cause__ = error
-    return Failed(request_id=seq.request_id, error=reason)
+def _scheduler(pool: BlockPool, cache: PrefixCache, config: EngineConfig) -> Scheduler:
+    return Scheduler(
+        BlockManager(pool, cache, block_size=config.block_size),
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        policy=config.scheduling_policy,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+    )

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from shared.kv.change_log import CacheChange as CacheChange  # part of what the engine says
 
 
@@ -57,9 +59,11 @@ class Computed:
     num_computed_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTokens:
-    """Tokens sampled in one step. With a `finish_reason` it is the sequence's last event."""
+class NewTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens sampled in one step. With a `finish_reason` it is the sequence's last event.
+
+    A struct, because one is made per sequence and step: it costs a quarter of a frozen dataclass.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]

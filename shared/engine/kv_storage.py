@@ -102,8 +102,16 @@ class KVStorage:
     """The tensor that the model reads and writes, and on the host the memory peers can map."""
 
     def __init__(
-        self, layout: KVLayout, num_blocks: int, *, dtype: torch.dtype, device: torch.device
+        self,
+        layout: KVLayout,
+        num_blocks: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_scratch_blocks: int = 0,
     ) -> None:
+        """Scratch blocks lie behind the others, and no sequence ever owns one."""
+        num_blocks += num_scratch_blocks
         shape = (
             num_blocks,
             layout.num_layers,

@@ -1,4 +1,8 @@
-"""Runs the model on a scheduled step: forward, logits where they are needed, sampling."""
+"""Runs the model on a scheduled step: forward, logits where they are needed, sampling.
+
+A step is launched and later collected. In between it runs on the device, and the next one may be
+launched behind it: tokens that the host has not seen are fed on the device.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from shared.engine.batch import build_batch
+from shared.engine.readback import HostReadback, PinnedReadback
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
+from shared.engine.token_choice import NOTHING, choose_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.engine.batch import Batch
+    from shared.engine.batch import Batch, BatchBuilder
+    from shared.engine.decode_graphs import DecodeGraphs
     from shared.engine.events import PositionLogprobs
-    from shared.engine.sampler.sampler import Sampled
+    from shared.engine.readback import PendingTokens, Readback
     from shared.engine.sequence import Sequence
     from shared.model.attention.base import AttentionMetadata
 
@@ -34,7 +40,7 @@ class CausalModel(Protocol):
         kv_cache: torch.Tensor,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """Hidden states [T, hidden]; writes the tokens' KV into their slots."""
+        """Hidden states of the wanted tokens; writes all tokens' KV into their slots."""
         ...
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -46,54 +52,126 @@ class CausalModel(Protocol):
 class StepResult:
     """What a step gave. Sequences that are not done with their prompt sampled nothing."""
 
-    sampled: dict[Sequence, Sampled] = field(default_factory=dict)
+    #: None where no token was left with a finite logit.
+    token_ids: dict[Sequence, int | None] = field(default_factory=dict)
+    logprobs: dict[Sequence, PositionLogprobs] = field(default_factory=dict)
     prompt_logprobs: dict[Sequence, list[PositionLogprobs]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LaunchedStep:
+    """A step that runs, or has run."""
+
+    num_new_tokens: Mapping[Sequence, int]
+    #: Those of its sequences that are sampled, in the order of the batch.
+    sampled: list[Sequence]
+    #: What the host knows already.
+    result: StepResult
+    #: The tokens that it does not know, and whose they are.
+    pending: PendingTokens | None
+    pending_of: list[Sequence]
+    #: Whether the next step must wait until this one is collected.
+    is_synchronous: bool
 
 
 class ModelRunner:
     """Holds the model and the KV cache [blocks, layers, 2, kv heads, block size, head dim]."""
 
-    def __init__(self, model: CausalModel, kv_cache: torch.Tensor, *, block_size: int) -> None:
+    def __init__(
+        self,
+        model: CausalModel,
+        kv_cache: torch.Tensor,
+        batches: BatchBuilder,
+        *,
+        max_num_seqs: int,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
         self._model = model
         self._kv_cache = kv_cache
-        self._block_size = block_size
+        self._batches = batches
+        self._graphs = graphs
+        device = kv_cache.device
+        #: Of each row of the batch builder: the token sampled last.
+        self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self._readback: Readback
+        if device.type == "cuda":
+            self._readback = PinnedReadback(max_num_seqs)
+        else:
+            self._readback = HostReadback()
 
     @torch.inference_mode()
-    def run(self, num_new_tokens: Mapping[Sequence, int]) -> StepResult:
-        """Compute a step. The sequences themselves are not changed."""
-        batch = build_batch(
-            num_new_tokens, block_size=self._block_size, device=self._kv_cache.device
+    def launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:
+        """Start to compute a step. The sequences themselves are not changed."""
+        size = None if self._graphs is None else self._graphs.size_for(num_new_tokens)
+        batch = self._batches.build(num_new_tokens, pad_to=size)
+        if batch.fed_rows is not None:
+            fed = self._last_tokens[batch.fed_rows.clamp(min=0)]
+            batch.token_ids.copy_(torch.where(batch.fed_rows < 0, batch.token_ids, fed))
+        seqs = [batch.seqs[i] for i in batch.sampled]
+        later = [i for i, seq in enumerate(seqs) if not seq.needs_host_tokens]
+        result = StepResult()
+        if self._graphs is not None and size is not None:
+            logits: torch.Tensor | None = self._graphs.run(batch)[: len(seqs)]
+        else:
+            logits = self._run_eagerly(batch, result)
+        if logits is not None and len(later) < len(seqs):
+            _sample_at_once(logits, seqs, result)
+        return LaunchedStep(
+            num_new_tokens=num_new_tokens,
+            sampled=seqs,
+            result=result,
+            pending=self._choose(logits, batch.sampled_rows, seqs, later),
+            pending_of=[seqs[i] for i in later],
+            is_synchronous=len(later) < len(seqs) or bool(result.prompt_logprobs),
         )
+
+    def collect(self, step: LaunchedStep) -> StepResult:
+        """Wait for a step, and say what it gave. Steps are collected in order, each once.
+
+        Afterwards the KV of the step's tokens is final for every stream and every process.
+        """
+        if step.pending is not None:
+            tokens = step.pending.wait()
+            token_ids = [None if token == NOTHING else token for token in tokens]
+            step.result.token_ids |= zip(step.pending_of, token_ids, strict=True)
+        return step.result
+
+    def _run_eagerly(self, batch: Batch, result: StepResult) -> torch.Tensor | None:
+        """Logits of the sequences that are sampled, if there are any."""
         hidden = self._model.forward(
             batch.token_ids, batch.positions, self._kv_cache, batch.metadata
         )
-        result = StepResult()
-        self._sample(hidden, batch, list(num_new_tokens), result)
-        self._score_prompts(hidden, batch, list(num_new_tokens), result)
-        return result
+        logits = None
+        if batch.sampled:
+            last = hidden if batch.logits_at is None else hidden[batch.logits_at]
+            logits = self._model.compute_logits(last).float()
+        self._score_prompts(hidden, batch, result)
+        return logits
 
-    def _sample(
-        self, hidden: torch.Tensor, batch: Batch, seqs: list[Sequence], result: StepResult
-    ) -> None:
-        """Sample for the sequences whose last token is in the batch."""
-        seq_lens = batch.metadata.seq_lens_list
-        rows = [row for row, seq in enumerate(seqs) if seq_lens[row] == seq.num_tokens]
-        if not rows:
-            return
-        last = torch.tensor([batch.starts[row + 1] - 1 for row in rows], device=hidden.device)
-        logits = self._model.compute_logits(hidden[last])
-        sampled = sample(logits, [seqs[row].sampling_state for row in rows])
-        result.sampled = dict(zip((seqs[row] for row in rows), sampled, strict=True))
+    def _choose(
+        self,
+        logits: torch.Tensor | None,
+        rows: torch.Tensor,
+        seqs: list[Sequence],
+        later: list[int],
+    ) -> PendingTokens | None:
+        """Choose the tokens of those in `later`, on the device; None if the step is over."""
+        if logits is None or not later:
+            return self._readback.nothing()
+        if len(later) < len(seqs):
+            at = torch.tensor(later, device=logits.device)
+            logits, rows = logits[at], rows[at]
+        chosen = choose_tokens(logits, [seqs[i] for i in later])
+        self._last_tokens.index_copy_(0, rows, chosen.to_feed)
+        return self._readback.start(chosen.for_host)
 
-    def _score_prompts(
-        self, hidden: torch.Tensor, batch: Batch, seqs: list[Sequence], result: StepResult
-    ) -> None:
+    def _score_prompts(self, hidden: torch.Tensor, batch: Batch, result: StepResult) -> None:
         """Logprobs of prompt tokens: each is predicted by the hidden state before it."""
-        for row, seq in enumerate(seqs):
+        for row, seq in enumerate(batch.seqs):
             if seq.prompt_logprobs is None:
                 continue
             num_top = seq.request.sampling.prompt_logprobs or 0
-            first = seq.num_computed_tokens + 1
+            first = seq.num_computed_tokens + seq.num_in_flight_tokens + 1
             end = min(batch.metadata.seq_lens_list[row] + 1, seq.num_prompt_tokens)
             records = result.prompt_logprobs[seq] = []
             for start in range(first, end, _PROMPT_LOGPROB_ROWS):
@@ -102,3 +180,13 @@ class ModelRunner:
                 logits = self._model.compute_logits(hidden[begin : begin + len(targets)])
                 logprobs = logits.float().log_softmax(dim=-1)
                 records += position_logprobs(logprobs, targets, [num_top] * len(targets))
+
+
+def _sample_at_once(logits: torch.Tensor, seqs: list[Sequence], result: StepResult) -> None:
+    """Sample for those whose next token the host must know before it can go on."""
+    now = [i for i, seq in enumerate(seqs) if seq.needs_host_tokens]
+    sampled = sample(logits[now], [seqs[i].sampling_state for i in now])
+    for i, choice in zip(now, sampled, strict=True):
+        result.token_ids[seqs[i]] = choice.token_id
+        if choice.logprobs is not None:
+            result.logprobs[seqs[i]] = choice.logprobs

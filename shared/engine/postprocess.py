@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.engine.events import Computed, Failed, FinishReason, NewTokens
-from shared.engine.stop import finish_reason_for
+from shared.engine.sequence import Status
+from shared.engine.stop import finish_reason_for, is_last_token
 from shared.errors import InternalError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shared.engine.events import EngineEvent, PositionLogprobs
-    from shared.engine.model_runner import StepResult
-    from shared.engine.sampler.sampler import Sampled
-    from shared.engine.scheduler import Scheduler, SchedulerOutput
+    from shared.engine.model_runner import LaunchedStep, StepResult
+    from shared.engine.scheduler import Scheduler
     from shared.engine.sequence import Sequence
 
 
@@ -25,24 +23,58 @@ class Postprocessor:
         self._scheduler = scheduler
         self._max_model_len = max_model_len
 
-    def apply(self, output: SchedulerOutput, result: StepResult) -> Iterator[EngineEvent]:
-        """Events of one step, in the order of the batch."""
-        for seq, num_new_tokens in output.num_new_tokens.items():
-            sampled = result.sampled.get(seq)
-            if sampled is not None and sampled.token_id is None:
+    def launched(self, step: LaunchedStep) -> None:
+        """Note what is in flight from now on."""
+        for seq, num_new_tokens in step.num_new_tokens.items():
+            seq.num_in_flight_tokens += num_new_tokens
+        for seq in step.sampled:
+            seq.num_unknown_tokens += 1
+            seq.awaits_end = seq.request.hold_blocks or is_last_token(
+                seq.request.sampling,
+                num_output_tokens=seq.num_output_tokens + seq.num_unknown_tokens,
+                num_tokens=seq.num_tokens + seq.num_unknown_tokens,
+                max_model_len=self._max_model_len,
+            )
+
+    def landed(self, step: LaunchedStep) -> list[Sequence]:
+        """Note what is no longer in flight; the sequences that ran on until now are returned."""
+        for seq in step.sampled:
+            seq.num_unknown_tokens -= 1
+            seq.awaits_end &= seq.num_unknown_tokens > 0
+        running = []
+        for seq, num_new_tokens in step.num_new_tokens.items():
+            seq.num_in_flight_tokens -= num_new_tokens
+            if seq.status is Status.RUNNING:
+                running.append(seq)
+            else:
+                self._scheduler.settle(seq)
+        return running
+
+    def apply(self, step: LaunchedStep, result: StepResult) -> list[EngineEvent]:
+        """Events of one step, in the order of the batch.
+
+        Tokens of sequences that have ended since it was launched are dropped.
+        """
+        events: list[EngineEvent] = []
+        token_ids, logprobs = result.token_ids, result.logprobs
+        for seq in self.landed(step):
+            token_id = token_ids.get(seq)
+            is_sampled = token_id is not None or seq in token_ids
+            if token_id is None and is_sampled:
                 # Its KV is suspect too: it never becomes visible.
                 self._scheduler.finish(seq)
-                yield Failed(request_id=seq.request_id, error=_nothing_to_sample(seq))
+                events.append(Failed(request_id=seq.request_id, error=_nothing_to_sample(seq)))
                 continue
-            self._scheduler.advance(seq, num_new_tokens)
+            self._scheduler.advance(seq, step.num_new_tokens[seq])
             if seq.request.hold_blocks:
-                yield Computed(
-                    request_id=seq.request_id, num_computed_tokens=seq.num_computed_tokens
+                events.append(
+                    Computed(request_id=seq.request_id, num_computed_tokens=seq.num_computed_tokens)
                 )
             if seq.prompt_logprobs is not None:
                 seq.prompt_logprobs += result.prompt_logprobs.get(seq, ())
-            if sampled is not None and sampled.token_id is not None:
-                yield self._take_token(seq, sampled, sampled.token_id)
+            if token_id is not None:
+                events.append(self._take_token(seq, token_id, logprobs.get(seq)))
+        return events
 
     def finish_reason(self, seq: Sequence) -> FinishReason | None:
         """Whether the sequence's last token ends it."""
@@ -52,6 +84,7 @@ class Postprocessor:
             num_output_tokens=seq.num_output_tokens,
             num_tokens=seq.num_tokens,
             max_model_len=self._max_model_len,
+            final_token_ids=seq.final_token_ids,
         )
         if reason is None and seq.request.hold_blocks:
             return FinishReason.LENGTH
@@ -79,14 +112,28 @@ class Postprocessor:
             stop_token_id=stop_token_id,
         )
 
-    def _take_token(self, seq: Sequence, sampled: Sampled, token_id: int) -> NewTokens:
+    def _may_end(self, seq: Sequence, token_id: int) -> bool:
+        """A cheap look at whether the last token could end the sequence: mostly it cannot."""
+        request, num_tokens = seq.request, len(seq.token_ids)
+        return (
+            num_tokens >= self._max_model_len
+            or num_tokens - seq.num_prompt_tokens >= request.sampling.max_tokens
+            or token_id in seq.final_token_ids
+            or request.hold_blocks
+        )
+
+    def _take_token(
+        self, seq: Sequence, token_id: int, logprobs: PositionLogprobs | None
+    ) -> NewTokens:
         seq.token_ids.append(token_id)
+        if logprobs is None and seq.prompt_logprobs is None and not self._may_end(seq, token_id):
+            return NewTokens(request_id=seq.request.request_id, token_ids=(token_id,))
         prompt_logprobs, seq.prompt_logprobs = seq.prompt_logprobs, None
         return self.ending(
             seq,
             self.finish_reason(seq),
             token_ids=(token_id,),
-            logprobs=() if sampled.logprobs is None else (sampled.logprobs,),
+            logprobs=() if logprobs is None else (logprobs,),
             prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
         )
 

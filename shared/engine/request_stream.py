@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from shared.engine.events import Failed, NewTokens
@@ -25,7 +26,7 @@ def is_last(event: EngineEvent) -> bool:
 
 
 class RequestStream:
-    """Async iterator that ends after the request's last event.
+    """Async iterator, for one reader, that ends after the request's last event.
 
     Closing it earlier, or cancelling whoever waits for the next event, aborts the request.
     """
@@ -33,12 +34,16 @@ class RequestStream:
     def __init__(self, request_id: str, abort: Callable[[str], None]) -> None:
         self.request_id = request_id
         self._abort = abort
-        self._events: asyncio.Queue[EngineEvent] = asyncio.Queue()
+        self._events: deque[EngineEvent] = deque()
+        #: What the one reader waits on, if it waits.
+        self._wakeup: asyncio.Future[None] | None = None
         self._over = False
 
     def push(self, event: EngineEvent) -> None:
         """Add an event. Called on the event loop."""
-        self._events.put_nowait(event)
+        self._events.append(event)
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
     def __aiter__(self) -> RequestStream:
         return self
@@ -46,13 +51,21 @@ class RequestStream:
     async def __anext__(self) -> EngineEvent:
         if self._over:
             raise StopAsyncIteration
+        if not self._events:
+            await self._wait()
+        event = self._events.popleft()
+        self._over = is_last(event)
+        return event
+
+    async def _wait(self) -> None:
+        self._wakeup = asyncio.get_running_loop().create_future()
         try:
-            event = await self._events.get()
+            await self._wakeup
         except asyncio.CancelledError:
             await self.aclose()
             raise
-        self._over = is_last(event)
-        return event
+        finally:
+            self._wakeup = None
 
     async def aclose(self) -> None:
         """End the request if it has not ended. Does not wait; safe to repeat."""

@@ -39,6 +39,8 @@ class SchedulerOutput:
     num_new_tokens: dict[Sequence, int] = field(default_factory=dict)
     admitted: list[Admitted] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    #: Somebody would have to be preempted, and nobody may be while a step is in flight.
+    is_blocked: bool = False
     num_cache_queries: int = 0
     num_cache_hits: int = 0
 
@@ -76,6 +78,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.receiving: dict[str, Sequence] = {}
         self.held: dict[str, Sequence] = {}
+        #: Ended, but a step in flight still writes to their blocks.
+        self.draining: list[Sequence] = []
         self.sequences: dict[str, Sequence] = {}
 
     def add(self, seq: Sequence) -> None:
@@ -83,11 +87,15 @@ class Scheduler:
         self.sequences[seq.request_id] = seq
         self.waiting.add(seq)
 
-    def schedule(self) -> SchedulerOutput:
-        """Choose what to compute, taking the blocks for it. An empty step changes nothing."""
+    def schedule(self, *, may_preempt: bool = True) -> SchedulerOutput:
+        """Choose what to compute, taking the blocks for it. An empty step changes nothing.
+
+        Where somebody would have to be preempted and nobody may be, the output is blocked: it must
+        not be computed. Blocks that it has taken stay with their sequences.
+        """
         output = SchedulerOutput(self._max_num_batched_tokens)
-        self._schedule_running(output)
-        if not output.preempted:
+        self._schedule_running(output, may_preempt=may_preempt)
+        if not (output.preempted or output.is_blocked):
             self._admit_waiting(output)
         return output
 
@@ -95,6 +103,12 @@ class Scheduler:
         """A step computed these tokens: their KV is final."""
         seq.num_computed_tokens += num_new_tokens
         self._blocks.publish(seq)
+
+    def settle(self, seq: Sequence) -> None:
+        """Collected a step of a sequence that had ended: its blocks may go once none is left."""
+        if seq.status is Status.ENDED and not seq.num_in_flight_tokens:
+            self.draining.remove(seq)
+            self._blocks.free(seq)
 
     def end_transfer(self, seq: Sequence, *, received: bool, first_token: int | None) -> None:
         """Nobody writes to the blocks any more: let the sequence run.
@@ -135,7 +149,7 @@ class Scheduler:
             if seq.status is Status.WAITING:
                 self.waiting.remove(seq)
             seq.status = Status.ENDED
-        for places in (self.running, self.receiving, self.held, self.sequences):
+        for places in (self.running, self.receiving, self.held, self.draining, self.sequences):
             places.clear()
         return unfinished
 
@@ -150,7 +164,9 @@ class Scheduler:
                 raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
         if any(seq.block_table or seq.num_computed_tokens for seq in waiting):
             raise InternalError("scheduler: a waiting sequence has blocks or progress")
-        self._blocks.check_integrity(placed)
+        if any(not seq.num_in_flight_tokens for seq in self.draining):
+            raise InternalError("scheduler: a sequence drains for ever")
+        self._blocks.check_integrity([*placed, *self.draining])
 
     def _leave(self, seq: Sequence) -> None:
         match seq.status:
@@ -166,21 +182,37 @@ class Scheduler:
                 raise InternalError(f"request {seq.request_id} has ended already")
 
     def _end(self, seq: Sequence) -> None:
-        self._blocks.free(seq)
+        if seq.num_in_flight_tokens:
+            self.draining.append(seq)
+        else:
+            self._blocks.free(seq)
         seq.status = Status.ENDED
         del self.sequences[seq.request_id]
 
-    def _schedule_running(self, output: SchedulerOutput) -> None:
-        decoding = [seq for seq in self.running if seq.num_pending_tokens == 1]
-        prefilling = [seq for seq in self.running if seq.num_pending_tokens > 1]
-        for seq in (*decoding, *prefilling):
-            if seq.status is not Status.RUNNING:
-                continue  # it was preempted for one before it
-            num_new_tokens = self._num_to_compute(seq.num_pending_tokens, output)
-            if num_new_tokens and self._make_room(seq, num_new_tokens, output):
-                output.add(seq, num_new_tokens)
+    def _schedule_running(self, output: SchedulerOutput, *, may_preempt: bool) -> None:
+        prefilling = []
+        # A copy: whoever is preempted leaves the list.
+        for seq in self.running.copy():
+            num_pending = seq.num_pending_tokens
+            if num_pending > 1:
+                prefilling.append(seq)
+            elif not seq.awaits_end:
+                self._schedule_one(seq, num_pending, output, may_preempt)
+        for seq in prefilling:
+            self._schedule_one(seq, seq.num_pending_tokens, output, may_preempt)
+
+    def _schedule_one(
+        self, seq: Sequence, num_pending: int, output: SchedulerOutput, may_preempt: bool
+    ) -> None:
+        if seq.status is not Status.RUNNING or output.is_blocked:
+            return  # it was preempted for one before it
+        num_new_tokens = self._num_to_compute(num_pending, output)
+        if num_new_tokens and self._make_room(seq, num_new_tokens, output, may_preempt):
+            output.add(seq, num_new_tokens)
 
     def _num_to_compute(self, num_pending_tokens: int, output: SchedulerOutput) -> int:
+        if num_pending_tokens <= 1:
+            return min(num_pending_tokens, output.budget)
         if not self._chunked:
             return num_pending_tokens if num_pending_tokens <= output.budget else 0
         threshold = self._long_prefill_token_threshold
@@ -189,8 +221,14 @@ class Scheduler:
             num_pending_tokens = min(num_pending_tokens, threshold)
         return min(num_pending_tokens, output.budget)
 
-    def _make_room(self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput) -> bool:
-        while not self._blocks.try_grow(seq, seq.num_computed_tokens + num_new_tokens):
+    def _make_room(
+        self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput, may_preempt: bool
+    ) -> bool:
+        num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
+        while not self._blocks.try_grow(seq, num_tokens):
+            if not may_preempt:
+                output.is_blocked = True
+                return False
             victim = self._choose_victim(self.running)
             if victim is None:
                 return False  # every block is written or read by a peer, so some will come back

@@ -35,16 +35,23 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "awaits_end",
         "awaits_transfer",
         "block_hashes",
         "block_table",
+        "final_token_ids",
+        "is_greedy",
+        "needs_host_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_in_flight_tokens",
         "num_prompt_tokens",
         "num_published_blocks",
+        "num_unknown_tokens",
         "prompt_logprobs",
         "request",
         "root_hash",
+        "row",
         "sampling_state",
         "status",
         "token_ids",
@@ -63,8 +70,23 @@ class Sequence:
         self.sampling_state = SamplingState(
             request.sampling, self.token_ids, self.num_prompt_tokens
         )
+        self.is_greedy = request.sampling.is_greedy
+        self.final_token_ids = request.sampling.final_token_ids
         #: KV of this many leading tokens is final.
         self.num_computed_tokens = 0
+        #: KV of this many more is being computed by steps that were launched and not collected.
+        self.num_in_flight_tokens = 0
+        #: Tokens that those steps sample; they exist on the device only, until they are collected.
+        self.num_unknown_tokens = 0
+        #: The last unknown token will end it, whatever it is: there is nothing more to compute.
+        self.awaits_end = False
+        #: Its next token cannot be sampled before the host knows the last one, or says more about
+        #: it than its id: steps with this sequence are collected before the next is scheduled.
+        self.needs_host_tokens = (
+            self.sampling_state.changes_logits or request.sampling.logprobs is not None
+        )
+        #: Where the batch builder keeps its block table.
+        self.row: int | None = None
         #: Found in the prefix cache at the last admission.
         self.num_cached_tokens = 0
         self.block_table = array("i")
@@ -95,7 +117,8 @@ class Sequence:
     @property
     def num_pending_tokens(self) -> int:
         """Tokens whose KV must be computed before the next one can be sampled."""
-        return len(self.token_ids) - self.num_computed_tokens
+        num_tokens = len(self.token_ids) + self.num_unknown_tokens
+        return num_tokens - self.num_computed_tokens - self.num_in_flight_tokens
 
     @property
     def may_be_preempted(self) -> bool:
@@ -115,6 +138,7 @@ class Sequence:
     def forget_progress(self) -> None:
         """Back to the queue: the blocks are gone, the tokens stay."""
         self.status = Status.WAITING
+        self.row = None
         self.num_computed_tokens = 0
         self.num_published_blocks = 0
         if self.prompt_logprobs is not None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from shared.engine.events import FinishReason
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from shared.engine.sampling_params import SamplingParams
 
 
@@ -17,13 +19,29 @@ def finish_reason_for(
     num_output_tokens: int,
     num_tokens: int,
     max_model_len: int,
+    final_token_ids: AbstractSet[int] | None = None,
 ) -> FinishReason | None:
     """Whether the token just sampled, counted in both numbers, is the last one.
 
     `num_output_tokens` includes resumed tokens; `num_tokens` is the prompt and the output.
+    `final_token_ids` saves asking `sampling` for them every time.
     """
-    if num_output_tokens >= sampling.min_tokens and token_id in sampling.final_token_ids:
+    if final_token_ids is None:
+        final_token_ids = sampling.final_token_ids
+    if token_id in final_token_ids and num_output_tokens >= sampling.min_tokens:
         return FinishReason.STOP
-    if num_output_tokens >= sampling.max_tokens or num_tokens >= max_model_len:
+    if is_last_token(
+        sampling,
+        num_output_tokens=num_output_tokens,
+        num_tokens=num_tokens,
+        max_model_len=max_model_len,
+    ):
         return FinishReason.LENGTH
     return None
+
+
+def is_last_token(
+    sampling: SamplingParams, *, num_output_tokens: int, num_tokens: int, max_model_len: int
+) -> bool:
+    """Whether no token may follow the last one, counted in both numbers, whatever it is."""
+    return num_output_tokens >= sampling.max_tokens or num_tokens >= max_model_len

@@ -164,14 +164,14 @@ class CausalLM(nn.Module):
         token_ids, positions: int64 [num_tokens], packed as `metadata` says. Writes the KV of all
         tokens into `kv_cache`.
         """
-        x = embedding(token_ids, self.embedding)
-        residual = None
         cos_sin = self.cos_sin[positions]
-        for layer in self.decoder_layers:
+        first, *others = self.decoder_layers
+        embedded = embedding(token_ids, self.embedding)
+        x, residual = first(embedded, None, cos_sin, kv_cache, metadata)
+        for layer in others:
             x, residual = layer(x, residual, cos_sin, kv_cache, metadata)
         if metadata.wanted is not None:
-            wanted = metadata.wanted.long()
-            x, residual = x[wanted], residual[wanted]
+            x, residual = x[metadata.wanted], residual[metadata.wanted]
         return self.norm.of_sum(x, residual)[0]
 
     @torch.inference_mode()

@@ -13,7 +13,7 @@ from shared.model.attention.registry import get_backend
 from shared.model.config import load_config
 from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
 from shared.model.llama import CausalLM
-from shared.model.native.choice import why_not_native
+from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import NativeCausalLM
 from shared.model.native.threads import plan_threads
 from shared.model.weights import load_weights
@@ -116,6 +116,8 @@ def _wants_native(backend: str, quantization: str, dtype: str, device: torch.dev
     if backend not in ("auto", "native"):
         if quantization != "none":
             raise ConfigError(f"quantization {quantization!r} needs the native backend")
+        return False
+    if not required and not suits_this_cpu():
         return False
     reason = why_not_native(dtype, quantization, device)
     if reason is None:

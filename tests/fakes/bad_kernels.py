@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.compile_gate import GateCase, run_gate
-from kernels.paged_attention.compile_cases import attention_case
+from kernels.paged_attention.compile_cases import prefill_case
 
 
 @triton.jit
@@ -18,7 +18,7 @@ def wrong_shapes(x):  # noqa: ANN001, ANN201 Triton's own types
     tl.store(x + tile, tl.load(x + tile) + tl.arange(0, 32))
 
 
-_GOOD = attention_case(4, 128, 2048, "bf16")
+_GOOD = prefill_case(4, 128, "bf16", arch=90)
 BAD = (
     dataclasses.replace(_GOOD, name="too few warps", num_warps=2),
     dataclasses.replace(
@@ -27,6 +27,8 @@ BAD = (
         constants={**_GOOD.constants, "KEYS": 128},
         num_stages=8,
     ),
+    # Without knowing that addresses are multiples of 16 bytes, nothing can be loaded 16 at a time.
+    dataclasses.replace(_GOOD, name="narrow loads", aligned=frozenset()),
     GateCase(
         name="wrong shapes",
         kernel=wrong_shapes,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shared.engine.config import EngineConfig
+from shared.engine.decode_graphs import EagerRecorder
 from shared.engine.engine import Engine
 from shared.engine.events import Admitted, Computed, Failed, FinishReason, NewTokens
 from shared.engine.request import EngineRequest
@@ -23,11 +25,46 @@ if TYPE_CHECKING:
 BLOCK_SIZE = 4
 
 
-def make_engine(loaded: Any = None, **settings: Any) -> Engine:
+class StepMode(Enum):
+    """How an engine runs its steps; what it answers is the same."""
+
+    SYNCHRONOUS = "synchronous"
+    OVERLAPPED = "overlapped"
+    #: Decode steps also go through recorded graphs, padded.
+    RECORDED = "recorded"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Fields of EngineConfig."""
+        return {"async_scheduling": self is not StepMode.SYNCHRONOUS}
+
+    @property
+    def lag(self) -> int:
+        """Steps by which events come later."""
+        return 0 if self is StepMode.SYNCHRONOUS else 1
+
+    @property
+    def recorder(self) -> EagerRecorder | None:
+        """What records decode steps, on any device."""
+        return EagerRecorder() if self is StepMode.RECORDED else None
+
+
+@dataclass
+class Defaults:
+    """What `make_engine` does unless told otherwise; the suites run once with each mode."""
+
+    mode: StepMode = StepMode.SYNCHRONOUS
+
+
+defaults = Defaults()
+
+
+def make_engine(loaded: Any = None, mode: StepMode | None = None, **settings: Any) -> Engine:
     """A small engine; `settings` are fields of EngineConfig."""
+    mode = mode or defaults.mode
     settings = {"block_size": BLOCK_SIZE, "num_blocks": 64, "max_num_seqs": 8} | settings
-    settings.setdefault("max_num_batched_tokens", 64)
-    return Engine(loaded or FakeLoadedModel(), EngineConfig(**settings))
+    settings = {"max_num_batched_tokens": 64} | mode.settings | settings
+    return Engine(loaded or FakeLoadedModel(), EngineConfig(**settings), recorder=mode.recorder)
 
 
 def make_request(

@@ -61,7 +61,7 @@ class FakeModel:
             for i in range(length - num_new, length):
                 hidden[start + i - length + num_new] = context_hash(ids[: i + 1].tolist())
             start += num_new
-        return hidden
+        return hidden if metadata.wanted is None else hidden[metadata.wanted]
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         tokens = torch.arange(VOCAB_SIZE, dtype=torch.float64)

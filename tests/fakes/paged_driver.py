@@ -118,7 +118,7 @@ class PagedDriver:
         ).to(self.model.dtype)
         metadata = make_metadata([length], [length], [table], self.block_size)
         if wanted is not None:
-            metadata = replace(metadata, wanted=torch.tensor(wanted, dtype=torch.int32))
+            metadata = replace(metadata, wanted=torch.tensor(wanted, dtype=torch.int64))
         hidden = self.model.forward(torch.tensor(tokens), torch.arange(length), cache, metadata)
         return self.model.compute_logits(hidden).clone()
 

@@ -13,6 +13,7 @@ import torch
 
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.splits import count_parts, plan_splits
 from kernels.paged_attention.workspace import Workspace
 from tests.fakes.interpreted import poisoned_empty, report
 from tests.fakes.paged_driver import make_metadata
@@ -135,6 +136,10 @@ CASES: dict[str, AttentionCase] = {
 }
 
 
+#: Cases of decoding only in which some sequence is split.
+DIVIDED = ("decode-split", "decode-split-window", "decode-split-bf16")
+
+
 def check_attention(case: AttentionCase, implementation: str) -> None:
     """Equal to the definition in float32, or as near as PyTorch's own attention in half precision.
 
@@ -182,6 +187,45 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
     assert error <= allowed + 1e-6, f"error {error}, allowed {allowed}"
 
 
+def check_division(case: AttentionCase) -> None:
+    """The kernel cuts a batch as `splits.py` says, and keeps only what is to be merged, packed."""
+    from kernels.paged_attention.decode.launch import choose_decode_tiles
+
+    num_seqs, group = len(case.seq_lens), case.num_heads // case.num_kv_heads
+    tables = _shuffled_tables(case, torch.Generator().manual_seed(1))
+    shape = (1 + sum(map(len, tables)), 1, 2, case.num_kv_heads, case.block_size, case.head_dim)
+    workspace = Workspace(num_processors=case.processors)
+    with poisoned_empty():
+        paged_attention(
+            random(num_seqs, case.num_heads, case.head_dim, dtype=case.dtype),
+            random(*shape, dtype=case.dtype),
+            0,
+            make_metadata((1,) * num_seqs, case.seq_lens, tables, case.block_size),
+            scale=1.0,
+            sliding_window=case.window,
+            implementation="triton",
+            workspace=workspace,
+        )
+    plan = plan_splits(
+        num_processors=case.processors, num_seqs=num_seqs, num_kv_heads=case.num_kv_heads
+    )
+    tiles = choose_decode_tiles(
+        group=group, head_dim=case.head_dim, element_bytes=case.dtype.itemsize
+    )
+    parts = count_parts(
+        [min(length, case.window or length) for length in case.seq_lens],
+        target_programs=plan.target_programs,
+        num_kv_heads=case.num_kv_heads,
+        keys=tiles.keys,
+    )
+    rows = plan.max_partials * case.num_heads
+    memory = workspace.take((rows, case.head_dim + 1), torch.float32, torch.device("cpu"))
+    written = ~memory.flatten()[rows * case.head_dim :].isnan()
+    assert max(parts) > 1
+    assert int(written.sum()) == sum(num for num in parts if num > 1) * case.num_heads
+    assert written.tolist() == sorted(written.tolist(), reverse=True)
+
+
 def _shuffled_tables(case: AttentionCase, generator: torch.Generator) -> list[list[int]]:
     sizes = [-(-length // case.block_size) for length in case.seq_lens]
     order = iter((torch.randperm(sum(sizes), generator=generator, device="cpu") + 1).tolist())
@@ -189,4 +233,7 @@ def _shuffled_tables(case: AttentionCase, generator: torch.Generator) -> list[li
 
 
 if __name__ == "__main__":
-    report({name: partial(check_attention, case, "triton") for name, case in CASES.items()})
+    report(
+        {name: partial(check_attention, case, "triton") for name, case in CASES.items()}
+        | {f"division-{name}": partial(check_division, CASES[name]) for name in DIVIDED}
+    )

@@ -79,7 +79,7 @@ def check_copy(case: CopyCase, implementation: str) -> None:
     for token in range(num_tokens):
         come = source[from_blocks[token // case.source_size], case.first_layer :]
         go = expected[to_blocks[token // case.target_size], case.first_layer :]
-        for head in range(heads.count):
+        for head in range(heads.num):
             go[:, :, heads.target + head, token % case.target_size] = come[
                 :, :, heads.source + head, token % case.source_size
             ]

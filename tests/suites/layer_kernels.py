@@ -44,7 +44,10 @@ def check_rms_norm(size: int, dtype: torch.dtype, implementation: str) -> None:
     exact = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
     with poisoned_empty():
         ours = rms_norm(x, weight, eps=1e-5, implementation=implementation)
-    check_near(ours, rms_norm(x, weight, eps=1e-5), exact)
+    plain = rms_norm(x, weight, eps=1e-5)
+    check_near(ours, plain, exact)
+    # Rounded at the same places: a sum in another order moves few numbers to their neighbour.
+    assert (ours.float() / plain.float() - 1).abs().gt(1e-4).float().mean() < 0.02
 
 
 def check_add_rms_norm(size: int, dtype: torch.dtype, implementation: str) -> None:

@@ -1,5 +1,6 @@
 // What Python calls. Nothing throws across this border: a null pointer means no memory.
 #include "decoder.h"
+#include "linear.h"
 
 using namespace baton;
 
@@ -16,6 +17,13 @@ Matrix* baton_matrix_new(Pool* pool, int kind, const void* weight, int stored, i
 }
 size_t baton_matrix_bytes(const Matrix* matrix) {
   return matrix->panels.size() * 4 + matrix->bias.size() * 4 + matrix->scales.size() * 8;
+}
+int baton_matrix_multiply(Pool* pool, const Matrix* matrix, const float* rows, int count,
+                          float* out) try {
+  multiply_floats(*pool, *matrix, rows, count, out);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
 }
 void baton_matrix_delete(Matrix* matrix) { delete matrix; }
 

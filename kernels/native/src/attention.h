@@ -49,7 +49,7 @@ struct Batch {
   int max_blocks;
   const int64_t* slots;
   // Ascending tokens whose hidden states are wanted, and how many; -1: all.
-  const int32_t* wanted;
+  const int64_t* wanted;
   int num_wanted;
 };
 

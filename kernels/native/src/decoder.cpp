@@ -176,16 +176,17 @@ class TypedDecoder final : public Decoder {
     int seq = 0;
     for (int i = 0; i < batch.num_wanted; ++i) {
       while (batch.query_start_loc[seq + 1] <= batch.wanted[i]) ++seq;
-      for (int head = 0; head < shape_.num_kv_heads; ++head)
-        tasks_.push_back({seq, batch.wanted[i] - batch.query_start_loc[seq], 1, head});
+      const int token = int(batch.wanted[i]) - batch.query_start_loc[seq];
+      for (int head = 0; head < shape_.num_kv_heads; ++head) tasks_.push_back({seq, token, 1, head});
     }
   }
 
   // Moves the wanted rows to the front; returns how many there are.
   int keep_wanted(const Batch& batch) {
     for (int i = 0; i < batch.num_wanted; ++i) {
-      std::copy_n(x_.row(batch.wanted[i]), x_.stride, x_.row(i));
-      std::copy_n(attended_.row(batch.wanted[i]), attended_.stride, attended_.row(i));
+      const int row = int(batch.wanted[i]);
+      std::copy_n(x_.row(row), x_.stride, x_.row(i));
+      std::copy_n(attended_.row(row), attended_.stride, attended_.row(i));
     }
     return batch.num_wanted;
   }

@@ -40,7 +40,13 @@ inline Vector bits_as(U32x16 v) {
   return reinterpret_cast<Vector>(v);
 }
 
-inline F32x16 max(F32x16 a, F32x16 b) { return a > b ? a : b; }
+inline F32x16 max(F32x16 a, F32x16 b) {
+#if defined(__AVX512F__)
+  return (F32x16)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return a > b ? a : b;
+#endif
+}
 
 // Lanes in a fixed order, so that a sum never depends on what was computed beside it.
 inline float sum(F32x16 v) {
@@ -67,12 +73,16 @@ inline float max_lane(F32x16 v) {
 #endif
 }
 
-// e^x with a relative error under 2e-7: 2^n times a polynomial on [-0.5, 0.5] (Cephes' scheme).
-inline F32x16 exp(F32x16 x) {
-  x = x < -87.0f ? splat(-87.0f) : x;
+// e^x with a relative error under 2e-7: 2^n times a polynomial on [-0.35, 0.35] (Cephes' scheme).
+// Far below -87 it is next to zero, and above 88 infinite or next to it, depending on the CPU.
+__attribute__((always_inline)) inline F32x16 exp(F32x16 x) {
+  x = max(x, splat(-87.0f));
+#if defined(__AVX512F__)
+  const F32x16 n = (F32x16)_mm512_roundscale_ps((__m512)(x * 1.44269504f), 0);
+#else
   x = x > 88.0f ? splat(88.0f) : x;
-  const F32x16 shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
-  const F32x16 n = shifted - 12582912.0f;
+  const F32x16 n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23 rounds
+#endif
   F32x16 r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
   F32x16 p = splat(1.9875691500e-4f);
@@ -81,9 +91,13 @@ inline F32x16 exp(F32x16 x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
+  p = p * (r * r) + (r + 1.0f);
+#if defined(__AVX512F__)
+  return (F32x16)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
   const I32x16 exponent = __builtin_convertvector(n, I32x16) + 127;
   return p * reinterpret_cast<F32x16>(exponent << 23);
+#endif
 }
 
 // bfloat16 is the upper half of a float32.

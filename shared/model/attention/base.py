@@ -28,7 +28,7 @@ class AttentionMetadata:
     #: The same numbers on the host, for implementations that loop there.
     query_lens_list: Sequence[int]
     seq_lens_list: Sequence[int]
-    #: int32, ascending: tokens whose hidden states the model returns, in this order; None: all.
+    #: int64, ascending: tokens whose hidden states the model returns, in this order; None: all.
     wanted: Tensor | None = None
 
 

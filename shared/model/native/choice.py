@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING
+
+import torch
 
 from kernels.native.build import NativeUnavailableError
 from kernels.native.library import load_library
 
-if TYPE_CHECKING:
-    import torch
+
+def suits_this_cpu() -> bool:
+    """Whether they are the better choice: without AVX-512 they run, but were never measured."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def why_not_native(dtype: str, quantization: str, device: torch.device) -> str | None:

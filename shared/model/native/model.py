@@ -93,7 +93,7 @@ class NativeCausalLM:
             block_tables=_pointer(metadata.block_tables, torch.int32),
             max_blocks=max_blocks,
             slots=_pointer(metadata.slot_mapping, torch.int64),
-            wanted=None if wanted is None else _pointer(wanted, torch.int32),
+            wanted=None if wanted is None else _pointer(wanted, torch.int64),
             num_wanted=-1 if wanted is None else len(wanted),
         )
         failed = self._library.baton_decoder_forward(

@@ -9,14 +9,25 @@ import torch
 
 from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.fakes import engines
+from tests.fakes.engines import StepMode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", params=StepMode, ids=lambda mode: mode.value)
+def step_mode(request: pytest.FixtureRequest) -> Iterator[StepMode]:
+    """Run a module's tests with engines of each mode."""
+    engines.defaults.mode = request.param
+    yield request.param
+    engines.defaults.mode = StepMode.SYNCHRONOUS
 
 
 @pytest.fixture(scope="session")

@@ -2,38 +2,174 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from shared.engine.batch import build_batch
-from shared.engine.sequence import Sequence
+from shared.engine.batch import Batch, BatchBuilder
+from shared.engine.batch_layout import BatchLayout
+from shared.engine.sequence import Sequence, Status
+from shared.engine.step_buffers import HostStepBuffers, StagedStepBuffers
+from shared.errors import InternalError
 from tests.fakes.engines import make_request
+
+CPU = torch.device("cpu")
+NUM_BYTES = 1 << 14
 
 
 def make_sequence(prompt: range, blocks: list[int], num_computed: int) -> Sequence:
     seq = Sequence(make_request("a", prompt), arrival=0, root_hash=bytes(32))
     seq.block_table.extend(blocks)
     seq.num_computed_tokens = num_computed
+    seq.status = Status.RUNNING
     return seq
 
 
-def test_layout_of_a_mixed_batch() -> None:
+@pytest.fixture(params=["host", "staged"])
+def builder(request: pytest.FixtureRequest) -> BatchBuilder:
+    staged = request.param == "staged"
+    buffers = StagedStepBuffers(NUM_BYTES, CPU) if staged else HostStepBuffers(NUM_BYTES)
+    return BatchBuilder(
+        buffers, max_num_seqs=4, max_blocks_per_seq=4, block_size=4, scratch_block=99
+    )
+
+
+def facts(batch: Batch) -> dict[str, list]:
+    metadata = batch.metadata
+    return {
+        "tokens": batch.token_ids.tolist(),
+        "positions": batch.positions.tolist(),
+        "slots": metadata.slot_mapping.tolist(),
+        "starts": metadata.query_start_loc.tolist(),
+        "lens": metadata.seq_lens.tolist(),
+        "tables": metadata.block_tables.tolist(),
+    }
+
+
+def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
     decoding = make_sequence(range(50, 59), [7, 2, 9], 8)
     chunk = make_sequence(range(20, 32), [4, 1, 5], 3)
-    batch = build_batch({decoding: 1, chunk: 6}, block_size=4, device=torch.device("cpu"))
-    assert batch.token_ids.tolist() == [58, *range(23, 29)]
-    assert batch.positions.tolist() == [8, *range(3, 9)]
+    batch = builder.build({decoding: 1, chunk: 6})
+    assert facts(batch) == {
+        "tokens": [58, *range(23, 29)],
+        "positions": [8, *range(3, 9)],
+        "slots": [36, 19, 4, 5, 6, 7, 20],
+        "starts": [0, 1, 7],
+        "lens": [9, 9],
+        "tables": [[7, 2, 9], [4, 1, 5]],
+    }
     assert batch.starts == [0, 1, 7]
-    metadata = batch.metadata
-    assert metadata.slot_mapping.tolist() == [36, 19, 4, 5, 6, 7, 20]
-    assert metadata.query_start_loc.tolist() == [0, 1, 7]
-    assert metadata.seq_lens.tolist() == metadata.seq_lens_list == [9, 9]
-    assert metadata.query_lens_list == [1, 6]
-    assert metadata.block_tables.tolist() == [[7, 2, 9], [4, 1, 5]]
-    assert metadata.block_tables.dtype is metadata.seq_lens.dtype is torch.int32
-    assert batch.token_ids.dtype is metadata.slot_mapping.dtype is torch.int64
+    assert batch.metadata.seq_lens_list == [9, 9]
+    assert batch.metadata.query_lens_list == [1, 6]
+    assert batch.sampled == [0]  # the chunk does not reach its last token
+    assert batch.metadata.wanted is not None
+    assert batch.logits_at is None
+    assert batch.metadata.wanted.tolist() == [0]
+    assert batch.metadata.block_tables.dtype is batch.metadata.seq_lens.dtype is torch.int32
+    assert batch.token_ids.dtype is batch.metadata.slot_mapping.dtype is torch.int64
 
 
-def test_slots_beyond_32_bits() -> None:
-    seq = make_sequence(range(1, 2), [2**30], 0)
-    batch = build_batch({seq: 1}, block_size=16, device=torch.device("cpu"))
-    assert batch.metadata.slot_mapping.tolist() == [2**34]
+def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: BatchBuilder) -> None:
+    batch = builder.build(
+        {
+            make_sequence(range(9), [1, 2, 3], 3): 2,
+            make_sequence(range(20, 26), [4, 5], 2): 4,
+            make_sequence(range(5), [6, 7], 4): 1,
+        }
+    )
+    assert batch.sampled == [1, 2]
+    assert batch.metadata.wanted is not None
+    assert batch.logits_at is None
+    assert batch.metadata.wanted.tolist() == [5, 6]
+
+
+def test_slots_beyond_32_bits(builder: BatchBuilder) -> None:
+    batch = builder.build({make_sequence(range(1, 2), [2**29], 0): 1})
+    assert batch.metadata.slot_mapping.tolist() == [2**31]
+
+
+def test_every_part_is_aligned() -> None:
+    layout = BatchLayout(num_tokens=7, num_seqs=3, table_width=5)
+    starts = [offset for offset, _, _ in layout.parts.values()]
+    ends = [offset + dtype.itemsize * num for offset, dtype, num in layout.parts.values()]
+    assert all(start % 16 == 0 for start in starts)
+    assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
+    assert layout.num_bytes == ends[-1]
+
+
+def test_a_growing_table_is_followed(builder: BatchBuilder) -> None:
+    seq = make_sequence(range(9), [7, 2, 9], 8)
+    builder.build({seq: 1})
+    seq.token_ids.extend(range(9, 13))
+    seq.num_computed_tokens = 12
+    seq.block_table.append(5)
+    assert builder.build({seq: 1}).metadata.block_tables.tolist() == [[7, 2, 9, 5]]
+
+
+def test_a_preempted_sequence_comes_back_with_other_blocks(builder: BatchBuilder) -> None:
+    seq = make_sequence(range(9), [7, 2, 9], 8)
+    builder.build({seq: 1})
+    seq.forget_progress()
+    del seq.block_table[:]
+    seq.block_table.extend([1, 3, 4])
+    seq.num_computed_tokens = 8
+    seq.status = Status.RUNNING
+    assert builder.build({seq: 1}).metadata.block_tables.tolist() == [[1, 3, 4]]
+
+
+def test_rows_of_the_ended_are_used_again(builder: BatchBuilder) -> None:
+    for first in range(30):
+        seqs = [make_sequence(range(i, i + 2), [first, i], 1) for i in range(4)]
+        batch = builder.build(dict.fromkeys(seqs, 1))
+        assert batch.metadata.block_tables.tolist() == [[first, i] for i in range(4)]
+        for seq in seqs:
+            seq.status = Status.ENDED
+
+
+def test_a_token_that_the_host_does_not_know_is_fed(builder: BatchBuilder) -> None:
+    known = make_sequence(range(5), [1, 2], 4)
+    unknown = make_sequence(range(30, 35), [3, 4], 4)
+    builder.build({known: 1, unknown: 1})
+    unknown.num_in_flight_tokens = unknown.num_unknown_tokens = 1
+    chunk = make_sequence(range(50, 56), [5, 6], 0)
+    batch = builder.build({known: 1, unknown: 1, chunk: 3})
+    assert batch.fed_rows is not None
+    assert batch.fed_rows.tolist() == [-1, unknown.row, -1, -1, -1]
+    assert batch.positions.tolist() == [4, 5, 0, 1, 2]
+    assert batch.sampled == [0, 1]
+    assert batch.token_ids.tolist()[0] == 4
+    assert builder.build({known: 1}).fed_rows is None
+
+
+def test_padding_touches_the_scratch_block_only(builder: BatchBuilder) -> None:
+    seq = make_sequence(range(5), [1, 2], 4)
+    batch = builder.build({seq: 1}, pad_to=3)
+    assert facts(batch) == {
+        "tokens": [4, 0, 0],
+        "positions": [4, 0, 0],
+        "slots": [8, 396, 397],
+        "starts": [0, 1, 2, 3],
+        "lens": [5, 1, 1],
+        "tables": [[1, 2, 0, 0], [99] * 4, [99] * 4],
+    }
+    assert (batch.num_padding, batch.sampled, batch.metadata.wanted) == (2, [0], None)
+    assert batch.metadata.query_lens_list == [1, 1, 1]
+    assert builder.padding(2).metadata.slot_mapping.tolist() == [396, 397]
+
+
+def test_only_decoding_steps_can_be_padded(builder: BatchBuilder) -> None:
+    with pytest.raises(InternalError):
+        builder.build({make_sequence(range(5), [1, 2], 3): 2}, pad_to=4)
+
+
+def test_equal_steps_have_equal_addresses() -> None:
+    builder = BatchBuilder(
+        StagedStepBuffers(NUM_BYTES, CPU),
+        max_num_seqs=4, max_blocks_per_seq=4, block_size=4, scratch_block=99,
+    )  # fmt: skip
+    recorded = builder.padding(3)
+    for _ in range(3):
+        batch = builder.build({make_sequence(range(5), [1, 2], 4): 1}, pad_to=3)
+        assert batch.token_ids.data_ptr() == recorded.token_ids.data_ptr()
+        tables = (batch.metadata.block_tables, recorded.metadata.block_tables)
+        assert tables[0].data_ptr() == tables[1].data_ptr()
+        assert recorded.token_ids.tolist() == [4, 0, 0]

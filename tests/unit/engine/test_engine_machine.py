@@ -9,7 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shared.engine.events import Admitted, NewTokens
 from shared.engine.request import KVSource
 from shared.engine.request_stream import is_last
-from tests.fakes.engines import drain, expected_tokens, generate, make_engine, make_request
+from tests.fakes.engines import (
+    StepMode,
+    drain,
+    expected_tokens,
+    generate,
+    make_engine,
+    make_request,
+)
 from tests.fakes.model import FakeLoadedModel
 
 NUM_BLOCKS = 16
@@ -20,11 +27,17 @@ PROMPTS = [[i] * 4 + list(range(n)) for i in (1, 2) for n in (0, 3, 4, 9, 20)]
 class EngineMachine(RuleBasedStateMachine):
     """A worker's life: prompts computed, received, held, given up; prefixes pinned."""
 
+    mode = StepMode.SYNCHRONOUS
+
     def __init__(self) -> None:
         super().__init__()
         self.loaded = FakeLoadedModel()
         self.engine = make_engine(
-            self.loaded, num_blocks=NUM_BLOCKS, max_num_seqs=4, max_num_batched_tokens=10
+            self.loaded,
+            self.mode,
+            num_blocks=NUM_BLOCKS,
+            max_num_seqs=4,
+            max_num_batched_tokens=10,
         )
         self.sender = make_engine()
         self.next_id = 0
@@ -151,12 +164,28 @@ class EngineMachine(RuleBasedStateMachine):
             for name in sorted(self.held - self.unfinished):
                 self.held.discard(name)
                 self.engine.release(name)
-            if not self.unfinished:
+            if not (self.unfinished or self.engine.has_work()):
                 break
         self.engine.check_integrity()
         assert not self.unfinished, "somebody starves"
         assert self.engine.stats().num_free_blocks == NUM_BLOCKS
 
 
+class OverlappedMachine(EngineMachine):
+    """The same with a step in flight most of the time."""
+
+    mode = StepMode.OVERLAPPED
+
+
+class RecordedMachine(EngineMachine):
+    """And with decode steps padded to those that were recorded."""
+
+    mode = StepMode.RECORDED
+
+
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestOverlappedMachine = OverlappedMachine.TestCase
+TestRecordedMachine = RecordedMachine.TestCase
+for _case in (TestEngineMachine, TestOverlappedMachine, TestRecordedMachine):
+    _case.settings = settings(max_examples=60, stateful_step_count=40)
+del _case

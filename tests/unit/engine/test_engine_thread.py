@@ -13,7 +13,7 @@ from shared.engine.engine_thread import EngineThread
 from shared.engine.events import Admitted, Failed, FinishReason, NewTokens
 from shared.engine.request import KVSource
 from shared.errors import InternalError, InvalidRequestError, UnavailableError
-from tests.fakes.engines import expected_tokens, make_engine, make_request
+from tests.fakes.engines import StepMode, expected_tokens, make_engine, make_request
 from tests.fakes.model import FakeLoadedModel
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from shared.engine.events import CacheChange
     from shared.engine.request_stream import RequestStream
 
+pytestmark = pytest.mark.usefixtures("step_mode")
+
 
 class GatedLoadedModel(FakeLoadedModel):
     """Each step waits until the test opens the gate."""
@@ -29,6 +31,7 @@ class GatedLoadedModel(FakeLoadedModel):
     def __init__(self) -> None:
         super().__init__()
         self.gate = threading.Event()
+        self.gate.set()  # until the engine is made, which may record steps
         forward = self.model.forward
 
         def gated(*args: Any) -> Any:
@@ -41,6 +44,8 @@ class GatedLoadedModel(FakeLoadedModel):
 @asynccontextmanager
 async def running(loaded: FakeLoadedModel | None = None, **settings: Any) -> AsyncIterator[Any]:
     thread = EngineThread(make_engine(loaded, **settings))
+    if isinstance(loaded, GatedLoadedModel):
+        loaded.gate.clear()
     await thread.start()
     try:
         yield thread
@@ -53,8 +58,9 @@ async def tokens_of(stream: RequestStream) -> list[int]:
 
 
 async def free_blocks(thread: EngineThread) -> int:
-    """Once everything that was sent before has been done."""
-    await thread.abort("nobody")
+    """Once everything that was sent before has been done, and the step that ran then is over."""
+    for _ in range(2):
+        await thread.abort("nobody")
     return thread.stats().num_free_blocks
 
 
@@ -166,7 +172,7 @@ async def test_followers_can_tell_what_a_snapshot_includes() -> None:
         assert any(change.removed for change in log if not isinstance(change, str))
 
 
-async def test_events_of_a_step_come_in_one_callback() -> None:
+async def test_events_of_a_step_come_in_one_callback(step_mode: StepMode) -> None:
     async with running() as thread:
         loop = asyncio.get_running_loop()
         num_calls, original = 0, loop.call_soon_threadsafe
@@ -179,7 +185,7 @@ async def test_events_of_a_step_come_in_one_callback() -> None:
         loop.call_soon_threadsafe = counting  # type: ignore[method-assign]
         stream = await thread.submit(make_request("a", range(9), max_tokens=20))
         await tokens_of(stream)
-        assert num_calls <= 1 + 2 + 20
+        assert num_calls <= 1 + 2 + 20 + step_mode.lag
 
 
 async def test_a_failing_step_ends_its_streams_and_the_engine_goes_on() -> None:
@@ -201,7 +207,7 @@ async def test_a_dead_engine_fails_everybody() -> None:
         streams = [await thread.submit(make_request("a", range(9)))]
         pending = asyncio.create_task(thread.submit(make_request("b", range(9))))
         await asyncio.sleep(0)
-        thread._engine._postprocessor.apply = None
+        thread._engine._postprocessor.launched = None
         loaded.gate.set()
         await thread.wait_broken()
         for stream in streams:

@@ -22,6 +22,8 @@ from tests.fakes.engines import (
 if TYPE_CHECKING:
     from shared.engine.engine import Engine
 
+pytestmark = pytest.mark.usefixtures("step_mode")
+
 LENGTHS = [1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE, 23, 40]
 
 

@@ -12,7 +12,7 @@ from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
 from tests.fakes.interpreted import run_interpreted
 from tests.fakes.paged_driver import make_metadata, poisoned_cache
-from tests.suites.attention_kernels import CASES, check_attention
+from tests.suites.attention_kernels import CASES, DIVIDED, check_attention
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,13 @@ def interpreted() -> Mapping[str, str | None]:
 @pytest.mark.parametrize("case", CASES)
 def test_triton_attends_as_defined(case: str, interpreted: Mapping[str, str | None]) -> None:
     assert interpreted[case] is None, interpreted[case]
+
+
+@pytest.mark.parametrize("case", DIVIDED)
+def test_the_kernel_divides_as_the_rule_says(
+    case: str, interpreted: Mapping[str, str | None]
+) -> None:
+    assert interpreted[f"division-{case}"] is None, interpreted[f"division-{case}"]
 
 
 def attend(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,25 +29,41 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.timeout(300)
 def test_all_kernels_pass() -> None:
     done = run_python("-m", "kernels.compile_gate")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert all(line.endswith(" ok") for line in lines)
-    for kernel in (ROOT / "kernels").glob("*/kernel.py"):
-        for arch in SHARED_LIMIT_BYTES:
-            assert any(line.startswith(f"sm_{arch} {kernel.parent.name} ") for line in lines)
+    assert {line.split()[0] for line in lines} == {f"sm_{arch}" for arch in SHARED_LIMIT_BYTES}
+
+
+def test_every_kernel_has_a_case_on_every_architecture() -> None:
+    listed = run_python(
+        "-c",
+        "from kernels.compile_cases import all_cases\n"
+        "for case in all_cases():\n"
+        "    for arch in case.archs: print(case.kernel.__module__, case.kernel.__name__, arch)",
+    )
+    assert listed.returncode == 0, listed.stderr
+    covered = set(listed.stdout.splitlines())
+    for path in (ROOT / "kernels").rglob("kernel.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for kernel in re.findall(r"^def (\w+_kernel)\(", path.read_text(), re.MULTILINE):
+            for arch in SHARED_LIMIT_BYTES:
+                assert f"{module} {kernel} {arch}" in covered
 
 
 def test_bad_kernels_fail_each_for_its_reason() -> None:
     done = run_python("-m", "tests.fakes.bad_kernels")
     assert done.returncode == 1, done.stderr
-    few_warps, many_stages, wrong_shapes = (
+    few_warps, many_stages, narrow_loads, wrong_shapes = (
         next(line for line in done.stdout.splitlines() if f"sm_90 {name} " in line)
-        for name in ("too few warps", "too many stages", "wrong shapes")
+        for name in ("too few warps", "too many stages", "narrow loads", "wrong shapes")
     )
     assert "spills" in few_warps
     assert "of shared memory, over" in many_stages
+    assert "no instruction like" in narrow_loads
     assert "does not compile" in wrong_shapes
 
 

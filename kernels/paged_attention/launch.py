@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.paged_attention.decode.kernel import launch_decode
-from kernels.paged_attention.prefill.kernel import launch_prefill
+from kernels.paged_attention.decode.launch import launch_decode
+from kernels.paged_attention.prefill.launch import launch_prefill
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,0 +1,57 @@
+"""Counts what a piece of Python does, exactly and on any machine.
+
+Hardware counters are closed to most CI machines, and time on them means little. Two counts are the
+same in every run: bytecode instructions executed by this thread, and operators that torch
+dispatches. They see what Python costs the host; they do not see inside C and C++.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+
+def count_bytecodes(run: Callable[[], object]) -> int:
+    """Instructions executed inside `run`, in all Python functions that it calls."""
+    num = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal num
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        num += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return num
+
+
+class _OperatorCount(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.num = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        self.num += 1
+        return func(*args, **(kwargs or {}))
+
+
+def count_operators(run: Callable[[], object]) -> int:
+    """Operators that torch dispatches inside `run`."""
+    with _OperatorCount() as count:
+        run()
+    return int(count.num)

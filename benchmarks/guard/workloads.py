@@ -1,0 +1,154 @@
+"""Fixed pieces of work on the paths that run for every step, block, chunk or request.
+
+Each factory prepares everything and returns what is counted, which can be called again and again.
+Imports are inside: a workload that an older tree has no parts for must not take the others along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    Work = Callable[[], object]
+
+NUM_SEQS, PROMPT_LEN, OUTPUT_LEN, BLOCK_SIZE = 8, 96, 16, 16
+NUM_CHUNKS = 100
+SHIPPED_MODEL = Path("models/pydoc/checkpoint")
+
+
+def block_hash() -> Work:
+    """The hashes of a prompt of 1024 tokens."""
+    from shared.kv.block_hash import hash_blocks, root_hash
+
+    root, tokens = root_hash(b"guard"), _tokens(1024, seed=0)
+    return lambda: hash_blocks(root, tokens, BLOCK_SIZE)
+
+
+def engine() -> Work:
+    """Eight requests, half of them with a common prefix, from admission to the last token."""
+    from shared.engine.llm import LLM
+    from shared.engine.sampling_params import SamplingParams
+    from shared.model.random_checkpoint import (
+        CheckpointSpec,
+        write_random_checkpoint,
+    )
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_random_checkpoint(Path(folder), CheckpointSpec())
+        # Text is another workload's subject.
+        (Path(folder) / "tokenizer.json").unlink()
+        llm = LLM(folder, num_blocks=256)
+    sampling = SamplingParams(max_tokens=OUTPUT_LEN, temperature=0.0, ignore_eos=True)
+    shared = _tokens(PROMPT_LEN // 2, seed=1)
+
+    def work() -> None:
+        prompts = [_tokens(PROMPT_LEN, seed=2 + number) for number in range(NUM_SEQS)]
+        for prompt in prompts[::2]:
+            prompt[: len(shared)] = shared
+        llm.generate(prompts, sampling)
+        llm.engine.reset_prefix_cache()
+
+    return work
+
+
+def detokenize() -> Work:
+    """Text of an answer, token by token."""
+    from shared.text.answer_text import AnswerText
+    from shared.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(SHIPPED_MODEL)
+    token_ids = tokenizer.encode("def join(path, *paths): joins one or more path parts. " * 8)
+
+    def work() -> None:
+        text = AnswerText(tokenizer, stop=("never there",))
+        for token_id in token_ids:
+            text.feed([token_id])
+
+    return work
+
+
+def openai_stream() -> Work:
+    """A streamed completion through the router's HTTP application, without a socket."""
+    from prometheus_client import CollectorRegistry
+
+    from services.router.generation import AnswerPiece
+    from services.router.models import ServedModels
+    from services.router.openai.app import create_app
+    from services.router.openai.backend import Backend
+    from shared.engine.events import FinishReason
+    from shared.text.chat_template import ChatTemplate
+    from shared.text.tokenizer import Tokenizer
+
+    class Script:
+        async def generate(self, request: object) -> AsyncIterator[AnswerPiece]:
+            del request
+            for number in range(NUM_CHUNKS):
+                last = FinishReason.LENGTH if number == NUM_CHUNKS - 1 else None
+                yield AnswerPiece(index=0, text="word ", token_ids=(300,), finish_reason=last)
+
+    tokenizer = Tokenizer.load(SHIPPED_MODEL)
+    models = ServedModels(
+        names=("m",), learn_max_model_len=lambda: 4096, vocab_size=tokenizer.vocab_size, created_s=0
+    )
+    app = create_app(
+        Backend(
+            generator=Script(),
+            tokenizer=tokenizer,
+            chat_template=ChatTemplate.load(SHIPPED_MODEL, tokenizer.special_tokens),
+            models=models,
+        ),
+        not_ready_because=lambda: (),
+        registry=CollectorRegistry(),
+        version="guard",
+    )
+    body = {"model": "m", "prompt": [300] * 32, "max_tokens": NUM_CHUNKS, "stream": True}
+    return lambda: asyncio.run(_post(app, "/v1/completions", json.dumps(body).encode()))
+
+
+#: By name. What is counted beside bytecode instructions.
+WORKLOADS: dict[str, tuple[Callable[[], Work], bool]] = {
+    "block_hash": (block_hash, False),
+    "engine": (engine, True),
+    "detokenize": (detokenize, False),
+    "openai_stream": (openai_stream, False),
+}
+
+
+async def _post(app: Any, path: str, body: bytes) -> None:
+    """One request as a server would make it.
+
+    Raises:
+        RuntimeError: it was refused.
+    """
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
+        "path": path, "raw_path": path.encode(), "query_string": b"", "scheme": "http",
+        "headers": [(b"content-type", b"application/json"), (b"x-request-id", b"guard")],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
+    }  # fmt: skip
+    received = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal received
+        if received:
+            await asyncio.Event().wait()
+        received = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        if message.get("status", 200) != 200:
+            raise RuntimeError(f"the request was answered with {message['status']}")
+
+    await app(scope, receive, send)
+
+
+def _tokens(num: int, *, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(300, 500) for _ in range(num)]

@@ -1,0 +1,1 @@
+"""Baton beside its peers on this machine: same models, same prompts, alternating."""

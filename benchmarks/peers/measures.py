@@ -1,0 +1,154 @@
+"""What is measured of an engine, and what each result is called."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from benchmarks.peers.models import FIRST_WORD, MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from benchmarks.peers.workers.wire import Many, Single
+
+#: The longest single measurement that is waited for.
+TIMEOUT_S = 900.0
+NUM_OUTPUT = 128
+
+
+class Answers(Protocol):
+    """An engine, as the measures see it."""
+
+    def one(self, prompt: Sequence[int], num_tokens: int, *, timeout_s: float) -> Single:
+        """See `OfflineEngine.one`."""
+
+    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int, *, timeout_s: float) -> Many:
+        """See `OfflineEngine.many`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of a table."""
+
+    title: str
+    unit: str
+    higher_is_better: bool
+
+
+METRICS = {
+    "ttft_1024_ms": Metric("time to first token, 1024-token prompt", "ms", False),
+    "decode_b1_ctx32": Metric("decode, batch 1, context 32", "tok/s", True),
+    "decode_b1_ctx1024": Metric("decode, batch 1, context 1024", "tok/s", True),
+    "batch16": Metric("16 requests 256 → 128, output", "tok/s", True),
+    "batch32": Metric("32 requests 256 → 128, output", "tok/s", True),
+    "batch16_decode": Metric("of these, once all decode, 16 requests", "tok/s", True),
+    "batch32_decode": Metric("of these, once all decode, 32 requests", "tok/s", True),
+    "prefill16_ms": Metric("16 × 1088-token prompts, 1 token", "ms", False),
+    "prefix_cold_ms": Metric("16 prompts sharing 1024 tokens, cold", "ms", False),
+    "prefix_warm_ms": Metric("16 prompts sharing 1024 tokens, warm", "ms", False),
+}
+
+
+class Prompts:
+    """Random prompts, never the same twice: nothing may come from a prefix cache by chance."""
+
+    def __init__(self, seed: int, *, vocab_size: int) -> None:
+        self._random = random.Random(seed)
+        self._vocab_size = vocab_size
+
+    def draw(self, num_tokens: int) -> list[int]:
+        """Token ids of ordinary words."""
+        return [self._random.randrange(FIRST_WORD, self._vocab_size) for _ in range(num_tokens)]
+
+    def draw_many(self, num: int, num_tokens: int) -> list[list[int]]:
+        """Independent of each other."""
+        return [self.draw(num_tokens) for _ in range(num)]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One visit to an engine, which gives one or more results."""
+
+    name: str
+    metrics: tuple[str, ...]
+    #: Given an engine or a server, see `contestants`.
+    run: Callable[[Any, Prompts], Iterator[tuple[str, float]]]
+    needs_prefix_sharing: bool = False
+
+
+def _single_long(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
+    times_s = engine.one(prompts.draw(1024), NUM_OUTPUT + 1, timeout_s=TIMEOUT_S).times_s
+    yield "ttft_1024_ms", times_s[0] * 1e3
+    yield "decode_b1_ctx1024", decode_rate(times_s)
+
+
+def _single_short(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
+    times_s = engine.one(prompts.draw(32), NUM_OUTPUT + 1, timeout_s=TIMEOUT_S).times_s
+    yield "decode_b1_ctx32", decode_rate(times_s)
+
+
+def _batch(num: int) -> Callable[[Answers, Prompts], Iterator[tuple[str, float]]]:
+    def run(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
+        many = engine.many(prompts.draw_many(num, 256), NUM_OUTPUT, timeout_s=TIMEOUT_S)
+        yield f"batch{num}", many.num_tokens / many.elapsed_s
+        decoded = many.num_tokens - many.num_by_then
+        yield f"batch{num}_decode", decoded / (many.elapsed_s - many.prefilled_s)
+
+    return run
+
+
+def _prefill(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
+    many = engine.many(prompts.draw_many(16, 1088), 1, timeout_s=TIMEOUT_S)
+    yield "prefill16_ms", many.elapsed_s * 1e3
+
+
+def _prefix(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
+    shared = prompts.draw(1024)
+    for name in ("prefix_cold_ms", "prefix_warm_ms"):
+        batch = [shared + own for own in prompts.draw_many(16, 64)]
+        yield name, engine.many(batch, 1, timeout_s=TIMEOUT_S).elapsed_s * 1e3
+
+
+MEASURES = (
+    Measure("single-1024", ("ttft_1024_ms", "decode_b1_ctx1024"), _single_long),
+    Measure("single-32", ("decode_b1_ctx32",), _single_short),
+    Measure("batch-16", ("batch16", "batch16_decode"), _batch(16)),
+    Measure("batch-32", ("batch32", "batch32_decode"), _batch(32)),
+    Measure("prefill-16", ("prefill16_ms",), _prefill),
+    Measure("prefix", ("prefix_cold_ms", "prefix_warm_ms"), _prefix, needs_prefix_sharing=True),
+)
+
+
+def decode_rate(times_s: Sequence[float]) -> float:
+    """Tokens per second after the first one."""
+    return (len(times_s) - 1) / (times_s[-1] - times_s[0])
+
+
+#: Prompts whose first tokens are compared between engines: do they run the same model?
+NUM_PROBES = 8
+
+
+def probe(engine: Answers, prompts: Prompts) -> list[int]:
+    """First tokens of answers to fixed prompts."""
+    return [
+        engine.one(prompts.draw(48), 1, timeout_s=TIMEOUT_S).token_ids[0] for _ in range(NUM_PROBES)
+    ]
+
+
+def warm_up(engine: Answers, prompts: Prompts) -> None:
+    """Every shape once, so that no compilation and no first allocation is measured."""
+    engine.one(prompts.draw(1024), 4, timeout_s=TIMEOUT_S)
+    engine.one(prompts.draw(32), 4, timeout_s=TIMEOUT_S)
+    engine.many(prompts.draw_many(32, 64), 4, timeout_s=TIMEOUT_S)
+
+
+def wake(engine: Answers, prompts: Prompts) -> None:
+    """A little work after a pause: threads run again, weights are in the caches as in service."""
+    engine.one(prompts.draw(64), 4, timeout_s=TIMEOUT_S)
+
+
+def prompts_for(model: str, seed: int) -> Prompts:
+    """Prompts in the model's vocabulary."""
+    return Prompts(seed, vocab_size=MODELS[model].vocab_size)

@@ -1,0 +1,67 @@
+"""The models of the comparison: random weights in sizes that two cores can serve."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+from benchmarks.peers.places import home
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Token ids below are special tokens and bytes; prompts are drawn from the rest.
+FIRST_WORD = 300
+
+MODELS = {
+    "small": CheckpointSpec(
+        architecture="qwen3",
+        num_layers=12,
+        hidden_size=768,
+        num_heads=12,
+        num_kv_heads=4,
+        head_dim=64,
+        intermediate_size=2048,
+        vocab_size=32000,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+        weight_std=0.02,
+    ),
+    "medium": CheckpointSpec(
+        architecture="qwen2",
+        num_layers=24,
+        hidden_size=896,
+        num_heads=14,
+        num_kv_heads=2,
+        head_dim=64,
+        intermediate_size=4864,
+        vocab_size=32000,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+        weight_std=0.02,
+    ),
+}
+
+
+def model_folder(name: str) -> Path:
+    """The checkpoint, written now if it is not in the cache yet. Same spec, same folder.
+
+    Raises:
+        KeyError: no such model.
+    """
+    spec = MODELS[name]
+    text = json.dumps(dataclasses.asdict(spec), sort_keys=True, default=dict)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    folder = home() / "models" / f"{name}-{digest}"
+    if not (folder / "config.json").is_file():
+        unfinished = folder.with_name(folder.name + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        write_random_checkpoint(unfinished, spec)
+        unfinished.rename(folder)
+    return folder

@@ -1,0 +1,110 @@
+"""The file that a run writes and everything else reads. Samples are kept one by one."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.peers.statistics import Summary, summarise
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measured value. `value` is in the unit of the metric."""
+
+    section: str
+    model: str
+    system: str
+    metric: str
+    value: float
+    #: Cores that nobody of ours kept busy meanwhile.
+    background_cores: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Results:
+    """Everything about one run."""
+
+    date: str
+    machine: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
+    #: By section with model, and system: version and the like, or `missing` with the reason.
+    systems: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    #: GB/s and GFLOP/s of this machine, by name.
+    limits: dict[str, float] = field(default_factory=dict)
+    #: What the time budget left out, in words.
+    omitted: list[str] = field(default_factory=list)
+    #: What broke, with the end of its log.
+    failed: list[str] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+    def describe(self, section: str, system: str, facts: dict[str, Any]) -> None:
+        """Note what a system says of itself."""
+        self.systems.setdefault(section, {})[system] = facts
+
+    def summaries(self, section: str, model: str) -> dict[str, dict[str, Summary]]:
+        """By metric and system."""
+        values: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for sample in self.samples:
+            if (sample.section, sample.model) == (section, model):
+                values[sample.metric, sample.system].append(sample.value)
+        summaries: dict[str, dict[str, Summary]] = {}
+        for (metric, system), own in values.items():
+            summaries.setdefault(metric, {})[system] = summarise(own)
+        return summaries
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        content = {"format": FORMAT} | asdict(self)
+        unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        unfinished.rename(path)
+
+
+def merge(runs: Sequence[Results]) -> Results:
+    """Several runs as one; facts are those of the last, limits the highest.
+
+    Raises:
+        ConfigError: there is none, or they are of different machines.
+    """
+    if not runs:
+        raise ConfigError("no results were given")
+    if any(run.machine != runs[0].machine for run in runs):
+        raise ConfigError("these results are of different machines")
+    merged = Results(date=runs[-1].date, machine=runs[-1].machine, settings=runs[-1].settings)
+    for run in runs:
+        for name, limit in run.limits.items():
+            merged.limits[name] = max(limit, merged.limits.get(name, 0.0))
+        merged.omitted += run.omitted
+        merged.failed += run.failed
+        merged.samples += run.samples
+        for section, systems in run.systems.items():
+            for system, facts in systems.items():
+                merged.describe(section, system, facts)
+    return merged
+
+
+def load_results(path: Path) -> Results:
+    """Read a file that `save` wrote.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format") != FORMAT:
+            raise ConfigError(f"{path} was written by another version of this benchmark")
+        samples = [Sample(**sample) for sample in content.pop("samples")]
+        return Results(**content, samples=samples)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} holds no results: {error!r}") from error

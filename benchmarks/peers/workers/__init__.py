@@ -1,0 +1,1 @@
+"""One engine per process. They run in the peers' own environments: standard library only."""

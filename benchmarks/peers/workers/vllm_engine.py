@@ -1,0 +1,81 @@
+"""vLLM's offline engine, driven step by step. Runs in an environment that has vLLM."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.peers.workers.wire import Many, Single, Timeline, WorkerOptions, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class VllmEngine:
+    """Its own defaults, apart from what all engines here are given."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        import vllm  # noqa: PLC0415 - reads the environment, which the parent has set
+
+        self._vllm = vllm
+        self._engine = vllm.LLM(
+            options.model,
+            dtype=options.dtype,
+            max_model_len=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            enable_prefix_caching=True,
+            seed=0,
+        ).llm_engine
+        self._num_requests = 0
+
+    def one(self, prompt: Sequence[int], num_tokens: int) -> Single:
+        """Answer one prompt."""
+        started_s = time.perf_counter()
+        self._add(prompt, num_tokens)
+        times_s: list[float] = []
+        token_ids: list[int] = []
+        while self._engine.has_unfinished_requests():
+            for output in self._engine.step():
+                token_ids = list(output.outputs[0].token_ids)
+                num_new = len(token_ids) - len(times_s)
+                times_s += [time.perf_counter() - started_s] * num_new
+        return Single(times_s=times_s, token_ids=token_ids)
+
+    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Many:
+        """Answer all prompts."""
+        timeline = Timeline(len(prompts))
+        for prompt in prompts:
+            self._add(prompt, num_tokens)
+        # Outputs hold all tokens so far.
+        known: Counter[str] = Counter()
+        while self._engine.has_unfinished_requests():
+            new_tokens: dict[str, int] = {}
+            for output in self._engine.step():
+                num = len(output.outputs[0].token_ids)
+                new_tokens[output.request_id] = num - known[output.request_id]
+                known[output.request_id] = num
+            timeline.add(new_tokens)
+        return timeline.end()
+
+    def describe(self) -> dict[str, Any]:
+        """Version, and whether the libraries it recommends were loaded."""
+        return {
+            "version": self._vllm.__version__,
+            "preloaded": [
+                path.rsplit("/", 1)[-1] for path in os.environ.get("LD_PRELOAD", "").split(":")
+            ],
+        }
+
+    def _add(self, prompt: Sequence[int], num_tokens: int) -> None:
+        sampling = self._vllm.SamplingParams(
+            temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False
+        )
+        self._num_requests += 1
+        request = {"prompt_token_ids": list(prompt)}
+        self._engine.add_request(str(self._num_requests), request, sampling)
+
+
+if __name__ == "__main__":
+    serve(VllmEngine)

@@ -1,0 +1,60 @@
+"""One packed product alone: what the decoder is made of, for tests and measurements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.native.library import Kind, load_library
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class PackedLinear:
+    """`x @ weight.T + bias` with a weight that is packed once."""
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, *, kind: Kind, num_threads: int = 1
+    ) -> None:
+        """weight: [columns, inner], float32 or bfloat16; bias: [columns].
+
+        Raises:
+            NativeUnavailableError: the library cannot be made here.
+        """
+        self._library = load_library()
+        self._pool = self._library.baton_pool_new(num_threads, None)
+        self.columns, self.inner = weight.shape
+        weight = weight.contiguous()
+        stored = Kind.BFLOAT16 if weight.dtype == torch.bfloat16 else Kind.FLOAT32
+        values = None if bias is None else bias.float().contiguous()
+        self._matrix = self._library.baton_matrix_new(
+            self._pool,
+            kind,
+            weight.data_ptr(),
+            stored,
+            self.columns,
+            self.inner,
+            None if values is None else values.data_ptr(),
+            False,
+        )
+        if not self._matrix:
+            raise MemoryError(f"no memory for a packed weight of {self.columns} x {self.inner}")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """float32 [n, columns] of float32 [n, inner]."""
+        x = x.contiguous()
+        out = torch.empty(len(x), self.columns)
+        failed = self._library.baton_matrix_multiply(
+            self._pool, self._matrix, x.data_ptr(), len(x), out.data_ptr()
+        )
+        if failed:
+            raise MemoryError(f"no memory for a product of {len(x)} rows")
+        return out
+
+    def __del__(self) -> None:
+        if getattr(self, "_matrix", None):
+            self._library.baton_matrix_delete(self._matrix)
+        if getattr(self, "_pool", None):
+            self._library.baton_pool_delete(self._pool)

@@ -1,0 +1,88 @@
+"""Brings a step's tokens to the host without holding up the device."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+#: Steps of which tokens may be on their way at a time: one that runs, one behind it.
+_NUM_BUFFERS = 2
+
+
+class PendingTokens(Protocol):
+    """The tokens of a launched step."""
+
+    def wait(self) -> list[int]:
+        """Wait until the step and everything before it has been computed; its tokens."""
+        ...
+
+
+class Readback(Protocol):
+    """The way from the device to the host."""
+
+    def start(self, tokens: torch.Tensor) -> PendingTokens:
+        """Bring int64 [n] to the host once the step that computes them is done."""
+        ...
+
+    def nothing(self) -> PendingTokens | None:
+        """What to wait for if a step samples nothing; None if it is over when it is launched."""
+        ...
+
+
+class HostReadback:
+    """For a model on the host, which is done when it returns."""
+
+    def start(self, tokens: torch.Tensor) -> PendingTokens:
+        """See `Readback.start`."""
+        return _OnHost(tokens)
+
+    def nothing(self) -> PendingTokens | None:
+        """See `Readback.nothing`."""
+        return None
+
+
+class _OnHost:
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self._tokens = tokens
+
+    def wait(self) -> list[int]:
+        token_ids: list[int] = self._tokens.tolist()
+        return token_ids
+
+
+class PinnedReadback:
+    """Copies behind the step, into pinned memory; an event says when it has happened."""
+
+    def __init__(self, max_num_tokens: int) -> None:
+        self._buffers = [
+            torch.zeros(max_num_tokens, dtype=torch.int64, pin_memory=True)
+            for _ in range(_NUM_BUFFERS)
+        ]
+        self._events = [torch.cuda.Event() for _ in range(_NUM_BUFFERS)]
+        self._next = 0
+
+    def start(self, tokens: torch.Tensor) -> PendingTokens:
+        """See `Readback.start`."""
+        place, self._next = self._next, (self._next + 1) % _NUM_BUFFERS
+        host = self._buffers[place][: len(tokens)]
+        host.copy_(tokens, non_blocking=True)
+        self._events[place].record()
+        return _Copied(host, self._events[place])
+
+    def nothing(self) -> PendingTokens | None:
+        """See `Readback.nothing`."""
+        place, self._next = self._next, (self._next + 1) % _NUM_BUFFERS
+        self._events[place].record()
+        return _Copied(self._buffers[place][:0], self._events[place])
+
+
+class _Copied:
+    def __init__(self, host: torch.Tensor, event: torch.cuda.Event) -> None:
+        self._host = host
+        self._event = event
+
+    def wait(self) -> list[int]:
+        self._event.synchronize()
+        token_ids: list[int] = self._host.tolist()
+        return token_ids

@@ -1,0 +1,133 @@
+"""Steps from their schedule to their events, one after the other or overlapped.
+
+Overlapped, a step is scheduled and launched while the one before it still runs: its input tokens
+are fed on the device, and the host learns one step late that a sequence has ended. What was
+computed of it by then is dropped. Sequences whose next token needs the host's knowledge of the last
+make their steps synchronous, and so does a shortage of blocks: nobody is preempted in flight.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared.engine.events import Failed, NewTokens
+from shared.engine.scheduler import SchedulerOutput
+from shared.engine.sequence import Status
+from shared.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable
+
+    from shared.engine.events import EngineEvent
+    from shared.engine.model_runner import LaunchedStep, ModelRunner
+    from shared.engine.postprocess import Postprocessor
+    from shared.engine.scheduler import Scheduler
+    from shared.engine.sequence import Sequence
+
+log = structlog.get_logger(__name__)
+
+
+class StepPipeline:
+    """At most one step is in flight between two calls of `finish`."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        postprocessor: Postprocessor,
+        counters: Counter[str],
+        *,
+        overlap: bool,
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._postprocessor = postprocessor
+        self._counters = counters
+        self._overlap = overlap
+        self._output = SchedulerOutput(budget=0)
+        self._in_flight: LaunchedStep | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a step was launched and not collected."""
+        return self._in_flight is not None
+
+    def schedule(self) -> tuple[list[EngineEvent], bool]:
+        """What can be told before anything is computed, and whether anything was scheduled."""
+        events: list[EngineEvent] = []
+        output = self._scheduler.schedule(may_preempt=not self.in_flight)
+        if output.is_blocked:
+            events += self._collect(self._take_in_flight())
+            output = self._scheduler.schedule()
+        self._output = output
+        self._count(output)
+        events += output.admitted
+        return events, bool(output.num_new_tokens or output.admitted or output.preempted)
+
+    def finish(self) -> list[EngineEvent]:
+        """Launch what was scheduled, and collect what is over or must not be overlapped."""
+        earlier, num_new_tokens = self._take_in_flight(), self._output.num_new_tokens
+        if num_new_tokens:
+            try:
+                self._in_flight = self._runner.launch(num_new_tokens)
+            except Exception as error:  # the batch fails, the engine goes on
+                log.exception("step_failed", num_sequences=len(num_new_tokens))
+                return self._collect(earlier) + self._fail(num_new_tokens, error)
+            self._postprocessor.launched(self._in_flight)
+        events = self._collect(earlier)
+        if self._in_flight is not None and (not self._overlap or self._in_flight.is_synchronous):
+            events += self._collect(self._take_in_flight())
+        return events
+
+    def abandon(self) -> None:
+        """Forget what is in flight."""
+        self._in_flight = None
+
+    def _take_in_flight(self) -> LaunchedStep | None:
+        step, self._in_flight = self._in_flight, None
+        return step
+
+    def _collect(self, step: LaunchedStep | None) -> list[EngineEvent]:
+        if step is None:
+            return []
+        try:
+            result = self._runner.collect(step)
+        except Exception as error:  # the batch fails, and what was built on it
+            log.exception("step_failed", num_sequences=len(step.num_new_tokens))
+            later = self._take_in_flight()
+            seqs = dict.fromkeys(step.num_new_tokens)
+            for failed in (step, later):
+                if failed is not None:
+                    self._postprocessor.landed(failed)
+                    seqs |= dict.fromkeys(failed.num_new_tokens)
+            return self._fail(seqs, error)
+        events = self._postprocessor.apply(step, result)
+        num_tokens = sum(1 for event in events if isinstance(event, NewTokens))
+        self._counters["generation_tokens"] += num_tokens
+        return events
+
+    def _fail(self, seqs: Iterable[Sequence], error: Exception) -> list[EngineEvent]:
+        """End those of `seqs` that have not ended by now."""
+        running = [seq for seq in seqs if seq.status is Status.RUNNING]
+        self._counters["requests_failed"] += len(running)
+        for seq in running:
+            self._scheduler.finish(seq)
+        return [failure(seq, error) for seq in running]
+
+    def _count(self, output: SchedulerOutput) -> None:
+        counters = self._counters
+        counters["engine_steps"] += bool(output.num_new_tokens)
+        counters["computed_tokens"] += sum(output.num_new_tokens.values())
+        counters["num_preemptions"] += len(output.preempted)
+        counters["prefix_cache_queries"] += output.num_cache_queries
+        counters["prefix_cache_hits"] += output.num_cache_hits
+
+
+def failure(seq: Sequence, error: Exception) -> Failed:
+    """The last event of a sequence whose step failed."""
+    reason = InternalError(f"request {seq.request_id}: the step failed: {error!r}")
+    reason.__cause__ = error
+    return Failed(request_id=seq.request_id, error=reason)

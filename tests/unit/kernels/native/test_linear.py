@@ -1,0 +1,64 @@
+"""Packed products against PyTorch's, at sizes around every tile and panel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.native.library import Kind
+from kernels.native.linear import PackedLinear
+
+#: Rows around the register tile (14), four of them, and a task (168).
+ROWS = (1, 2, 13, 14, 15, 29, 56, 57, 168, 169, 400)
+
+
+def make(columns: int, inner: int, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(columns + inner + rows)
+    weight = torch.randn(columns, inner, generator=generator)
+    bias = torch.randn(columns, generator=generator)
+    return weight, bias, torch.randn(rows, inner, generator=generator)
+
+
+def check(columns: int, inner: int, rows: int, kind: Kind, num_threads: int = 2) -> None:
+    weight, bias, x = make(columns, inner, rows)
+    ours = PackedLinear(weight, bias, kind=kind, num_threads=num_threads)(x).double()
+    if kind is Kind.BFLOAT16:
+        weight, x = weight.bfloat16(), x.bfloat16()
+    exact = x.double() @ weight.double().T + bias.double()
+    if kind is Kind.INT8:  # both factors have a rounding error of half a step
+        step = weight.abs().amax(1) / 127 + x.abs().amax(1, keepdim=True) / 127
+        assert ((ours - exact).abs() <= step * inner**0.5 * 2.5).all()
+    else:
+        torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-5 * inner**0.5)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_around_every_tile(rows: int, kind: Kind) -> None:
+    check(70, 200, rows, kind)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@settings(max_examples=25, deadline=None)
+@given(columns=st.integers(1, 130), inner=st.integers(1, 300), rows=st.integers(1, 40))
+def test_any_size(kind: Kind, columns: int, inner: int, rows: int) -> None:
+    check(columns, inner, rows, kind)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_row_has_the_same_bits_in_any_company(kind: Kind) -> None:
+    weight, bias, x = make(96, 333, 200)
+    linear = PackedLinear(weight, bias, kind=kind, num_threads=2)
+    together = linear(x)
+    for rows in (slice(0, 1), slice(5, 20), slice(40, 97), slice(199, 200)):
+        assert torch.equal(linear(x[rows]), together[rows])
+
+
+def test_bfloat16_rounds_to_even_and_keeps_infinity_and_nan() -> None:
+    values = torch.tensor([[1.00390625, 1.01171875, float("inf"), float("nan"), -0.0, 1e-40]]).T
+    linear = PackedLinear(torch.ones(1, 1), kind=Kind.BFLOAT16)
+    expected = values.bfloat16().float()
+    expected[5] = 0.0  # the product takes denormal numbers as zero
+    torch.testing.assert_close(linear(values), expected, rtol=0, atol=0, equal_nan=True)
