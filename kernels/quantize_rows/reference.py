@@ -20,7 +20,9 @@ def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """See `kernels.quantize_rows.quantize_rows`."""
     largest = LARGEST[dtype]
     peak = x.float().abs().amax(dim=-1)
-    factor = torch.where(peak > _LEAST, largest / peak.clamp(min=_LEAST), 0)
+    # Not number / tensor: PyTorch would multiply by a rounded reciprocal.
+    ratio = torch.full_like(peak, largest) / peak.clamp(min=_LEAST)
+    factor = torch.where(peak > _LEAST, ratio, 0)
     scaled = x.float() * factor.unsqueeze(-1)
     if dtype == torch.int8:
         scaled = scaled.round()
