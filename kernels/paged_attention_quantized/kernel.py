@@ -126,9 +126,8 @@ def paged_decode_quantized_kernel(
     for start in range(begin, end, KEYS):
         key = start + tl.arange(0, KEYS)
         exists = key < end
-        block = block.to(tl.int64)
-        place = block * stride_cb + key % BLOCK_SIZE * stride_cs
-        scale_place = head_scales + block * stride_sb + key % BLOCK_SIZE
+        place = block.to(tl.int64) * stride_cb + key % BLOCK_SIZE * stride_cs
+        scale_place = head_scales + block.to(tl.int64) * stride_sb + key % BLOCK_SIZE
         # A step ahead: a load whose address is being loaded would not overlap with arithmetic.
         block = tl.load(table + (key + KEYS) // BLOCK_SIZE, mask=key + KEYS < end, other=0)
         # What does not exist is read as zero: it may be NaN, which no weight of zero undoes.
@@ -145,8 +144,9 @@ def paged_decode_quantized_kernel(
         )
         value_scales = tl.load(scale_place + stride_skv, mask=exists, other=0.0)
         # Scales belong to keys, so they go to the scores and the weights: one product per key and
-        # not one per number. 8 bits are exact in every wider type.
-        scores = tl.dot(q_tile, stored_keys.to(q_tile.dtype), input_precision="ieee")
+        # not one per number. 8 bits are exact in every wider type, and to bfloat16 the way by
+        # float32 is shorter: from there two numbers at a time are converted.
+        scores = tl.dot(q_tile, stored_keys.to(tl.float32).to(q_tile.dtype), input_precision="ieee")
         scores = scores * (key_scales * log2_scale)[None, :]
         scores = tl.where(exists[None, :], scores, -1.0e30)
         new_peak = tl.maximum(peak, tl.max(scores, 1))
@@ -155,7 +155,9 @@ def paged_decode_quantized_kernel(
         total = total * shrink + tl.sum(weights, 1)
         weights = (weights * value_scales[None, :]).to(q_tile.dtype)
         mixed = mixed * shrink[:, None]
-        mixed = tl.dot(weights, stored_values.to(q_tile.dtype), mixed, input_precision="ieee")
+        mixed = tl.dot(
+            weights, stored_values.to(tl.float32).to(q_tile.dtype), mixed, input_precision="ieee"
+        )
         peak = new_peak
     # A sequence of no tokens, which pads a batch, gets zeros.
     mixed = mixed / tl.maximum(total, 1.0e-30)[:, None]

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from kernels.compile_gate import WIDE_LOAD, GateCase
 from kernels.quantize_rows.compile_cases import QUANTIZED
-from kernels.quantized_matmul.kernel import TILES, matmul_constants, quantized_matmul_kernel
+from kernels.quantized_matmul.kernel import (
+    TILES,
+    WIDE_TILES,
+    matmul_constants,
+    quantized_matmul_kernel,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +27,7 @@ _INTEGER_PRODUCT, _WARPGROUP_INTEGER, _WARPGROUP_FLOAT8 = r"\bIMMA\.", r"\bIGMMA
 def cases() -> Iterator[GateCase]:
     """All tiles, and each with a number of features that is not a multiple of its step."""
     for (dtype, (name, archs)), tiles, in_features in product(
-        QUANTIZED.items(), TILES, (4096, 4112)
+        QUANTIZED.items(), (*TILES, WIDE_TILES), (4096, 4112)
     ):
         warpgroup = _WARPGROUP_INTEGER if name == "i8" else _WARPGROUP_FLOAT8
         hopper = [warpgroup] if tiles.tokens >= 64 else [_INTEGER_PRODUCT] * (name == "i8")
@@ -39,6 +44,6 @@ def cases() -> Iterator[GateCase]:
             aligned=frozenset((*_TENSORS, "out_features", "in_features", *_STRIDES)),
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,
-            archs=archs,
+            archs=(90,) if tiles == WIDE_TILES else archs,
             instructions={80: (WIDE_LOAD, _INTEGER_PRODUCT), 90: (WIDE_LOAD, *hopper)},
         )

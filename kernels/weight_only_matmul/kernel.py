@@ -19,14 +19,14 @@ import triton.language as tl
 def _widen_codes(codes, zeros, WIDE: tl.constexpr):
     """Numbers of 4 bits, less their zeros [rows, 1], exactly, in the type WIDE."""
     if tl.bfloat16 == WIDE:
-        return (codes.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True) - (zeros + 128.0).to(
-            WIDE
-        )
-    if tl.float16 == WIDE:
-        return (codes.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - (zeros + 1024.0).to(
-            WIDE
-        )
-    return codes.to(WIDE) - zeros
+        wide = (codes.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True)
+        zeros += 128.0
+    elif tl.float16 == WIDE:
+        wide = (codes.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True)
+        zeros += 1024.0
+    else:
+        wide = codes.to(WIDE)
+    return wide - zeros.to(WIDE)
 
 
 @triton.jit
@@ -95,7 +95,9 @@ def weight_only_matmul_kernel(
             else:
                 stored = tl.load(place)
                 x_tile = tl.load(x + column + feature[:, None])
-            total = tl.dot(stored.to(WIDE), x_tile, total, input_precision="ieee")
+            # By way of float32, from which two numbers at a time are converted.
+            wide = stored.to(tl.float32).to(WIDE)
+            total = tl.dot(wide, x_tile, total, input_precision="ieee")
     if not IS_INT4:
         total *= tl.load(scales + row)
     out_place = out + token.to(tl.int64)[None, :] * stride_out + channel[:, None]

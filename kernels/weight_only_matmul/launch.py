@@ -45,9 +45,9 @@ def choose_tiles(*, num_tokens: int, element_bytes: int) -> Tiles:
 
 def count_parts(*, num_tiles: int, num_steps: int, num_processors: int) -> int:
     """Into how many parts the input features are divided."""
-    wanted = triton.cdiv(_PROGRAMS_PER_PROCESSOR * num_processors, num_tiles)
+    wanted = -(-_PROGRAMS_PER_PROCESSOR * num_processors // num_tiles)
     steps_per_part = max(_LEAST_STEPS, num_steps // wanted)
-    return triton.cdiv(num_steps, steps_per_part)
+    return -(-num_steps // steps_per_part)
 
 
 def matmul_constants(
