@@ -42,7 +42,7 @@ class Admitted:
 
     `block_ids` covers the prompt (and resumed tokens), the last block possibly partial. The first
     `num_cached_tokens` need no computing; of these, blocks past `num_final_tokens` are being filled
-    by the step that the sequence was admitted to. Comes again after a preemption, with other blocks.
+    by the step that admitted the sequence. Comes again after a preemption, with other blocks.
     """
 
     request_id: str
