@@ -18,7 +18,7 @@ namespace baton {
 
 constexpr int kChunk = 2 * kPanel;
 // Query rows of one task: the packing of a chunk is shared by all of them.
-constexpr int kQueryRows = 4 * kTileRows;
+constexpr int kQueryRows = 8 * kTileRows;
 constexpr float kMasked = -1e30f;
 
 // The cache [blocks, layers, 2, kv heads, block size, head dim]; strides in elements.
