@@ -117,7 +117,7 @@ def paged_decode_quantized_kernel(
     )
     head_values = values + kv_head * stride_ch
     head_scales = scales + kv_head * stride_sh
-    table = block_tables + sequence.to(tl.int64) * stride_table
+    table = block_tables + tl.cast(sequence, tl.int64) * stride_table
     peak = tl.full([ROWS], -1.0e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, PADDED_DIM], tl.float32)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shared.engine.events import Admitted, FinishReason
-from shared.engine.request import KVSource
 from shared.errors import InternalError, InvalidRequestError, UnavailableError
 from tests.fakes.engines import (
-    Run,
     StepMode,
     drain,
     expected_tokens,
@@ -48,35 +46,6 @@ def test_a_second_request_starts_from_the_cached_prefix() -> None:
     assert loaded.model.num_tokens_per_step[0] == 2
     assert run.tokens("b") == expected_tokens([*prompt[:20], 9, 9], 8)
     assert engine.stats().counters["prefix_cache_hits"] == 20
-
-
-def test_a_prefix_is_computed_once_by_requests_of_the_same_step() -> None:
-    loaded = FakeLoadedModel()
-    engine = make_engine(loaded)
-    shared = list(range(20))
-    loaded.model.num_tokens_per_step.clear()
-    prompts = {"a": [*shared, 1, 2, 3], "b": [*shared, 4, 5], "c": [*shared[:10], 6]}
-    run = generate(engine, *(make_request(name, prompt) for name, prompt in prompts.items()))
-    assert loaded.model.num_tokens_per_step[0] == 23 + 2 + 3
-    for name, num_cached in (("a", 0), ("b", 20), ("c", 8)):
-        (admitted,) = run.admitted(name)
-        assert (admitted.num_cached_tokens, admitted.num_final_tokens) == (num_cached, 0)
-        assert run.tokens(name) == expected_tokens(prompts[name], 8)
-    engine.check_integrity()
-
-
-def test_a_prefix_that_is_only_scheduled_is_not_taken_by_a_transfer() -> None:
-    engine = make_engine()
-    shared = list(range(20))
-    engine.add(make_request("a", [*shared, 1]))
-    engine.add(make_request("b", [*shared, 2], kv_source=KVSource.TRANSFER))
-    run = Run()
-    for event in engine.step():
-        run.events[event.request_id].append(event)
-    assert run.admitted("b")[0].num_cached_tokens == 0
-    engine.release("b")
-    drain(engine, run)
-    assert run.tokens("a") == expected_tokens([*shared, 1], 8)
 
 
 @pytest.mark.parametrize("length", [4, 8, 12])
