@@ -80,17 +80,16 @@ def load_model(
         torch.set_num_threads(num_threads)
     place = torch.device(device)
     native = _wants_native(attention_backend, quantization, name, place)
-    backend = get_backend(_python_backend(attention_backend, place))
     with place:
+        backend = get_backend(_python_backend(attention_backend, place))
         model = CausalLM(config=config, backend=backend, dtype=DTYPES[name]).eval()
     weights = name if quantization == "none" else quantization
-    kept = f"{name}/{weights}"
     if load_format == "dummy":
         _fill_with_noise(model, seed)
-        fingerprint = fingerprint_dummy(config.raw, kept, seed)
+        fingerprint = fingerprint_dummy(config.raw, f"{name}/{weights}", seed)
     else:
         load_weights(model, model_dir)
-        fingerprint = fingerprint_checkpoint(model_dir, config.raw, kept)
+        fingerprint = fingerprint_checkpoint(model_dir, config.raw, f"{name}/{weights}")
     threads = plan_threads(num_threads)
     loaded = NativeCausalLM(model, weights=weights, threads=threads) if native else model
     return LoadedModel(
