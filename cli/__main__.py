@@ -54,6 +54,10 @@ def up(
     routers: Annotated[int, typer.Option(min=1, help="Routers, on the same ports.")] = 1,
     prefill: Annotated[int, typer.Option(min=0, help="Number of prefill workers.")] = 1,
     decode: Annotated[int, typer.Option(min=1, help="Number of decode workers.")] = 1,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(help="Redis as the directory.", envvar="BATON_REDIS_URL", show_envvar=False),
+    ] = None,
     start_timeout_s: StartTimeout = 180.0,
 ) -> None:
     """Start a cluster on this machine and keep it running."""
@@ -69,6 +73,7 @@ def up(
         num_prefill=prefill,
         num_decode=decode,
         worker_flags=tuple(context.args),
+        redis_url=redis_url,
         start_timeout_s=start_timeout_s,
     )
     raise typer.Exit(run_up(spec))

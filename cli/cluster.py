@@ -54,6 +54,8 @@ class ClusterSpec:
     num_prefill: int = 1
     num_decode: int = 1
     worker_flags: tuple[str, ...] = ()
+    #: The directory; by default the routers have one.
+    redis_url: str | None = None
     start_timeout_s: float = 180.0
     grace_s: float = 15.0
     #: Package whose modules are the services.
@@ -172,7 +174,9 @@ class Cluster:
 
     def _process(self, name: str, role: str, flags: Sequence[str]) -> ServiceProcess:
         log = self.spec.log_folder / f"{name}.log"
-        return ServiceProcess(name, f"{self.spec.services}.{role}", flags, log)
+        # Everybody can read a command line, and the URL may have a password.
+        environ = {"BATON_REDIS_URL": self.spec.redis_url}
+        return ServiceProcess(name, f"{self.spec.services}.{role}", flags, log, environ=environ)
 
     def _probe(self, port: int, grpc_port: int) -> ReadinessProbe:
         host = self.spec.client_host
@@ -190,8 +194,10 @@ class Cluster:
     def _worker_flags(self, name: str) -> list[str]:
         # Workers take a free port and tell it to every router.
         host = self.spec.client_host
-        directory = ",".join(f"{host}:{grpc_port}" for _, grpc_port in self.router_ports)
-        flags = ["--name", name, "--directory", directory, "--port", "0"]
+        flags = ["--name", name, "--port", "0"]
+        if self.spec.redis_url is None:
+            directory = ",".join(f"{host}:{grpc_port}" for _, grpc_port in self.router_ports)
+            flags += ["--directory", directory]
         # Workers that spin for the same core slow each other down.
         flags += ["--num-threads", str(self.spec.num_threads)]
         return [*self._common_flags(), *flags, *self.spec.worker_flags]

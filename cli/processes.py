@@ -12,7 +12,7 @@ from cli.errors import CommandError
 from cli.places import python_command, python_environ
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 #: Lines of a log that are shown when its process ended unexpectedly.
@@ -25,8 +25,18 @@ class ServiceProcess:
     It writes to `log`, which starts empty, and it never outlives the process that started it.
     """
 
-    def __init__(self, name: str, module: str, flags: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        flags: Sequence[str],
+        log: Path,
+        *,
+        environ: Mapping[str, str | None] | None = None,
+    ) -> None:
         self.name = name
+        #: What differs from our own environment; None takes a variable away.
+        self._environ = dict(environ or {})
         self.log = log
         self._command = [
             *python_command("cli.child"),
@@ -53,10 +63,11 @@ class ServiceProcess:
 
     def start(self) -> None:
         """Start it."""
+        environ = {**python_environ(), **self._environ}
         with self.log.open("wb") as log:
             self._popen = subprocess.Popen(
                 self._command,
-                env=python_environ(),
+                env={name: value for name, value in environ.items() if value is not None},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -29,6 +29,10 @@ class RouterConfig:
     own_grpc_port: int | None = setting(
         None, help="one more gRPC port, of this process alone: for workers that join it"
     )
+    redis_url: str | None = setting(
+        None, help="the Redis that is the directory (redis://…, rediss://…, redis+sentinel://…); "
+        "by default the router has one of its own, for one cluster with --directory"
+    )
     max_concurrent_requests: int = setting(
         256, help="requests that the cluster works on at the same time"
     )
@@ -45,7 +49,7 @@ class RouterConfig:
             port = getattr(self, name)
             if port is not None and not 0 <= port < 2**16:
                 raise ConfigError(f"{flag_name(name)} must be a port, not {port}")
-        if self.share_ports and self.own_grpc_port is None:
+        if self.share_ports and self.own_grpc_port is None and self.redis_url is None:
             message = "--share-ports needs --own-grpc-port: workers must reach every router"
             raise ConfigError(message)
         for name in ("max_concurrent_requests", "request_timeout_s"):

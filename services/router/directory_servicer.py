@@ -10,8 +10,10 @@ from shared.directory.wire import (
     load_from_wire,
     record_from_wire,
     status_to_wire,
+    tier_from_wire,
 )
 from shared.errors import InvalidRequestError
+from shared.kv.tier import BlockTier
 from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
@@ -64,7 +66,12 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
         worker = worker_id_from_wire(request.worker)
         stored = _hashes(request.stored, "stored")
         if request.snapshot:
-            await self._blocks.replace(worker, request.sequence, stored)
+            tiers = {
+                tier_from_wire(held.tier): _hashes(held.hashes, "other_tiers")
+                for held in request.other_tiers
+            }
+            tiers[BlockTier.DEVICE] = stored
+            await self._blocks.replace(worker, request.sequence, tiers)
         else:
             update = BlockUpdate(
                 worker=worker,
@@ -72,6 +79,7 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
                 stored=stored,
                 removed=_hashes(request.removed, "removed"),
                 cleared=request.cleared,
+                tier=tier_from_wire(request.tier),
             )
             await self._blocks.publish(update)
         return directory_pb2.PublishResponse()

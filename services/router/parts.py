@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from services.router.admission import Admission, AdmissionLimits
 from services.router.canary import Canary
+from services.router.directory import make_directory
 from services.router.endpoints import EndpointPool
 from services.router.models import ServedModels, read_vocab_size
 from services.router.pipeline import Pipeline
 from services.router.routing.scheduler import Scheduler
 from services.router.sampling import SamplingResolver
 from services.router.sessions import SessionPool
-from shared.directory.memory import MemoryRegistry
-from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.rpc.channel import ChannelPool
 from shared.text.chat_template import ChatTemplate
 from shared.text.tokenizer import Tokenizer
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from services.router.config import RouterConfig
+    from services.router.directory import RouterDirectory
+    from shared.directory.base import BlockDirectory, WorkerRegistry
+    from shared.directory.index import BlockIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +36,13 @@ class RouterParts:
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     models: ServedModels
-    registry: MemoryRegistry
-    blocks: MemoryBlockDirectory
+    registry: WorkerRegistry
+    blocks: BlockDirectory
+    index: BlockIndex
     endpoints: EndpointPool
     admission: Admission
     pipeline: Pipeline
-    #: Follows the registry; it ends only if there is a bug.
+    #: Follows the directory; it ends only if there is a bug.
     following: asyncio.Task[None]
 
 
@@ -52,7 +55,8 @@ async def open_parts(config: RouterConfig) -> AsyncGenerator[RouterParts, None]:
     """
     channels = ChannelPool()
     sessions = SessionPool(channels)
-    parts = _build(config, channels, sessions)
+    directory = make_directory(config.redis_url)
+    parts = _build(config, channels, sessions, directory)
     try:
         yield parts
     finally:
@@ -61,14 +65,24 @@ async def open_parts(config: RouterConfig) -> AsyncGenerator[RouterParts, None]:
             await parts.following
         await sessions.close()
         await channels.close()
+        await directory.close()
 
 
-def _build(config: RouterConfig, channels: ChannelPool, sessions: SessionPool) -> RouterParts:
+async def _follow(directory: RouterDirectory, endpoints: EndpointPool) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(directory.follow())
+        tasks.create_task(endpoints.run())
+
+
+def _build(
+    config: RouterConfig, channels: ChannelPool, sessions: SessionPool, directory: RouterDirectory
+) -> RouterParts:
     tokenizer = Tokenizer.load(config.model)
     vocab_size = read_vocab_size(config.model, tokenizer)
-    registry = MemoryRegistry()
     canary = Canary(channels, sessions)
-    endpoints = EndpointPool(registry, canary, sessions, model_names=config.model_names)
+    endpoints = EndpointPool(
+        directory.registry, canary, sessions, model_names=config.model_names
+    )
     models = ServedModels(
         names=config.model_names,
         vocab_size=vocab_size,
@@ -95,10 +109,11 @@ def _build(config: RouterConfig, channels: ChannelPool, sessions: SessionPool) -
         tokenizer=tokenizer,
         chat_template=ChatTemplate.load(config.model, tokenizer.special_tokens),
         models=models,
-        registry=registry,
-        blocks=MemoryBlockDirectory(registry),
+        registry=directory.registry,
+        blocks=directory.blocks,
+        index=directory.index,
         endpoints=endpoints,
         admission=admission,
         pipeline=pipeline,
-        following=asyncio.create_task(endpoints.run()),
+        following=asyncio.create_task(_follow(directory, endpoints)),
     )

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from shared.kv.tier import BlockTier
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -31,6 +33,8 @@ class WorkerRecord:
     num_blocks: int
     max_model_len: int
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: Hex digest of the probe of shared/directory/probe.py; empty if the worker cannot say.
+    probe: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,11 @@ class WorkerRegistry(Protocol):
     """Who is alive. Liveness is a lease that the worker renews."""
 
     async def register(self, record: WorkerRecord, lease_s: float) -> None:
-        """Add a worker. An older incarnation of the same name leaves, with all its blocks."""
+        """Add a worker. An older incarnation of the same name leaves, with all its blocks.
+
+        Raises:
+            IncompatiblePeerError: its block hashes are not ours; it must not serve.
+        """
         ...
 
     async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
@@ -73,6 +81,7 @@ class WorkerRegistry(Protocol):
         Raises:
             UnknownIncarnationError: the lease ran out or the directory restarted: register again,
                 then publish a snapshot.
+            IncompatiblePeerError: somebody found that its block hashes are not ours.
         """
         ...
 
@@ -91,17 +100,22 @@ class WorkerRegistry(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockUpdate:
-    """What changed in one worker's cache. `sequence` counts that incarnation's updates from 1."""
+    """What changed in one tier of one worker.
+
+    `sequence` counts that incarnation's updates from 1, over all tiers. `cleared` comes before the
+    rest and means this tier alone.
+    """
 
     worker: WorkerId
     sequence: int
     stored: Sequence[bytes] = ()
     removed: Sequence[bytes] = ()
     cleared: bool = False
+    tier: BlockTier = BlockTier.DEVICE
 
 
 class BlockDirectory(Protocol):
-    """Who holds which block. Hashes are 32-byte digests of shared/kv/block_hash.py."""
+    """Who holds which block, in whatever tier. Hashes are digests of shared/kv/block_hash.py."""
 
     async def publish(self, update: BlockUpdate) -> None:
         """Apply a delta. An update that was applied already is ignored.
@@ -112,7 +126,9 @@ class BlockDirectory(Protocol):
         """
         ...
 
-    async def replace(self, worker: WorkerId, sequence: int, hashes: Sequence[bytes]) -> None:
+    async def replace(
+        self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
+    ) -> None:
         """Forget what is known of this worker and take a snapshot as of `sequence`.
 
         Raises:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from shared.directory.base import RegistryChange, RegistryEvent, WorkerLoad
+from shared.directory.probe import check_probe
+from shared.directory.watchers import Watcher
 from shared.errors import InvalidRequestError, OverloadedError, UnknownIncarnationError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class MemoryRegistry:
         self._clock = clock
         self._max_workers = max_workers
         self._members: dict[str, _Member] = {}
-        self._watchers: set[_Watcher] = set()
+        self._watchers: set[Watcher] = set()
         self._leave_listeners: list[Callable[[WorkerId], None]] = []
         #: No lease ends before this; leases that were renewed since make it too early, not late.
         self._next_expiry_s = math.inf
@@ -53,7 +53,9 @@ class MemoryRegistry:
         Raises:
             InvalidRequestError: the lease is not a positive time.
             OverloadedError: there are too many workers.
+            IncompatiblePeerError: its block hashes are not ours.
         """
+        check_probe(record)
         if not 0 < lease_s < math.inf:
             raise InvalidRequestError(f"lease_s must be over 0, not {lease_s}", param="lease_s")
         self.expire()
@@ -94,7 +96,7 @@ class MemoryRegistry:
 
     async def watch(self) -> AsyncIterator[RegistryEvent]:
         """See WorkerRegistry. A slow caller gets the latest load only, but every join and leave."""
-        watcher = _Watcher()
+        watcher = Watcher()
         for present in await self.workers():
             watcher.put(present)
         self._watchers.add(watcher)
@@ -150,45 +152,3 @@ class MemoryRegistry:
 
 def _event(change: RegistryChange, member: _Member) -> RegistryEvent:
     return RegistryEvent(change=change, record=member.record, load=member.load)
-
-
-class _Watcher:
-    """Events one watcher has not read yet. Loads of one worker are folded into one event."""
-
-    def __init__(self) -> None:
-        self._order: deque[list[RegistryEvent]] = deque()
-        #: The unread event of a live worker, in a list of one so that it can be replaced.
-        self._unread: dict[WorkerId, list[RegistryEvent]] = {}
-        self._wake = asyncio.Event()
-
-    def put(self, event: RegistryEvent) -> None:
-        worker = event.record.worker
-        slot = self._unread.get(worker)
-        if event.change is RegistryChange.UPDATED and slot is not None:
-            slot[0] = replace(slot[0], load=event.load)
-            return
-        slot = [event]
-        self._order.append(slot)
-        if event.change is RegistryChange.LEFT:
-            self._unread.pop(worker, None)
-        else:
-            self._unread[worker] = slot
-        self._wake.set()
-
-    def pop(self) -> RegistryEvent | None:
-        if not self._order:
-            return None
-        slot = self._order.popleft()
-        worker = slot[0].record.worker
-        if self._unread.get(worker) is slot:
-            del self._unread[worker]
-        return slot[0]
-
-    async def wait(self, timeout_s: float) -> None:
-        """Until there is something to read, or the time is up."""
-        self._wake.clear()
-        try:
-            async with asyncio.timeout(None if timeout_s == math.inf else timeout_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return

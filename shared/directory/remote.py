@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
-from shared.directory.base import RegistryChange, RegistryEvent
+from shared.directory.watchers import poll_changes
 from shared.directory.wire import (
     load_to_wire,
     record_to_wire,
     status_from_wire,
+    tier_to_wire,
+    tiers_to_wire,
 )
 from shared.rpc.status import from_rpc_error
+from shared.kv.tier import BlockTier
 from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 
-    from shared.directory.base import BlockUpdate, WorkerLoad, WorkerRecord
+    from shared.directory.base import BlockUpdate, RegistryEvent, WorkerLoad, WorkerRecord
     from shared.identity import WorkerId
 
 log = structlog.get_logger(__name__)
@@ -77,18 +80,9 @@ class RemoteDirectory:
 
     async def watch(self) -> AsyncIterator[RegistryEvent]:
         """See WorkerRegistry. Asks every `poll_s`, so a worker that came and went is not seen."""
-        known: dict[WorkerId, RegistryEvent] = {}
-        while True:
-            now = {event.record.worker: event for event in await self.workers()}
-            for worker in known.keys() - now.keys():
-                yield _changed(known[worker], RegistryChange.LEFT)
-            for worker, event in now.items():
-                if worker not in known:
-                    yield event
-                elif event.load != known[worker].load:
-                    yield _changed(event, RegistryChange.UPDATED)
-            known = now
-            await asyncio.sleep(self._poll_s)
+        async with aclosing(poll_changes(self.workers, self._poll_s)) as changes:
+            async for event in changes:
+                yield event
 
     async def publish(self, update: BlockUpdate) -> None:
         """See BlockDirectory."""
@@ -98,15 +92,22 @@ class RemoteDirectory:
             stored=self._bounded(update.worker, update.stored),
             removed=update.removed,
             cleared=update.cleared,
+            tier=tier_to_wire(update.tier),
         )
         await _checked(self._stub.Publish(request, timeout=self._timeout_s))
 
-    async def replace(self, worker: WorkerId, sequence: int, hashes: Sequence[bytes]) -> None:
+    async def replace(
+        self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
+    ) -> None:
         """See BlockDirectory."""
+        others = {tier: held for tier, held in hashes.items() if tier is not BlockTier.DEVICE}
         request = directory_pb2.PublishRequest(
             worker=worker_id_to_wire(worker),
             sequence=sequence,
-            stored=self._bounded(worker, hashes),
+            stored=self._bounded(worker, hashes.get(BlockTier.DEVICE, ())),
+            other_tiers=tiers_to_wire(
+                {tier: self._bounded(worker, held) for tier, held in others.items()}
+            ),
             snapshot=True,
         )
         await _checked(self._stub.Publish(request, timeout=self._timeout_s))
@@ -131,7 +132,3 @@ async def _checked(call: Awaitable[Any]) -> Any:
         return await call
     except grpc.RpcError as error:
         raise from_rpc_error(error, peer=_PEER) from error
-
-
-def _changed(event: RegistryEvent, change: RegistryChange) -> RegistryEvent:
-    return RegistryEvent(change=change, record=event.record, load=event.load)

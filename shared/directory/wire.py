@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from baton.v1 import common_pb2, directory_pb2
 from shared.directory.base import RegistryChange, RegistryEvent, WorkerLoad, WorkerRecord
 from shared.errors import InvalidRequestError
 from shared.identity import Role
+from shared.kv.tier import BlockTier
 from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 _ROLES = {Role.PREFILL: common_pb2.ROLE_PREFILL, Role.DECODE: common_pb2.ROLE_DECODE}
 _ROLES_BACK = {wire: role for role, wire in _ROLES.items()}
+_TIERS = {
+    BlockTier.DEVICE: directory_pb2.TIER_DEVICE,
+    BlockTier.HOST: directory_pb2.TIER_HOST,
+    BlockTier.DISK: directory_pb2.TIER_DISK,
+}
+_TIERS_BACK = {wire: tier for tier, wire in _TIERS.items()} | {
+    directory_pb2.TIER_UNSPECIFIED: BlockTier.DEVICE
+}
 
 
 def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
@@ -24,6 +38,7 @@ def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
         num_blocks=record.num_blocks,
         max_model_len=record.max_model_len,
         labels=record.labels,
+        probe=record.probe,
     )
 
 
@@ -44,6 +59,7 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
         num_blocks=message.num_blocks,
         max_model_len=message.max_model_len,
         labels=dict(message.labels),
+        probe=message.probe,
     )
 
 
@@ -81,3 +97,26 @@ def status_from_wire(message: directory_pb2.WorkerStatus) -> RegistryEvent:
         record=record_from_wire(message.record),
         load=load_from_wire(message.load),
     )
+
+
+def tier_to_wire(tier: BlockTier) -> directory_pb2.Tier:
+    """The tier's number."""
+    return _TIERS[tier]
+
+
+def tier_from_wire(tier: directory_pb2.Tier) -> BlockTier:
+    """Raises InvalidRequestError for a tier that we do not know."""
+    try:
+        return _TIERS_BACK[tier]
+    except KeyError:
+        raise InvalidRequestError(f"there is no tier {tier}", param="tier") from None
+
+
+def tiers_to_wire(
+    hashes: Mapping[BlockTier, Sequence[bytes]],
+) -> Iterable[directory_pb2.TierBlocks]:
+    """One message per tier."""
+    return [
+        directory_pb2.TierBlocks(tier=tier_to_wire(tier), hashes=held)
+        for tier, held in hashes.items()
+    ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from shared.kv.tier import BlockTier
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheChange:
@@ -17,6 +19,7 @@ class CacheChange:
     stored: tuple[bytes, ...] = ()
     removed: tuple[bytes, ...] = ()
     cleared: bool = False
+    tier: BlockTier = BlockTier.DEVICE
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import setting
 from shared.engine.config import EngineConfig
+from shared.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,11 @@ class WorkerConfig:
     model: ModelSettings
     name: str = setting(help="name of this worker, unique in the cluster")
     directory: tuple[str, ...] = setting(
-        help="host:port of the router's gRPC services; of each router, if there are several"
+        (), help="host:port of the router's gRPC services; of each router, if there are several"
+    )
+    redis_url: str | None = setting(
+        None, help="the Redis that is the directory, instead of --directory: redis://…, rediss://… "
+        "or redis+sentinel://…"
     )
     host: str = setting("127.0.0.1", help="address to listen on, and to tell peers")
     port: int = setting(0, help="port of the gRPC services; 0 takes a free one")
@@ -62,3 +67,8 @@ class WorkerConfig:
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
     engine: EngineConfig = field(default_factory=EngineConfig)
+
+    def __post_init__(self) -> None:
+        if bool(self.directory) == bool(self.redis_url):
+            found = "both" if self.directory else "neither"
+            raise ConfigError(f"one of --directory and --redis-url is required, not {found}")

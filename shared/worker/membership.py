@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from shared.directory.base import BlockUpdate, WorkerLoad
-from shared.errors import BatonError, SequenceGapError, UnknownIncarnationError
+from shared.errors import (
+    BatonError,
+    IncompatiblePeerError,
+    SequenceGapError,
+    UnknownIncarnationError,
+)
+from shared.kv.tier import BlockTier
+from shared.worker.change_batch import take_batch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,6 +36,8 @@ LEASE_S = 6.0
 HEARTBEAT_S = LEASE_S / 3
 #: Updates that pile up while the directory is away are replaced by one snapshot.
 MAX_PENDING_CHANGES = 10_000
+#: Changes that wait are told together, up to this size: one round trip instead of many.
+MAX_HASHES_PER_UPDATE = 1024
 
 
 class Membership:
@@ -65,7 +73,12 @@ class Membership:
         self._has_news.set()
 
     async def run(self) -> None:
-        """Register, then send heartbeats and updates until cancelled."""
+        """Register, then send heartbeats and updates until cancelled.
+
+        Raises:
+            IncompatiblePeerError: the directory refuses this worker, which must not serve. It may
+                come in an exception group.
+        """
         await self._attempt(self._join)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
@@ -87,7 +100,7 @@ class Membership:
             if self._needs_snapshot:
                 await self._attempt(self._send_snapshot)
             while self._changes and not self._needs_snapshot:
-                await self._attempt(partial(self._send, self._changes.popleft()))
+                await self._attempt(self._send_changes)
             if self._needs_snapshot:
                 await asyncio.sleep(HEARTBEAT_S)
 
@@ -101,6 +114,8 @@ class Membership:
         """Run one exchange with the directory; its failure is logged when it begins."""
         try:
             await action()
+        except IncompatiblePeerError:
+            raise
         except UnknownIncarnationError:
             await self._rejoin()
         except (BatonError, OSError) as error:
@@ -117,6 +132,8 @@ class Membership:
         self._require_snapshot()
         try:
             await self._join()
+        except IncompatiblePeerError:
+            raise
         except (BatonError, OSError) as error:
             log.warning("register_failed", worker=str(self._record.worker), error=str(error))
 
@@ -142,9 +159,10 @@ class Membership:
         # Changes that are queued before the cut are part of the snapshot.
         hashes = await self._engine.cache_snapshot(at_cut=self._changes.clear)
         self._sequence += 1
-        await self._blocks.replace(self._record.worker, self._sequence, hashes)
+        await self._blocks.replace(self._record.worker, self._sequence, {BlockTier.DEVICE: hashes})
 
-    async def _send(self, change: CacheChange) -> None:
+    async def _send_changes(self) -> None:
+        change = take_batch(self._changes, MAX_HASHES_PER_UPDATE)
         self._sequence += 1
         update = BlockUpdate(
             worker=self._record.worker,
@@ -152,6 +170,7 @@ class Membership:
             stored=change.stored,
             removed=change.removed,
             cleared=change.cleared,
+            tier=change.tier,
         )
         try:
             await self._blocks.publish(update)

@@ -18,6 +18,7 @@ from shared.connector.registry import ConnectorSettings, create
 from shared.connector.staged import StagedConnector
 from shared.connector.staging_pool import StagingPool
 from shared.directory.base import WorkerRecord
+from shared.directory.probe import probe_digest
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
 from shared.identity import Role, WorkerId
@@ -73,6 +74,7 @@ class WorkerParts:
             block_size=self.layout.block_size,
             num_blocks=self.engine.stats().num_blocks,
             max_model_len=self.max_model_len,
+            probe=probe_digest(bytes.fromhex(self.peer_info.namespace), self.layout.block_size),
         )
 
     def describe(self) -> worker_pb2.GetInfoResponse:

@@ -9,7 +9,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -17,11 +17,10 @@ import structlog
 
 from baton.v1 import transfer_pb2_grpc, worker_pb2_grpc
 from shared.config import load_config
-from shared.directory.remote import RemoteDirectory
 from shared.errors import ConfigError, ModelLoadError
 from shared.rpc.server import RpcServer
 from shared.telemetry.logs import configure_logs
-from shared.worker.membership import Membership
+from shared.worker.joining import join, open_directories, reason_of
 from shared.worker.metrics import serve_metrics
 from shared.worker.parts import WorkerParts, open_parts
 from shared.worker.transfer_servicer import TransferServicer
@@ -87,7 +86,8 @@ async def run_worker(
     service: str,
     add_service: Callable[[WorkerParts, RpcServer], None],
 ) -> int:
-    """Serve until SIGTERM or SIGINT, then drain and return 0; 1 if the engine broke.
+    """Serve until SIGTERM or SIGINT, then drain and return 0; 1 if the engine broke or the directory
+    refuses the worker.
 
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
@@ -104,16 +104,17 @@ async def run_worker(
         stack.push_async_callback(server.stop, 0)
         if config.metrics_port:
             stack.callback(serve_metrics(parts.metrics, config.host, config.metrics_port))
-        memberships = [
-            await _join(parts, server, stack, directory) for directory in config.directory
+        address = f"{config.host}:{server.port}"
+        joined = [
+            join(parts, address, directory, stack) for directory in open_directories(parts, stack)
         ]
-        log.info("ready", worker=str(parts.worker), address=f"{config.host}:{server.port}")
-        healthy = await _until(stopping, parts)
+        log.info("ready", worker=str(parts.worker), address=address)
+        healthy = await _until(stopping, parts, [task for _, task in joined])
         await server.set_serving(serving=False)
         num_unfinished = await parts.gate.drain(config.drain_grace_s if healthy else 0)
         if num_unfinished:
             log.warning("drain_timed_out", worker=str(parts.worker), unfinished=num_unfinished)
-        await asyncio.gather(*(membership.leave() for membership in memberships))
+        await asyncio.gather(*(membership.leave() for membership, _ in joined))
     log.info("stopped", worker=str(parts.worker))
     return 0 if healthy else EXIT_BROKEN
 
@@ -139,38 +140,20 @@ def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
     )
 
 
-async def _join(
-    parts: WorkerParts, server: RpcServer, stack: AsyncExitStack, address: str
-) -> Membership:
-    """Keep the worker in the directory at `address` until the stack closes."""
-    directory = RemoteDirectory(parts.channels.get(address))
-    membership = Membership(
-        record=parts.record(f"{parts.config.host}:{server.port}"),
-        registry=directory,
-        blocks=directory,
-        engine=parts.engine,
-        gate=parts.gate,
-    )
-    parts.engine.on_cache_change(membership.note)
-    task = asyncio.create_task(membership.run())
-
-    async def end() -> None:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-    stack.push_async_callback(end)
-    return membership
-
-
-async def _until(stopping: asyncio.Event, parts: WorkerParts) -> bool:
-    """Wait for a signal (True), or for the engine's thread to die (False)."""
+async def _until(
+    stopping: asyncio.Event, parts: WorkerParts, memberships: Sequence[asyncio.Task[None]]
+) -> bool:
+    """Wait for a signal (True), for the engine's thread to die, or for a refusal (False)."""
     broken = asyncio.create_task(parts.engine.wait_broken())
     stopped = asyncio.create_task(stopping.wait())
-    await asyncio.wait({broken, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({broken, stopped, *memberships}, return_when=asyncio.FIRST_COMPLETED)
     for task in (broken, stopped):
         task.cancel()
     if stopping.is_set():
         return True
+    for task in memberships:
+        if task.done():
+            log.error("directory_refuses", worker=str(parts.worker), error=reason_of(task))
+            return False
     log.error("engine_broken", worker=str(parts.worker))
     return False

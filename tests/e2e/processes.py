@@ -77,12 +77,24 @@ class Process:
 class Cluster:
     """One router, and prefill and decode workers on loopback."""
 
-    def __init__(self, model: Path, directory: Path, *, router_flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: Path,
+        directory: Path,
+        *,
+        router_flags: Sequence[str] = (),
+        redis_url: str | None = None,
+    ) -> None:
         self.model = model
         self._directory = directory
         self.http_port, self.grpc_port = free_port(), free_port()
         self.workers: dict[str, Process] = {}
         self.addresses: dict[str, str] = {}
+        #: How a worker finds its directory.
+        self.directory_flags = ("--directory", f"127.0.0.1:{self.grpc_port}")
+        if redis_url is not None:
+            self.directory_flags = ("--redis-url", redis_url)
+            router_flags = (*router_flags, *self.directory_flags)
         self.router = self._process(
             "router",
             "services.router",
@@ -112,7 +124,7 @@ class Cluster:
             "--model", str(model or self.model),
             "--name", name,
             "--served-model-name", self.model.name,
-            "--directory", f"127.0.0.1:{self.grpc_port}",
+            *self.directory_flags,
             "--port", str(port),
             "--num-threads", "1",
             *flags,
@@ -130,6 +142,14 @@ class Cluster:
                     f"not ready after {START_TIMEOUT_S} s; logs: {self._directory}"
                 )
             time.sleep(0.1)
+
+    def answers(self) -> bool:
+        """Whether the router's gRPC services can be called."""
+        try:
+            self._num_workers()
+        except grpc.RpcError:
+            return False
+        return True
 
     def router_stub(self) -> router_pb2_grpc.RouterStub:
         """A blocking client of the router's gRPC service."""

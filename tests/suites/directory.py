@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +16,15 @@ from shared.directory.base import (
     WorkerLoad,
     WorkerRecord,
 )
-from shared.errors import InvalidRequestError, SequenceGapError, UnknownIncarnationError
+from shared.directory.probe import probe_digest
+from shared.errors import (
+    IncompatiblePeerError,
+    InvalidRequestError,
+    SequenceGapError,
+    UnknownIncarnationError,
+)
 from shared.identity import Role, WorkerId
+from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from shared.directory.base import BlockDirectory, WorkerRegistry
 
 LEASE_S = 10.0
+DEVICE, HOST, DISK = BlockTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ class DirectorySuite:
         assert await cluster.blocks.lookup(hashes("x")) == {}
         with pytest.raises(SequenceGapError):
             await cluster.blocks.publish(BlockUpdate(worker=A, sequence=2, stored=hashes("y")))
-        await cluster.blocks.replace(A, 3, hashes("x", "y"))
+        await cluster.blocks.replace(A, 3, {DEVICE: hashes("x", "y")})
         assert await cluster.blocks.lookup(hashes("x", "y")) == {A: 2}
 
     async def test_registering_again_changes_nothing(self, cluster: Cluster) -> None:
@@ -138,7 +146,7 @@ class DirectorySuite:
         for late in (
             cluster.registry.heartbeat(A, WorkerLoad()),
             cluster.blocks.publish(BlockUpdate(worker=A, sequence=2, stored=hashes("z"))),
-            cluster.blocks.replace(A, 3, hashes("z")),
+            cluster.blocks.replace(A, 3, {DEVICE: hashes("z")}),
         ):
             with pytest.raises(UnknownIncarnationError):
                 await late
@@ -216,7 +224,7 @@ class DirectorySuite:
         with pytest.raises(SequenceGapError):
             await cluster.blocks.publish(BlockUpdate(worker=A, sequence=3, stored=hashes("3")))
         assert await cluster.blocks.lookup(hashes("3")) == {}
-        await cluster.blocks.replace(A, 4, hashes("3", "4"))
+        await cluster.blocks.replace(A, 4, {DEVICE: hashes("3", "4")})
         assert await cluster.blocks.lookup(hashes("1")) == {}
         assert await cluster.blocks.lookup(hashes("3", "4")) == {A: 2}
         await cluster.blocks.publish(BlockUpdate(worker=A, sequence=5, stored=hashes("5")))
@@ -224,8 +232,8 @@ class DirectorySuite:
 
     async def test_a_snapshot_that_arrives_late_is_ignored(self, cluster: Cluster) -> None:
         await cluster.registry.register(record(A), LEASE_S)
-        await cluster.blocks.replace(A, 5, hashes("5"))
-        await cluster.blocks.replace(A, 4, hashes("4"))
+        await cluster.blocks.replace(A, 5, {DEVICE: hashes("5")})
+        await cluster.blocks.replace(A, 4, {DEVICE: hashes("4")})
         assert await cluster.blocks.lookup(hashes("4")) == {}
         assert await cluster.blocks.lookup(hashes("5")) == {A: 1}
 
@@ -233,7 +241,7 @@ class DirectorySuite:
         with pytest.raises(UnknownIncarnationError):
             await cluster.blocks.publish(BlockUpdate(worker=A, sequence=1, stored=hashes("1")))
         with pytest.raises(UnknownIncarnationError):
-            await cluster.blocks.replace(A, 1, hashes("1"))
+            await cluster.blocks.replace(A, 1, {DEVICE: hashes("1")})
 
     async def test_nobody_holds_more_than_it_has_blocks(self, cluster: Cluster) -> None:
         await cluster.registry.register(record(A, num_blocks=2), LEASE_S)
@@ -245,3 +253,53 @@ class DirectorySuite:
             BlockUpdate(worker=A, sequence=2, removed=hashes("1"), stored=hashes("4"))
         )
         assert await cluster.blocks.lookup(hashes("4")) == {A: 1}
+
+    async def test_a_block_is_held_as_long_as_any_tier_holds_it(self, cluster: Cluster) -> None:
+        await cluster.registry.register(record(A), LEASE_S)
+        publish, lookup = cluster.blocks.publish, cluster.blocks.lookup
+        await publish(BlockUpdate(worker=A, sequence=1, stored=hashes("1", "2")))
+        await publish(BlockUpdate(worker=A, sequence=2, stored=hashes("1"), tier=HOST))
+        await publish(BlockUpdate(worker=A, sequence=3, removed=hashes("1", "2")))
+        assert await lookup(hashes("1", "2")) == {A: 1}
+        await publish(BlockUpdate(worker=A, sequence=4, stored=hashes("2"), tier=DISK))
+        assert await lookup(hashes("1", "2")) == {A: 2}
+        await publish(BlockUpdate(worker=A, sequence=5, cleared=True, tier=HOST))
+        assert await lookup(hashes("1")) == {}
+        assert await lookup(hashes("2")) == {A: 1}
+
+    async def test_a_snapshot_says_what_each_tier_holds(self, cluster: Cluster) -> None:
+        await cluster.registry.register(record(A), LEASE_S)
+        await cluster.blocks.publish(BlockUpdate(worker=A, sequence=1, stored=hashes("0")))
+        held = {DEVICE: hashes("1"), HOST: hashes("1", "2"), DISK: hashes("3")}
+        await cluster.blocks.replace(A, 2, held)
+        assert await cluster.blocks.lookup(hashes("0")) == {}
+        assert await cluster.blocks.lookup(hashes("1", "2", "3", "4")) == {A: 3}
+        await cluster.blocks.publish(BlockUpdate(worker=A, sequence=3, cleared=True))
+        assert await cluster.blocks.lookup(hashes("1", "2", "3")) == {A: 3}
+        await cluster.blocks.replace(A, 4, {})
+        assert await cluster.blocks.lookup(hashes("1")) == {}
+
+    async def test_only_the_pool_is_limited_by_the_number_of_its_blocks(
+        self, cluster: Cluster
+    ) -> None:
+        await cluster.registry.register(record(A, num_blocks=1), LEASE_S)
+        held = {DEVICE: hashes("1", "2"), HOST: hashes("2", "3")}
+        await cluster.blocks.replace(A, 1, held)
+        assert await cluster.blocks.lookup(hashes("1", "2", "3")) == {A: 3}
+
+    async def test_a_worker_that_hashes_otherwise_is_refused_with_both_digests(
+        self, cluster: Cluster
+    ) -> None:
+        ours = probe_digest(bytes.fromhex(record(A).namespace), record(A).block_size)
+        await cluster.registry.register(replace(record(A), probe=ours), LEASE_S)
+        theirs = "00" * 32
+        with pytest.raises(IncompatiblePeerError) as refusal:
+            await self.join_and_beat(cluster, replace(record(B), probe=theirs))
+        assert ours in str(refusal.value)
+        assert theirs in str(refusal.value)
+        alive = [event.record.worker for event in await cluster.registry.workers()]
+        assert alive == [A]
+
+    async def join_and_beat(self, cluster: Cluster, worker: WorkerRecord) -> None:
+        """Register, and go on until the directory has had the time to look at the record."""
+        await cluster.registry.register(worker, LEASE_S)

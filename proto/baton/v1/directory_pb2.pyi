@@ -8,6 +8,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +19,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _Tier:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tier.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TIER_UNSPECIFIED: _Tier.ValueType  # 0
+    """The same as TIER_DEVICE: what workers say that know no other."""
+    TIER_DEVICE: _Tier.ValueType  # 1
+    """The engine's pool."""
+    TIER_HOST: _Tier.ValueType  # 2
+    """Host memory beside it."""
+    TIER_DISK: _Tier.ValueType  # 3
+    """Files."""
+
+class Tier(_Tier, metaclass=_TierEnumTypeWrapper):
+    """Where a block's bytes live."""
+
+TIER_UNSPECIFIED: Tier.ValueType  # 0
+"""The same as TIER_DEVICE: what workers say that know no other."""
+TIER_DEVICE: Tier.ValueType  # 1
+"""The engine's pool."""
+TIER_HOST: Tier.ValueType  # 2
+"""Host memory beside it."""
+TIER_DISK: Tier.ValueType  # 3
+"""Files."""
+Global___Tier: _TypeAlias = Tier  # noqa: Y015
 
 @_typing.final
 class WorkerRecord(_message.Message):
@@ -54,6 +83,7 @@ class WorkerRecord(_message.Message):
     NUM_BLOCKS_FIELD_NUMBER: _builtins.int
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What it does."""
     address: _builtins.str
@@ -68,6 +98,8 @@ class WorkerRecord(_message.Message):
     """Size of its KV pool."""
     max_model_len: _builtins.int
     """Longest sequence it takes."""
+    probe: _builtins.str
+    """Hex digest of a fixed probe: both sides compute it and must agree. Empty: not checked."""
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
         """Who it is."""
@@ -88,14 +120,43 @@ class WorkerRecord(_message.Message):
         num_blocks: _builtins.int = ...,
         max_model_len: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        probe: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "labels", b"labels", "max_model_len", b"max_model_len", "model", b"model", "namespace", b"namespace", "num_blocks", b"num_blocks", "role", b"role", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "labels", b"labels", "max_model_len", b"max_model_len", "model", b"model", "namespace", b"namespace", "num_blocks", b"num_blocks", "probe", b"probe", "role", b"role", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerRecord: _TypeAlias = WorkerRecord  # noqa: Y015
+
+@_typing.final
+class TierBlocks(_message.Message):
+    """Blocks of one tier."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    HASHES_FIELD_NUMBER: _builtins.int
+    tier: Global___Tier.ValueType
+    """Which."""
+    @_builtins.property
+    def hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """32-byte hashes."""
+
+    def __init__(
+        self,
+        *,
+        tier: Global___Tier.ValueType = ...,
+        hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TierBlocks: _TypeAlias = TierBlocks  # noqa: Y015
 
 @_typing.final
 class WorkerLoad(_message.Message):
@@ -159,6 +220,8 @@ Global___RegisterRequest: _TypeAlias = RegisterRequest  # noqa: Y015
 
 @_typing.final
 class RegisterResponse(_message.Message):
+    """FAILED_PRECONDITION instead: the probe's digest is not ours; the worker must not serve."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -264,12 +327,16 @@ class PublishRequest(_message.Message):
     REMOVED_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    OTHER_TIERS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Counts this incarnation's updates from 1."""
     cleared: _builtins.bool
-    """The cache was emptied before `stored`."""
+    """The tier was emptied before `stored`."""
     snapshot: _builtins.bool
-    """`stored` is everything the worker holds: forget the rest."""
+    """`stored` and `other_tiers` are everything the worker holds: forget the rest."""
+    tier: Global___Tier.ValueType
+    """Tier of `stored`, `removed` and `cleared`."""
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
         """Whose blocks."""
@@ -282,6 +349,10 @@ class PublishRequest(_message.Message):
     def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """32-byte hashes that are gone."""
 
+    @_builtins.property
+    def other_tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierBlocks]:
+        """With `snapshot` only: what the worker holds in further tiers."""
+
     def __init__(
         self,
         *,
@@ -291,10 +362,12 @@ class PublishRequest(_message.Message):
         removed: _abc.Iterable[_builtins.bytes] | None = ...,
         cleared: _builtins.bool = ...,
         snapshot: _builtins.bool = ...,
+        tier: Global___Tier.ValueType = ...,
+        other_tiers: _abc.Iterable[Global___TierBlocks] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "removed", b"removed", "sequence", b"sequence", "snapshot", b"snapshot", "stored", b"stored", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "other_tiers", b"other_tiers", "removed", b"removed", "sequence", b"sequence", "snapshot", b"snapshot", "stored", b"stored", "tier", b"tier", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

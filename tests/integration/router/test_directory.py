@@ -13,7 +13,7 @@ from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.directory.remote import RemoteDirectory
 from shared.errors import UnavailableError
 from shared.rpc.server import RpcServer
-from tests.suites.directory import A, Clock, Cluster, DirectorySuite, hashes, record
+from tests.suites.directory import A, DEVICE, Clock, Cluster, DirectorySuite, hashes, record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ async def test_more_hashes_than_a_message_holds_are_left_out(
     channel, local = served
     await local.registry.register(record(A), 10)
     blocks = RemoteDirectory(channel, max_hashes=2)
-    await blocks.replace(A, 1, hashes("1", "2", "3"))
+    await blocks.replace(A, 1, {DEVICE: hashes("1", "2", "3")})
     assert await blocks.lookup(hashes("1", "2", "3")) == {A: 2}
     await blocks.publish(BlockUpdate(worker=A, sequence=2, stored=hashes("3", "4", "5")))
     assert await blocks.lookup(hashes("1", "2", "3", "4", "5")) == {A: 4}

@@ -11,7 +11,7 @@ from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.errors import OverloadedError
 from shared.identity import WorkerId
-from tests.suites.directory import A, B, Clock, Cluster, DirectorySuite, hashes, record
+from tests.suites.directory import A, B, DEVICE, Clock, Cluster, DirectorySuite, hashes, record
 
 
 class TestMemoryDirectory(DirectorySuite):
@@ -68,7 +68,8 @@ async def test_nothing_is_left_of_workers_that_are_gone() -> None:
     for incarnation in range(20):
         worker = WorkerId("a", str(incarnation))
         await registry.register(record(worker), 10)
-        await blocks.replace(worker, 1, hashes(*(f"{incarnation}-{i}" for i in range(8))))
+        held = hashes(*(f"{incarnation}-{i}" for i in range(8)))
+        await blocks.replace(worker, 1, {DEVICE: held})
         assert blocks.num_entries == 8
     await registry.deregister(worker)
     assert blocks.num_entries == 0

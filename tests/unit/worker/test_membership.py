@@ -11,7 +11,7 @@ from shared.directory.base import BlockUpdate, WorkerLoad, WorkerRecord
 from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.engine.events import EngineStats
-from shared.errors import UnavailableError
+from shared.errors import IncompatiblePeerError, UnavailableError
 from shared.identity import Role, WorkerId
 from shared.kv.change_log import CacheChange
 from shared.worker import membership as module
@@ -54,6 +54,7 @@ class Flaky(MemoryRegistry):
     """A registry that can be away."""
 
     away = False
+    refusing = False
 
     async def register(self, record: WorkerRecord, lease_s: float) -> None:
         if self.away:
@@ -61,6 +62,8 @@ class Flaky(MemoryRegistry):
         await super().register(record, lease_s)
 
     async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
+        if self.refusing:
+            raise IncompatiblePeerError("block_hash", ours="1", theirs="2")
         if self.away:
             raise UnavailableError("away")
         await super().heartbeat(worker, load)
@@ -88,6 +91,8 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 class Setup:
     """A running membership and the directory that it reports to."""
 
+    task: asyncio.Task[None]
+
     def __init__(self) -> None:
         self.cache = Cache()
         self.registry = Flaky()
@@ -99,6 +104,10 @@ class Setup:
             engine=self.cache,  # type: ignore[arg-type]
             gate=RequestGate("prefill-0"),
         )
+
+    async def has_lost(self) -> bool:
+        """Whether every update that was to be lost has been."""
+        return not self.blocks.num_to_lose
 
     async def until_held(self, *hashes: bytes) -> None:
         """Wait until the directory says that the worker holds this prefix, and no more."""
@@ -114,10 +123,10 @@ async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
     made = Setup()
     made.cache.hashes = [A]
-    task = asyncio.create_task(made.membership.run())
+    made.task = asyncio.create_task(made.membership.run())
     yield made
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    made.task.cancel()
+    await asyncio.gather(made.task, return_exceptions=True)
 
 
 async def test_the_cache_is_published_with_its_changes(setup: Setup) -> None:
@@ -159,9 +168,28 @@ async def test_a_lost_update_is_noticed_and_healed(setup: Setup) -> None:
     await setup.until_held(A)
     setup.blocks.num_to_lose = 1
     setup.membership.note(CacheChange(stored=(B,)))
+    await until(setup.has_lost)
     setup.cache.hashes = [A, B, C]
     setup.membership.note(CacheChange(stored=(C,)))
     await setup.until_held(A, B, C)
+
+
+async def test_changes_that_wait_are_told_together(setup: Setup) -> None:
+    await setup.until_held(A)
+    before = setup.blocks.index.sequence(WORKER)
+    assert before is not None
+    for block_hash in (B, C):
+        setup.membership.note(CacheChange(stored=(block_hash,)))
+    await setup.until_held(A, B, C)
+    assert setup.blocks.index.sequence(WORKER) == before + 1
+
+
+async def test_a_refusal_ends_it(setup: Setup) -> None:
+    await setup.until_held(A)
+    setup.registry.refusing = True
+    (error,) = (await asyncio.gather(setup.task, return_exceptions=True))
+    assert isinstance(error, BaseExceptionGroup)
+    assert error.subgroup(IncompatiblePeerError)
 
 
 async def test_leaving_is_immediate(setup: Setup) -> None:

@@ -1,0 +1,264 @@
+"""Which worker holds which block: one table in memory, synchronous, fed by updates and snapshots.
+
+It knows nothing of leases, clocks and networks: whoever feeds it says when a worker is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import structlog
+
+from shared.errors import InvalidRequestError, SequenceGapError
+from shared.kv.tier import BlockTier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from shared.directory.base import BlockUpdate
+    from shared.identity import WorkerId
+
+log = structlog.get_logger(__name__)
+
+#: Bytes of a hash that the directory keeps. See `block_keys`.
+KEY_BYTES = 8
+#: Of these, the bits that make a key: Python keeps whole numbers up to here in 32 bytes.
+KEY_MASK = 2**60 - 1
+#: Pairs of a worker and a block that it holds.
+MAX_BLOCKS = 8_000_000
+_TIER_BITS = {tier: 1 << number for number, tier in enumerate(BlockTier)}
+#: What a set of tier bits means.
+_TIERS = tuple(
+    tuple(tier for tier, bit in _TIER_BITS.items() if bits & bit)
+    for bits in range(1 << len(_TIER_BITS))
+)
+#: Blocks looked up at once: a prompt that nobody knows costs no more than this.
+_LOOKUP_CHUNK = 128
+#: Different sets of holders that are kept once instead of once per block.
+_MAX_SHARED_SETS = 65_536
+
+
+def block_keys(hashes: Sequence[bytes]) -> list[int]:
+    """The first 60 bits of each hash, little-endian: what the directory knows a block by.
+
+    Two blocks with the same key cost a miss: workers compare whole hashes before they use a block.
+    Among a million blocks some pair agrees with a probability of one in two million. Hashes are
+    all of one length, a multiple of 8 bytes.
+
+    Raises:
+        InvalidRequestError: they are not.
+    """
+    if not hashes:
+        return []
+    width = len(hashes[0])
+    joined = b"".join(hashes)
+    if not width or width % KEY_BYTES or len(joined) != width * len(hashes):
+        raise InvalidRequestError("block hashes must be of one length, a multiple of 8 bytes")
+    words = np.frombuffer(joined, dtype="<u8")[:: width // KEY_BYTES]
+    keys: list[int] = (words & np.uint64(KEY_MASK)).tolist()
+    return keys
+
+
+@dataclass(slots=True)
+class _Holder:
+    """What is known of one worker."""
+
+    #: A single bit that stands for the worker in the sets below.
+    bit: int
+    sequence: int = 0
+    #: Key to the bits of the tiers that hold it.
+    tiers: dict[int, int] = field(default_factory=dict)
+    num_device_blocks: int = 0
+    max_device_blocks: int | None = None
+
+
+class BlockIndex:
+    """A table from key to the set of holders, written as the bits of a number.
+
+    A lookup is one dictionary access per block, whatever the number of workers. Memory is bounded
+    by `max_blocks`, and for each worker by what `limit` says; blocks over that are left out, which
+    costs hits. Not for several threads.
+    """
+
+    def __init__(self, *, max_blocks: int = MAX_BLOCKS) -> None:
+        self._max_blocks = max_blocks
+        self._num_blocks = 0
+        self._holders: dict[WorkerId, _Holder] = {}
+        self._workers_by_bit: dict[int, WorkerId] = {}
+        self._masks: dict[int, int] = {}
+        #: Each set of holders to the one object that stands for it.
+        self._shared: dict[int, int] = {}
+
+    @property
+    def num_entries(self) -> int:
+        """Distinct blocks known."""
+        return len(self._masks)
+
+    @property
+    def workers(self) -> list[WorkerId]:
+        """Everyone of whom something is known."""
+        return list(self._holders)
+
+    def sequence(self, worker: WorkerId) -> int | None:
+        """The last update applied, None if nothing is known of this incarnation."""
+        holder = self._holders.get(worker)
+        return None if holder is None else holder.sequence
+
+    def limit(self, worker: WorkerId, num_blocks: int) -> None:
+        """Believe from now on that this worker's device tier holds at most so many blocks."""
+        self._holder(worker).max_device_blocks = num_blocks
+
+    def apply(self, update: BlockUpdate) -> None:
+        """Apply a delta: `cleared`, then removals, then what it stores.
+
+        An update that was applied already is ignored.
+
+        Raises:
+            SequenceGapError: an update before this one is missing; nothing was applied.
+            InvalidRequestError: a hash cannot be one; nothing was applied.
+        """
+        known = self.sequence(update.worker) or 0
+        if update.sequence <= known:
+            return
+        if update.sequence != known + 1:
+            raise SequenceGapError(f"{update.worker} sent update {update.sequence} after {known}")
+        removed, stored = block_keys(update.removed), block_keys(update.stored)
+        holder = self._holder(update.worker)
+        holder.sequence = update.sequence
+        bit = _TIER_BITS[update.tier]
+        if update.cleared:
+            removed = [key for key, bits in holder.tiers.items() if bits & bit]
+        self._remove(holder, removed, bit)
+        self._store(holder, stored, bit)
+
+    def replace(
+        self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
+    ) -> None:
+        """Forget what is known of this worker and take a snapshot as of `sequence`.
+
+        A snapshot older than what is known is ignored.
+        """
+        keys = {tier: block_keys(held) for tier, held in hashes.items()}
+        holder = self._holder(worker)
+        if sequence < holder.sequence:
+            return
+        holder.sequence = sequence
+        for tier, bit in _TIER_BITS.items():
+            held = set(keys.get(tier, ()))
+            gone = [key for key, bits in holder.tiers.items() if bits & bit and key not in held]
+            self._remove(holder, gone, bit)
+            self._store(holder, keys.get(tier, ()), bit)
+
+    def forget(self, worker: WorkerId) -> None:
+        """This incarnation holds nothing any more. Unknown workers are ignored."""
+        holder = self._holders.pop(worker, None)
+        if holder is None:
+            return
+        for key in holder.tiers:
+            self._take_out(key, holder.bit)
+        self._num_blocks -= len(holder.tiers)
+        del self._workers_by_bit[holder.bit]
+
+    def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
+        """For each worker that holds hashes[0], how many leading hashes it holds without a gap.
+
+        Any tier counts, and so does a different tier for each block.
+        """
+        found: dict[WorkerId, int] = {}
+        holding: int | None = None
+        num_blocks = 0
+        get = self._masks.get
+        for start in range(0, len(hashes), _LOOKUP_CHUNK):
+            for mask in map(get, block_keys(hashes[start : start + _LOOKUP_CHUNK])):
+                # Neighbours have the same holders most of the time, and then the same object.
+                if mask is not holding or mask is None:
+                    still = (mask or 0) if holding is None else holding & (mask or 0)
+                    if holding is not None and still != holding:
+                        found |= dict.fromkeys(self._workers(holding & ~still), num_blocks)
+                    if not still:
+                        return found
+                    holding = self._shared.get(still, still)
+                num_blocks += 1
+        return found | dict.fromkeys(self._workers(holding or 0), num_blocks)
+
+    def held_tiers(
+        self, worker: WorkerId, hashes: Sequence[bytes]
+    ) -> list[tuple[BlockTier, ...]]:
+        """For each hash, the tiers of this worker that hold it, nearest first."""
+        holder = self._holders.get(worker)
+        if holder is None:
+            return [()] * len(hashes)
+        return [_TIERS[holder.tiers.get(key, 0)] for key in block_keys(hashes)]
+
+    def held(self, worker: WorkerId) -> dict[BlockTier, set[int]]:
+        """Keys of everything that this worker holds. A copy, for checks."""
+        holder = self._holders.get(worker)
+        entries = () if holder is None else tuple(holder.tiers.items())
+        return {
+            tier: {key for key, bits in entries if bits & bit} for tier, bit in _TIER_BITS.items()
+        }
+
+    def _holder(self, worker: WorkerId) -> _Holder:
+        holder = self._holders.get(worker)
+        if holder is None:
+            bit = 1
+            while bit in self._workers_by_bit:
+                bit <<= 1
+            self._workers_by_bit[bit] = worker
+            holder = self._holders[worker] = _Holder(bit)
+        return holder
+
+    def _remove(self, holder: _Holder, keys: Iterable[int], tier_bit: int) -> None:
+        tiers = holder.tiers
+        for key in keys:
+            bits = tiers.get(key, 0)
+            if not bits & tier_bit:
+                continue
+            holder.num_device_blocks -= tier_bit == 1
+            if bits != tier_bit:
+                tiers[key] = bits & ~tier_bit
+                continue
+            del tiers[key]
+            self._num_blocks -= 1
+            self._take_out(key, holder.bit)
+
+    def _take_out(self, key: int, bit: int) -> None:
+        mask = self._masks[key] & ~bit
+        if mask:
+            self._masks[key] = self._share(mask)
+        else:
+            del self._masks[key]
+
+    def _store(self, holder: _Holder, keys: Iterable[int], tier_bit: int) -> None:
+        tiers, masks, num_refused = holder.tiers, self._masks, 0
+        is_device = tier_bit == 1
+        for key in keys:
+            bits = tiers.get(key, 0)
+            if bits & tier_bit:
+                continue
+            if (is_device and holder.num_device_blocks == holder.max_device_blocks) or (
+                not bits and self._num_blocks >= self._max_blocks
+            ):
+                num_refused += 1
+                continue
+            tiers[key] = bits | tier_bit
+            holder.num_device_blocks += is_device
+            if not bits:
+                self._num_blocks += 1
+                masks[key] = self._share(masks.get(key, 0) | holder.bit)
+        if num_refused:
+            worker = self._workers_by_bit[holder.bit]
+            log.warning("blocks_left_out", worker=str(worker), num_blocks=num_refused)
+
+    def _share(self, mask: int) -> int:
+        if len(self._shared) > _MAX_SHARED_SETS:
+            self._shared.clear()
+        return self._shared.setdefault(mask, mask)
+
+    def _workers(self, mask: int) -> Iterator[WorkerId]:
+        while mask:
+            bit = mask & -mask
+            yield self._workers_by_bit[bit]
+            mask ^= bit

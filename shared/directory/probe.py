@@ -1,0 +1,53 @@
+"""The hash self-check: a worker and whoever routes to it must hash the same content alike.
+
+Workers whose hashes differ are never hit and nobody is told why; so both sides hash a fixed probe
+under the worker's own namespace, and a worker whose digest is another one is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared.errors import IncompatiblePeerError, InvalidRequestError
+from shared.kv.block_hash import hash_blocks, root_hash
+
+if TYPE_CHECKING:
+    from shared.directory.base import WorkerRecord
+
+log = structlog.get_logger(__name__)
+
+FIELD = "block_hash"
+#: Salt, LoRA, ids of one to three bytes, and two blocks: everything that enters a hash.
+_SALT, _LORA = b"probe", "probe"
+_NUM_BLOCKS = 2
+_STRIDE = 40_503
+
+
+def probe_digest(namespace: bytes, block_size: int) -> str:
+    """Hex digest of the probe's last block, in a namespace of shared/kv/block_hash.py."""
+    tokens = [(number * _STRIDE) % 2**18 for number in range(_NUM_BLOCKS * block_size)]
+    root = root_hash(namespace, cache_salt=_SALT, lora=_LORA)
+    return hash_blocks(root, tokens, block_size)[-1].hex()
+
+
+def check_probe(record: WorkerRecord) -> None:
+    """Do nothing if the worker hashes as we do, or does not say how it hashes.
+
+    Raises:
+        IncompatiblePeerError: it hashes otherwise; the message has both digests.
+        InvalidRequestError: its namespace or block size cannot be one.
+    """
+    if not record.probe:
+        log.warning("hashes_not_checked", worker=str(record.worker))
+        return
+    try:
+        namespace = bytes.fromhex(record.namespace)
+    except ValueError as error:
+        raise InvalidRequestError("namespace must be in hex", param="namespace") from error
+    if not 0 < record.block_size <= 2**16:
+        raise InvalidRequestError("block_size must be over 0", param="block_size")
+    ours = probe_digest(namespace, record.block_size)
+    if record.probe != ours:
+        raise IncompatiblePeerError(FIELD, ours=ours, theirs=record.probe, peer=str(record.worker))

@@ -1,0 +1,98 @@
+"""The directory in Redis as workers use it. What Redis says is the truth; nothing is kept here."""
+
+from __future__ import annotations
+
+import math
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from shared.directory.redis.roster import Roster
+from shared.directory.watchers import poll_changes
+from shared.directory.wire import load_to_wire, record_to_wire
+from shared.errors import InvalidRequestError
+from shared.kv.tier import BlockTier
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from shared.directory.base import BlockUpdate, RegistryEvent, WorkerLoad, WorkerRecord
+    from shared.directory.redis.store import RedisStore
+    from shared.identity import WorkerId
+
+POLL_S = 1.0
+
+
+class RedisDirectory:
+    """WorkerRegistry and BlockDirectory on one Redis.
+
+    Everything raises UnavailableError or DeadlineError while Redis cannot be asked; whether a
+    change that failed so has been made is then unknown.
+    """
+
+    def __init__(self, store: RedisStore, *, poll_s: float = POLL_S) -> None:
+        self._store = store
+        self._poll_s = poll_s
+        self._roster = Roster(store)
+        #: The last update of each worker that is known to have arrived.
+        self._arrived: dict[WorkerId, int] = {}
+        self._num_blocks: dict[WorkerId, int] = {}
+
+    async def register(self, record: WorkerRecord, lease_s: float) -> None:
+        """See WorkerRegistry. A refusal comes with a later heartbeat, once a router has looked."""
+        if not 0 < lease_s < math.inf:
+            raise InvalidRequestError(f"lease_s must be over 0, not {lease_s}", param="lease_s")
+        worker = record.worker
+        self._num_blocks[worker] = record.num_blocks
+        packed = record_to_wire(record).SerializeToString(deterministic=True)
+        await self._store.register(
+            worker, packed, lease_s=lease_s, num_blocks=record.num_blocks
+        )
+        # Whatever arrived before may be gone with an older lease.
+        self._arrived.pop(worker, None)
+
+    async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
+        """See WorkerRegistry. A Redis that lost updates when it restarted counts as one that does
+        not know the worker.
+        """
+        packed = load_to_wire(load).SerializeToString()
+        await self._store.heartbeat(worker, packed, self._arrived.get(worker, 0))
+
+    async def deregister(self, worker: WorkerId) -> None:
+        """See WorkerRegistry."""
+        await self._store.deregister(worker)
+
+    async def workers(self) -> list[RegistryEvent]:
+        """See WorkerRegistry."""
+        state = await self._store.state()
+        return [event for _, event in await self._roster.read(state.leases)]
+
+    async def watch(self) -> AsyncIterator[RegistryEvent]:
+        """See WorkerRegistry. Asks every `poll_s`, so a worker that came and went is not seen."""
+        async with aclosing(poll_changes(self.workers, self._poll_s)) as changes:
+            async for event in changes:
+                yield event
+
+    async def publish(self, update: BlockUpdate) -> None:
+        """See BlockDirectory."""
+        await self._store.publish(update)
+        self._arrived[update.worker] = max(
+            update.sequence, self._arrived.get(update.worker, 0)
+        )
+
+    async def replace(
+        self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
+    ) -> None:
+        """See BlockDirectory. A snapshot older than what is known is ignored."""
+        bounded = dict(hashes)
+        device = bounded.get(BlockTier.DEVICE, ())
+        bounded[BlockTier.DEVICE] = device[: self._num_blocks.get(worker, len(device))]
+        await self._store.replace(worker, sequence, bounded)
+        self._arrived[worker] = max(sequence, self._arrived.get(worker, 0))
+
+    async def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
+        """See BlockDirectory. For checks and tools: a router asks its own index."""
+        if not hashes:
+            return {}
+        workers = [event.record.worker for event in await self.workers()]
+        counts = await self._store.leading(workers, hashes)
+        return {worker: count for worker, count in zip(workers, counts, strict=True) if count}

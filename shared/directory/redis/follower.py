@@ -1,0 +1,169 @@
+"""Keeps a router's own picture of the directory up to date with Redis: who lives, who holds what.
+
+Deltas come by the stream. Whatever they do not explain (a gap, an unknown incarnation, a snapshot
+that a worker put in place) makes the follower read that worker's set, and only that. Requests never
+wait for Redis: they see the last picture, however old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared.directory.base import BlockUpdate
+from shared.directory.index import BlockIndex
+from shared.directory.redis.members import Members
+from shared.directory.redis.roster import Roster
+from shared.directory.redis.store import entry_tier, id_order
+from shared.errors import DeadlineError, InvalidRequestError, SequenceGapError, UnavailableError
+from shared.identity import WorkerId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shared.directory.redis.store import DirectoryState, RedisStore
+
+log = structlog.get_logger(__name__)
+
+#: Between two looks at who is alive; also the longest that the stream is waited for.
+POLL_S = 1.0
+FIRST_RETRY_S = 0.05
+LONGEST_RETRY_S = 1.0
+_ENTRIES_PER_TRIP = 500
+
+
+class RedisFollower:
+    """Feeds `index` and `members`. `run` until cancelled; both can be read at any time."""
+
+    def __init__(
+        self,
+        store: RedisStore,
+        *,
+        index: BlockIndex | None = None,
+        poll_s: float = POLL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self.index = BlockIndex() if index is None else index
+        self.members = Members(clock=clock)
+        self._poll_s = poll_s
+        self._clock = clock
+        self._roster = Roster(store)
+        self._position: bytes | None = None
+        #: Workers of whom the index may differ from Redis.
+        self._stale: set[WorkerId] = set()
+        self._look_again = False
+        self.num_snapshots = 0
+        self.connected = False
+        self.members.on_leave(self._forget)
+
+    async def run(self) -> None:
+        """Follow until cancelled. Without Redis the last picture stays."""
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self.refresh()
+                if not self.connected:
+                    log.info("redis_followed", num_workers=len(self.members.workers()))
+                self.connected = True
+                retry_s = FIRST_RETRY_S
+                await self._follow_tail()
+            except (UnavailableError, DeadlineError) as error:
+                if self.connected or retry_s == FIRST_RETRY_S:
+                    log.warning("redis_lost", error=str(error))
+                self.connected = False
+                self.members.lose_contact()
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
+
+    async def refresh(self) -> None:
+        """Bring the picture to where Redis is now."""
+        state = await self._store.state()
+        await self._catch_up(state)
+        leases = await self._roster.read(state.leases)
+        self.members.update(state.epoch, leases)
+        for lease, event in leases:
+            known = self.index.sequence(event.record.worker)
+            if known is None or known < lease.sequence:
+                self._stale.add(event.record.worker)
+        await self._read_stale()
+
+    async def _catch_up(self, state: DirectoryState) -> None:
+        """Apply everything up to the state's own entry, so that the two can be compared."""
+        last = id_order(state.last_id)
+        if self._position is None or id_order(self._position) > last:
+            # The first look, or a stream that begins anew.
+            self._position = state.last_id
+            return
+        while id_order(self._position) < last:
+            entries = await self._store.tail(
+                self._position, wait_s=None, count=_ENTRIES_PER_TRIP
+            )
+            if not entries:
+                break
+            self._apply_all(entries)
+
+    async def _follow_tail(self) -> None:
+        """Apply what comes, until it is time to look at the leases again."""
+        until_s = self._clock() + min(self._poll_s, self.members.next_end_s())
+        self._look_again = False
+        while (left_s := until_s - self._clock()) > 0 and not self._look_again:
+            entries = await self._store.tail(
+                self._position or b"0-0", wait_s=left_s, count=_ENTRIES_PER_TRIP
+            )
+            self._apply_all(entries)
+            await self._read_stale()
+
+    def _apply_all(self, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> None:
+        for entry_id, fields in entries:
+            self._apply(fields)
+            self._position = entry_id
+
+    def _apply(self, fields: dict[bytes, bytes]) -> None:
+        worker = WorkerId(fields[b"n"].decode(), fields[b"i"].decode())
+        kind = fields[b"k"]
+        if kind == b"left":
+            self.members.leave(worker)
+        elif kind == b"joined" or not self.members.knows(worker):
+            self._look_again = True
+        elif kind == b"reset":
+            if (self.index.sequence(worker) or 0) < int(fields[b"s"]):
+                self._stale.add(worker)
+        else:
+            self._apply_delta(worker, fields)
+
+    def _apply_delta(self, worker: WorkerId, fields: dict[bytes, bytes]) -> None:
+        update = BlockUpdate(
+            worker=worker,
+            sequence=int(fields[b"s"]),
+            stored=_unpacked(fields[b"a"]),
+            removed=_unpacked(fields[b"r"]),
+            cleared=fields[b"c"] == b"1",
+            tier=entry_tier(fields[b"t"]),
+        )
+        try:
+            self.index.apply(update)
+        except (SequenceGapError, InvalidRequestError) as error:
+            log.info("snapshot_needed", worker=str(worker), reason=str(error))
+            self._stale.add(worker)
+
+    async def _read_stale(self) -> None:
+        for worker in list(self._stale):
+            if self.members.knows(worker):
+                found = await self._store.snapshot(worker)
+                if found is not None:
+                    self.num_snapshots += 1
+                    self.index.replace(worker, *found)
+            # An incarnation that is not known any more is a matter of membership.
+            self._stale.discard(worker)
+
+    def _forget(self, worker: WorkerId) -> None:
+        self._stale.discard(worker)
+        self.index.forget(worker)
+
+
+def _unpacked(packed: bytes) -> list[bytes]:
+    return [packed[at : at + 8] for at in range(0, len(packed), 8)]

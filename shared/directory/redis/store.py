@@ -1,0 +1,289 @@
+"""The keys in Redis and the scripts that change them. Decides nothing; README.md has the layout."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redis import exceptions
+
+from shared.directory.index import KEY_BYTES
+from shared.directory.probe import FIELD
+from shared.directory.redis.url import close_client
+from shared.errors import (
+    DeadlineError,
+    IncompatiblePeerError,
+    SequenceGapError,
+    UnavailableError,
+    UnknownIncarnationError,
+)
+from shared.kv.tier import BlockTier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from redis.asyncio import Redis
+
+    from shared.directory.base import BlockUpdate
+    from shared.identity import WorkerId
+
+#: Entries that the stream keeps, about.
+STREAM_LENGTH = 10_000
+#: Larger updates make followers read the worker's whole set, so the stream's size stays bounded.
+MAX_BLOCKS_PER_ENTRY = 1024
+_TIER_DIGITS = {tier: str(number).encode() for number, tier in enumerate(BlockTier)}
+_TIERS = {digit: tier for tier, digit in _TIER_DIGITS.items()}
+_MEMBERS_PER_COMMAND = 4096
+_COMMANDS_PER_TRIP = 16
+#: A snapshot that never came to its end is forgotten after this.
+_STAGED_MS = 60_000
+_SCAN_COUNT = 2000
+_FIRST_ID = b"0-0"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseState:
+    """What Redis knows of one live worker."""
+
+    name: str
+    incarnation: str
+    record: bytes
+    load: bytes
+    sequence: int
+    lease_s: float
+    refused: bool
+    #: Until the lease ends, unless it is renewed.
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryState:
+    """Everyone alive, as of one entry of the stream."""
+
+    #: Another one means that Redis has lost everything in between.
+    epoch: bytes
+    last_id: bytes
+    leases: tuple[LeaseState, ...]
+
+
+class RedisStore:
+    """One Redis as the directory uses it. Every method is one or two round trips.
+
+    All of them raise UnavailableError or DeadlineError while Redis cannot be asked.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        *,
+        prefix: str = "baton",
+        stream_length: int = STREAM_LENGTH,
+        max_blocks_per_entry: int = MAX_BLOCKS_PER_ENTRY,
+    ) -> None:
+        self._client = client
+        self._stream_length = stream_length
+        self._max_entry_bytes = max_blocks_per_entry * KEY_BYTES
+        self._lease_prefix = f"{prefix}:worker:"
+        self._blocks_prefix = f"{prefix}:blocks:"
+        self._names = f"{prefix}:workers"
+        self._stream = f"{prefix}:stream"
+        self._epoch = f"{prefix}:epoch"
+        folder = Path(__file__).parent / "lua"
+        self._scripts = {
+            path.stem: client.register_script(path.read_text(encoding="utf-8"))
+            for path in folder.glob("*.lua")
+        }
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await close_client(self._client)
+
+    async def register(
+        self, worker: WorkerId, record: bytes, *, lease_s: float, num_blocks: int
+    ) -> None:
+        """Take the worker in, or renew what it says of itself."""
+        args = (worker.name, worker.incarnation, record, _ms(lease_s), num_blocks)
+        keys = [*self._own(worker), self._names, self._stream]
+        await self._change(worker, "register", keys, (*args, self._stream_length))
+
+    async def heartbeat(self, worker: WorkerId, load: bytes, sequence: int) -> None:
+        """Renew the lease; `sequence` is the last update that is known to have arrived."""
+        await self._change(
+            worker, "heartbeat", self._own(worker), (worker.incarnation, load, sequence)
+        )
+
+    async def deregister(self, worker: WorkerId) -> None:
+        """Leave at once. Unknown incarnations are ignored."""
+        keys = [*self._own(worker), self._names, self._stream]
+        args = (worker.name, worker.incarnation, self._stream_length)
+        await self._run("deregister", keys, args)
+
+    async def refuse(self, worker: WorkerId, reason: str) -> None:
+        """Let the worker know that it must not serve."""
+        await self._run("refuse", self._own(worker)[:1], (worker.incarnation, reason))
+
+    async def publish(self, update: BlockUpdate) -> None:
+        """Apply a delta; see BlockDirectory."""
+        worker = update.worker
+        args = (
+            worker.name,
+            worker.incarnation,
+            update.sequence,
+            _TIER_DIGITS[update.tier],
+            int(update.cleared),
+            _packed(update.removed),
+            _packed(update.stored),
+            self._stream_length,
+            self._max_entry_bytes,
+        )
+        await self._change(worker, "publish", [*self._own(worker), self._stream], args)
+
+    async def replace(
+        self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
+    ) -> None:
+        """Put a snapshot in place; see BlockDirectory. The set is written beside the old one."""
+        lease, blocks = self._own(worker)
+        staged = f"{blocks}:{sequence}"
+        counts = []
+        commands: list[list[bytes]] = []
+        for tier, digit in _TIER_DIGITS.items():
+            members = list({digit + held[:KEY_BYTES] for held in hashes.get(tier, ())})
+            counts.append(len(members))
+            commands += [
+                members[at : at + _MEMBERS_PER_COMMAND]
+                for at in range(0, len(members), _MEMBERS_PER_COMMAND)
+            ]
+        with _mapped():
+            for at in range(0, len(commands), _COMMANDS_PER_TRIP):
+                pipe = self._client.pipeline(transaction=False)
+                for members in commands[at : at + _COMMANDS_PER_TRIP]:
+                    pipe.sadd(staged, *members)
+                pipe.pexpire(staged, _STAGED_MS)
+                await pipe.execute()
+        args = (worker.name, worker.incarnation, sequence, *counts, self._stream_length)
+        await self._change(worker, "replace", [lease, blocks, staged, self._stream], args)
+
+    async def state(self) -> DirectoryState:
+        """Everyone alive, and how far the stream is, as of one moment."""
+        keys = [self._names, self._stream, self._epoch]
+        args = (self._lease_prefix, secrets.token_hex(8))
+        epoch, last_id, leases = await self._run("state", keys, args)
+        return DirectoryState(epoch, last_id, tuple(_lease(fields) for fields in leases))
+
+    async def leading(self, workers: Sequence[WorkerId], hashes: Sequence[bytes]) -> list[int]:
+        """How many leading hashes each worker holds; one round trip for all of them."""
+        packed = _packed(hashes)
+        with _mapped():
+            pipe = self._client.pipeline(transaction=False)
+            for worker in workers:
+                await self._scripts["leading"]([self._own(worker)[1]], [packed], client=pipe)
+            return [int(count) for count in await pipe.execute()]
+
+    async def snapshot(
+        self, worker: WorkerId
+    ) -> tuple[int, dict[BlockTier, list[bytes]]] | None:
+        """What the worker holds, as of a sequence or later; None if the incarnation is not known.
+
+        The set is read in pages and goes on changing meanwhile: whoever reads it must apply every
+        later update again, which ends at the same set.
+        """
+        lease, blocks = self._own(worker)
+        held: dict[BlockTier, list[bytes]] = {tier: [] for tier in BlockTier}
+        with _mapped():
+            before = await self._client.hmget(lease, ["incarnation", "sequence"])
+            cursor = -1
+            while cursor:
+                cursor, members = await self._client.sscan(
+                    blocks, max(cursor, 0), count=_SCAN_COUNT
+                )
+                for member in members:
+                    held[_TIERS[member[:1]]].append(member[1:])
+            after = await self._client.hget(lease, "incarnation")
+        if not before[0] == after == worker.incarnation.encode():
+            return None
+        return int(before[1]), held
+
+    async def tail(
+        self, after: bytes, *, wait_s: float | None, count: int
+    ) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Entries of the stream after an id; waits for the first one if there is none yet."""
+        block_ms = None if wait_s is None else max(_ms(wait_s), 1)
+        with _mapped():
+            found = await self._client.xread({self._stream: after}, count=count, block=block_ms)
+        if not found:
+            return []
+        if isinstance(found, dict):
+            ((entries,),) = found.values()
+        else:
+            ((_, entries),) = found
+        return list(entries)
+
+    def _own(self, worker: WorkerId) -> list[str]:
+        blocks = f"{self._blocks_prefix}{worker.name}:{worker.incarnation}"
+        return [self._lease_prefix + worker.name, blocks]
+
+    async def _run(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        with _mapped():
+            return await self._scripts[script](keys, args)
+
+    async def _change(
+        self, worker: WorkerId, script: str, keys: Sequence[str], args: Sequence[Any]
+    ) -> None:
+        outcome, *details = await self._run(script, keys, args)
+        detail = details[0].decode() if details else ""
+        match outcome:
+            case b"unknown":
+                raise UnknownIncarnationError(f"{worker} is not registered in Redis")
+            case b"gap":
+                raise SequenceGapError(f"{worker} sent an update that does not follow {detail}")
+            case b"refused":
+                raise IncompatiblePeerError.relayed(FIELD, detail)
+            case b"incomplete":
+                raise UnavailableError(f"Redis kept {detail} blocks of {worker}'s snapshot")
+
+
+@contextmanager
+def _mapped() -> Iterator[None]:
+    """Redis's errors as ours. Their messages name the address and no password."""
+    try:
+        yield
+    except (exceptions.TimeoutError, TimeoutError) as error:
+        raise DeadlineError(f"redis: {error}") from error
+    except (exceptions.RedisError, OSError) as error:
+        raise UnavailableError(f"redis: {error}") from error
+
+
+def entry_tier(digit: bytes) -> BlockTier:
+    """The tier that an entry of the stream names."""
+    return _TIERS[digit]
+
+
+def id_order(entry_id: bytes) -> tuple[int, int]:
+    """Ids of the stream in the order in which they were given."""
+    time_ms, _, number = entry_id.partition(b"-")
+    return int(time_ms), int(number)
+
+
+def _packed(hashes: Sequence[bytes]) -> bytes:
+    return b"".join([value[:KEY_BYTES] for value in hashes])
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _lease(fields: Sequence[Any]) -> LeaseState:
+    name, incarnation, record, load, sequence, lease_ms, refused, left_ms = fields
+    return LeaseState(
+        name=name.decode(),
+        incarnation=incarnation.decode(),
+        record=record,
+        load=load,
+        sequence=int(sequence),
+        lease_s=int(lease_ms) / 1000,
+        refused=bool(refused),
+        left_s=max(int(left_ms), 0) / 1000,
+    )

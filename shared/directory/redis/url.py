@@ -1,0 +1,91 @@
+"""From a URL to a client: one Redis, one with TLS, or whichever a set of Sentinels names."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from redis.asyncio import Redis, Sentinel
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.backoff import NoBackoff
+
+from shared.errors import ConfigError
+
+#: For connecting and for every answer. A Redis that is silent for so long counts as gone.
+TIMEOUT_S = 2.0
+SENTINEL_PORT = 26_379
+_PLAIN = ("redis", "rediss", "unix")
+_SENTINEL = {"redis+sentinel": False, "rediss+sentinel": True}
+
+
+def open_client(url: str, *, timeout_s: float = TIMEOUT_S) -> Redis:
+    """A client of the Redis at `url`; it connects when it is first used, and closes by `aclose`.
+
+    `redis://[user:password@]host[:port][/db]`, the same with `rediss` for TLS (`?ssl_ca_certs=…`),
+    or `redis+sentinel://[user:password@]host[:port],…/service[/db]` with the Sentinels' hosts;
+    `?sentinel_username=…&sentinel_password=…` if they ask for a password themselves.
+
+    Nothing is tried twice: whoever calls knows what a lost answer means.
+
+    Raises:
+        ConfigError: it is none of these. The message has no password.
+    """
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    scheme = url.partition(":")[0]
+    try:
+        if scheme in _SENTINEL:
+            return _sentinel_client(url, options, tls=_SENTINEL[scheme])
+        if scheme in _PLAIN:
+            return Redis.from_url(url, **options)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"not a usable Redis URL ({scheme}://…): {error}") from error
+    known = ", ".join((*_PLAIN, *_SENTINEL))
+    raise ConfigError(f"a Redis URL starts with one of {known}, not {scheme!r}")
+
+
+async def close_client(client: Redis) -> None:
+    """Close every connection, those to Sentinels included."""
+    pool = client.connection_pool
+    await client.aclose()
+    await pool.disconnect()
+    if isinstance(pool, SentinelConnectionPool):
+        for sentinel in pool.sentinel_manager.sentinels:
+            await sentinel.aclose()
+
+
+def _sentinel_client(url: str, options: dict[str, Any], *, tls: bool) -> Redis:
+    parts = urlsplit(url)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    username, _, password = credentials.partition(":")
+    service, _, database = parts.path.strip("/").partition("/")
+    if not hosts or not service:
+        raise ValueError("it needs the Sentinels' hosts and the service's name")
+    query = parse_qs(parts.query)
+    sentinel_options = dict(options)
+    for name in ("username", "password"):
+        if value := query.get(f"sentinel_{name}"):
+            sentinel_options[name] = value[0]
+    if tls:
+        options["ssl"] = sentinel_options["ssl"] = True
+    sentinel = Sentinel(
+        [_address(host) for host in hosts.split(",")], sentinel_kwargs=sentinel_options, **options
+    )
+    master: Redis = sentinel.master_for(
+        service,
+        db=int(database or 0),
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+    )
+    return master
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.strip().rpartition(":")
+    if not colon:
+        return text.strip(), SENTINEL_PORT
+    return host.strip("[]"), int(port)

@@ -1,0 +1,207 @@
+"""A cluster whose directory is Redis, as real processes: Redis breaks, the cluster does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+import structlog
+
+from baton.v1 import directory_pb2, directory_pb2_grpc
+from tests.e2e.asking import ask, prompt_of
+from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
+from tests.e2e.oracle import expect
+from tests.e2e.processes import ROOT, Cluster
+from tests.fakes.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from shared.engine.llm import LLM
+
+log = structlog.get_logger(__name__)
+
+NUM_PROMPTS = 6
+PROMPT_TOKENS = 5 * BLOCK_SIZE + 3
+RECOVERY_S = 30.0
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """One that the test may break."""
+    server = RedisServer(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def on_redis(checkpoint: Path, tmp_path: Path, redis_server: RedisServer) -> Iterator[Cluster]:
+    """A router, a prefill and a decode worker that know each other by Redis alone."""
+    cluster = Cluster(checkpoint, tmp_path, redis_url=redis_server.url)
+    try:
+        cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS)
+        flags = (*ENGINE_FLAGS, "--local-prefill-threshold", "0")
+        cluster.add_worker("decode", "decode-0", *flags)
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+class Load:
+    """Asks the same prompts over and over, from two threads, and keeps every answer."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.prompts = [prompt_of(PROMPT_TOKENS, seed=seed) for seed in range(NUM_PROMPTS)]
+        self.answers: list[tuple[int, object]] = []
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(2)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _run(self, number: int) -> None:
+        while not self._over.is_set():
+            number = (number + 1) % NUM_PROMPTS
+            try:
+                reply: object = ask(
+                    self._cluster, self.prompts[number], max_tokens=4, temperature=0.0,
+                    ignore_eos=True,
+                ).token_ids  # fmt: skip
+            except grpc.RpcError as error:
+                reply = error
+            self.answers.append((number, reply))
+
+
+def holders(cluster: Cluster, prompt: Sequence[int]) -> dict[str, int]:
+    """Who holds how many blocks of a prompt, as the router sees it."""
+    with grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
+        stub = directory_pb2_grpc.DirectoryStub(channel)
+        workers = stub.ListWorkers(directory_pb2.ListWorkersRequest(), timeout=5).workers
+        if not workers:
+            return {}
+        record = workers[0].record
+        hashes = block_hashes(record.namespace, prompt)
+        request = directory_pb2.LookupBlocksRequest(block_hashes=hashes)
+        found = stub.LookupBlocks(request, timeout=5).holders
+    return {holder.worker.name: holder.num_blocks for holder in found}
+
+
+def block_hashes(namespace: str, prompt: Sequence[int]) -> list[bytes]:
+    from shared.kv.block_hash import hash_blocks, root_hash
+
+    return hash_blocks(root_hash(bytes.fromhex(namespace)), list(prompt), BLOCK_SIZE)
+
+
+def until(condition: Callable[[], bool], what: str) -> float:
+    """Wait for it; returns the seconds that took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < RECOVERY_S, f"never: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def all_held(cluster: Cluster, load: Load) -> bool:
+    wanted = {"prefill-0": 5, "decode-0": 5}
+    return all(holders(cluster, prompt) == wanted for prompt in load.prompts)
+
+
+def test_redis_breaks_under_load_and_nobody_notices(
+    on_redis: Cluster, redis_server: RedisServer, oracle: LLM
+) -> None:
+    """I6: killed and restarted, emptied, paused: every answer is right, and the entries return."""
+    load = Load(on_redis)
+    try:
+        until(lambda: all_held(on_redis, load), "every prompt is held by both")
+
+        redis_server.kill()
+        time.sleep(8)
+        assert all_held(on_redis, load), "the router lost its last picture"
+        redis_server.start()
+        num_leases = lambda: len(redis_server.client().keys("baton:blocks:*"))  # noqa: E731
+        took_s = until(lambda: num_leases() == 2, "both workers are back in Redis")
+        log.info("recovered", fault="redis killed for 8 s", after_s=round(took_s, 2))
+
+        redis_server.client().flushall()
+        took_s = until(lambda: num_leases() == 2, "both workers are back in Redis")
+        log.info("recovered", fault="flushall", after_s=round(took_s, 2))
+
+        redis_server.pause()
+        time.sleep(5)
+        redis_server.go_on()
+        took_s = until(lambda: num_leases() == 2, "both workers are back in Redis")
+        log.info("recovered", fault="redis paused for 5 s", after_s=round(took_s, 2))
+        until(lambda: all_held(on_redis, load), "every prompt is held by both")
+        for process in on_redis.processes:
+            process.check()
+    finally:
+        load.stop()
+    expected = [expect(oracle, prompt, max_tokens=4, temperature=0.0) for prompt in load.prompts]
+    wrong = [(n, answer) for n, answer in load.answers if answer != expected[n]]
+    assert not wrong
+    assert len(load.answers) > 20
+    log.info("load", num_requests=len(load.answers))
+
+
+def test_entries_of_a_killed_worker_end_with_its_lease_and_a_new_router_knows_the_rest(
+    on_redis: Cluster, redis_server: RedisServer
+) -> None:
+    prompt = prompt_of(PROMPT_TOKENS, seed=1)
+    ask(on_redis, prompt, max_tokens=2, temperature=0.0, ignore_eos=True)
+    until(lambda: len(holders(on_redis, prompt)) == 2, "both hold the prompt")
+    on_redis.workers.pop("prefill-0").kill()
+    took_s = until(lambda: holders(on_redis, prompt) == {"decode-0": 5}, "the dead one is gone")
+    log.info("entries_gone", after_s=round(took_s, 2))
+    assert len(redis_server.client().keys("baton:blocks:*")) == 1
+    on_redis.router.kill()
+    on_redis.router.start()
+    on_redis.wait_ready(num_prefill=0)
+    assert holders(on_redis, prompt) == {"decode-0": 5}
+
+
+OTHER_HASHES = """
+import sys
+from shared.kv import block_hash
+plain = block_hash._digest
+block_hash._digest = lambda *fields: plain(b"other", *fields)
+from services.decode import __main__ as decode
+sys.exit(decode.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("directory", ["redis", "router"])
+def test_a_worker_that_hashes_otherwise_ends_with_both_digests(
+    checkpoint: Path, tmp_path: Path, redis_server: RedisServer, directory: str
+) -> None:
+    """I7: no silent misses."""
+    on_redis = Cluster(
+        checkpoint, tmp_path, redis_url=redis_server.url if directory == "redis" else None
+    )
+    try:
+        until(on_redis.answers, "the router answers")
+        run = subprocess.run(
+            [sys.executable, "-c", OTHER_HASHES, "--model", str(checkpoint), "--name", "odd",
+             *on_redis.directory_flags, *ENGINE_FLAGS],
+            cwd=ROOT, env={"PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "PATH": ""},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    finally:
+        on_redis.stop()
+    assert run.returncode == 1
+    (line,) = [line for line in run.stdout.splitlines() if "directory_refuses" in line]
+    assert "block_hash" in line
+    digests = [word for word in line.replace("'", " ").split() if len(word) == 64]
+    assert len(set(digests)) == 2
