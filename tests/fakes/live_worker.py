@@ -6,8 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from baton.v1 import (
     common_pb2,
     decode_pb2,
@@ -32,6 +30,8 @@ from shared.worker.worker_servicer import WorkerServicer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
+
+    import numpy as np
 
     from shared.engine.engine import Engine
     from shared.worker.parts import WorkerParts

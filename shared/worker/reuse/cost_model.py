@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from shared.worker.reuse.linear_cost import LinearCost, Rates
@@ -48,7 +47,7 @@ class CostModel:
     ) -> None:
         self._tokens_per_step = tokens_per_step
         self._clock = clock
-        self._prefill = self._cost(lambda: PREFILL_PRIOR, weight=0.1)
+        self._prefill = self._cost(PREFILL_PRIOR, weight=0.1)
         self._connectors: dict[str, LinearCost] = {}
         self._peers: OrderedDict[tuple[str, WorkerId], LinearCost] = OrderedDict()
         self._last_counts = (0, 0, 0)
@@ -97,24 +96,27 @@ class CostModel:
 
     def _connector(self, name: str) -> LinearCost:
         if name not in self._connectors:
-            prior = TRANSFER_PRIORS.get(name, OTHER_PRIOR)
-            self._connectors[name] = self._cost(lambda: prior, weight=0.3)
+            self._connectors[name] = self._cost(_prior_of(name), weight=0.1)
         return self._connectors[name]
 
     def _peer(self, connector: str, worker: WorkerId) -> LinearCost:
         """A peer nobody knows yet is taken for one like the others on its connector."""
         key = (connector, worker)
         if key not in self._peers:
-            self._peers[key] = self._cost(partial(self._connector_rates, connector), weight=1.0)
+            others = self._connector(connector).rates
+            self._peers[key] = self._cost(_prior_of(connector), prior=others, weight=0.1)
             if len(self._peers) > MAX_PEERS:
                 self._peers.popitem(last=False)
         self._peers.move_to_end(key)
         return self._peers[key]
 
-    def _connector_rates(self, connector: str) -> Rates:
-        # A prior of zero would never be left again.
-        rates = self._connector(connector).rates()
-        return Rates(max(rates.per_start_ms, 1e-3), max(rates.per_unit_ms, 1e-9))
+    def _cost(
+        self, scale: Rates, *, prior: Callable[[], Rates] | None = None, weight: float
+    ) -> LinearCost:
+        return LinearCost(
+            scale, prior=prior, prior_weight=weight, half_life_s=HALF_LIFE_S, clock=self._clock
+        )
 
-    def _cost(self, prior: Callable[[], Rates], *, weight: float) -> LinearCost:
-        return LinearCost(prior, prior_weight=weight, half_life_s=HALF_LIFE_S, clock=self._clock)
+
+def _prior_of(connector: str) -> Rates:
+    return TRANSFER_PRIORS.get(connector, OTHER_PRIOR)

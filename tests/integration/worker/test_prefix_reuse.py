@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from shared.engine.sampling_params import SamplingParams
 from shared.worker.reuse.settings import ReusePolicy
 from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
+from tests.integration.worker.asking import assert_idle, eventually, expect, is_running, prompt_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,33 +21,6 @@ if TYPE_CHECKING:
     from shared.engine.llm import LLM
 
 NUM_BLOCKS = 10
-
-
-def prompt_of(num_tokens: int, seed: int) -> list[int]:
-    rng = random.Random(f"{seed}-{num_tokens}")
-    return [rng.randrange(3, 300) for _ in range(num_tokens)]
-
-
-def expect(oracle: LLM, prompt: list[int], max_tokens: int = 8) -> tuple[int, ...]:
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
-    return tuple(oracle.generate([prompt], sampling)[0].outputs[0].token_ids)
-
-
-async def assert_idle(*workers: LiveWorker) -> None:
-    """Blocks are back and no transfer is open, once the last answers have been tidied up."""
-    for worker in workers:
-        async with asyncio.timeout(5):
-            while not (await is_idle(worker)):
-                await asyncio.sleep(0.01)
-        await worker.parts.engine.call(lambda engine: engine.check_integrity())
-
-
-async def is_idle(worker: LiveWorker) -> bool:
-    load = await worker.load()
-    return (
-        load.num_free_blocks == load.num_blocks
-        and load.num_running == load.num_waiting == load.num_open_transfers == 0
-    )
 
 
 @pytest.fixture(params=["shm", "zmq"])
@@ -208,8 +181,7 @@ async def test_running_sequences_keep_their_room(
         await holder.ask(prompt)
         other = prompt_of(10 * BLOCK_SIZE, seed=13)
         running = asyncio.create_task(taker.ask(other, max_tokens=48, request_id="other"))
-        while not (await taker.load()).num_running:
-            await asyncio.sleep(0.001)
+        await eventually(partial(is_running, taker))
         reply = await taker.ask(prompt, holder.source(15))
         assert reply.token_ids == expect(oracle, prompt)
         assert reply.sources == (len(prompt), 0, 0)
