@@ -1,10 +1,11 @@
-"""Makes bfloat16 right in Triton's interpreter, which runs kernels on a processor with numpy.
+"""Makes bfloat16 and float8 right in Triton's interpreter, which runs kernels with numpy.
 
 numpy has no bfloat16, so the interpreter keeps the bit patterns as uint16, and then computes with
 those: sums, comparisons and products of matrices are wrong without a word, and float32 is cut off
 instead of rounded (triton-lang/triton#10945, #11584). Here every operation widens its operands to
 float32, which holds each bfloat16 exactly, and rounds its result to the nearest, ties to even, as
-the hardware does. Chosen by the process: `TRITON_INTERPRET=1` has to be set before Triton loads.
+the hardware does. float8_e4m3fn is wrong only where rounding carries into the next power of two, so
+PyTorch rounds it. Chosen by the process: `TRITON_INTERPRET=1` has to be set before Triton loads.
 """
 
 from __future__ import annotations
@@ -58,6 +59,14 @@ def narrow(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(wide), _NAN, rounded)
 
 
+def round_to_float8(values: np.ndarray) -> np.ndarray:
+    """To the bit patterns of the nearest float8_e4m3fn; ties go to the even one."""
+    import torch  # noqa: PLC0415
+
+    wide = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    return wide.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+
+
 def _is_bf16(value: Any) -> bool:
     """Of a handle or a type."""
     return str(getattr(value, "dtype", value)) == "bf16"
@@ -91,9 +100,13 @@ def _patch_casts(builder: Any) -> None:
         return plain_cast(self, wide, target)
 
     def convert(self: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if target.scalar == tl.float8e4nv:
+            return type(source)(round_to_float8(_widened(source).data), target.scalar)
         if _is_bf16(source) == _is_bf16(target.scalar):
             return plain_convert(self, source, target, rounding)
         if _is_bf16(target.scalar):
+            if source.dtype.scalar == tl.float8e4nv:
+                source = plain_convert(self, source, tl.float32, rounding)
             return cast(self, source, target)
         wide = _widened(source)
         same = target.scalar == tl.float32

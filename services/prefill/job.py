@@ -76,7 +76,7 @@ class PrefillJob:
         self._num_cached_tokens = event.num_cached_tokens
         outbound = await self._connector.connect(self._ticket, self._timeout_s)
         self._publisher = Publisher(outbound, blocks=event.block_ids, first_block=self._first_block)
-        self._advance(event.num_cached_tokens)
+        self._advance(event.num_final_tokens)
 
     def _advance(self, num_computed_tokens: int) -> None:
         if self._publisher is None:

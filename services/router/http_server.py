@@ -88,8 +88,16 @@ def _with_direct_send(app: ASGIApp) -> ASGIApp:
     """Every layer of the framework wraps `send` to see a response begin; its events need none."""
 
     async def with_direct_send(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope.setdefault("extensions", {})[DIRECT_SEND] = send
-        await app(scope, receive, send)
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        extensions = scope.setdefault("extensions", {})
+        extensions[DIRECT_SEND] = send
+        try:
+            await app(scope, receive, send)
+        finally:
+            # `send` belongs to the server's object of this request, and that one holds the scope:
+            # a circle would keep all of the request until the collector's next full search.
+            del extensions[DIRECT_SEND]
 
     return with_direct_send

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,31 +12,66 @@ if TYPE_CHECKING:
     from shared.kv.prefix_cache import PrefixCache
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """Blocks that a sequence can start from, in order."""
+
+    blocks: list[int]
+    #: The rest is computed by the step that is being scheduled.
+    num_final: int
+
+
 class BlockManager:
     """Between the scheduler, which thinks in tokens, and the pool, which thinks in blocks.
 
     A block that a lookup can find is full and never written again; so the blocks that a sequence
-    writes to are always its own.
+    writes to are always its own. Besides the cache's blocks, a sequence can start from those that
+    another one fills in the same step: every layer writes all keys and values of a step before it
+    reads any. Nobody outside the step sees these before they are final.
     """
 
     def __init__(self, pool: BlockPool, cache: PrefixCache, *, block_size: int) -> None:
         self._pool = pool
         self._cache = cache
         self.block_size = block_size
+        #: Hash to the block that the step being scheduled fills.
+        self._scheduled: dict[bytes, int] = {}
 
-    def match_prefix(self, seq: Sequence) -> list[int]:
-        """Cached blocks that the sequence could start from. At least one token is left over.
+    def begin_step(self) -> None:
+        """A new step is being scheduled: what the last one filled is final, or never will be."""
+        self._scheduled.clear()
+
+    def will_fill(self, seq: Sequence, num_tokens: int) -> None:
+        """The step being scheduled computes the sequence up to `num_tokens`."""
+        first, end = seq.num_published_blocks, num_tokens // self.block_size
+        if first < end and self._cache.enabled:
+            hashes = seq.full_block_hashes(num_tokens, self.block_size)
+            for block_hash, block in zip(hashes[first:], seq.block_table[first:end], strict=True):
+                self._scheduled.setdefault(block_hash, block)
+
+    def match_prefix(self, seq: Sequence) -> PrefixHit:
+        """Blocks that the sequence could start from. At least one token is left over.
 
         Nothing is looked up for a sequence that wants logprobs of its prompt: they come from
-        computing it.
+        computing it. One that a peer will fill is not part of the step, so it does not share the
+        step's fate: it gets final blocks only.
         """
         if not self._cache.enabled or seq.prompt_logprobs is not None:
-            return []
-        return self._cache.match(seq.full_block_hashes(seq.num_tokens - 1, self.block_size))
+            return PrefixHit([], 0)
+        hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
+        blocks = self._cache.match(hashes)
+        num_final = len(blocks)
+        if not seq.awaits_transfer:
+            for block_hash in hashes[num_final:]:
+                block = self._scheduled.get(block_hash)
+                if block is None:
+                    break
+                blocks.append(block)
+        return PrefixHit(blocks, num_final)
 
-    def num_tokens_in(self, full_blocks: list[int]) -> int:
+    def num_tokens_in(self, num_full_blocks: int) -> int:
         """Tokens that full blocks hold."""
-        return len(full_blocks) * self.block_size
+        return num_full_blocks * self.block_size
 
     def try_admit(self, seq: Sequence, hit_blocks: list[int], *, num_spare_blocks: int) -> bool:
         """Give the sequence blocks for all its tokens, if that leaves `num_spare_blocks` free."""

@@ -267,6 +267,7 @@ class Engine:
 
     def _schedule(self) -> list[EngineEvent]:
         events, did_anything = self._steps.schedule()
+        self._parts.storage.reach(self._pool.num_touched)
         # A step in flight may end sequences, and then there is room.
         self._stalled = not (did_anything or self._steps.in_flight)
         return events

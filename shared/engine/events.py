@@ -41,12 +41,14 @@ class Admitted:
     """The sequence left the queue and owns blocks for its whole prompt.
 
     `block_ids` covers the prompt (and resumed tokens), the last block possibly partial. The first
-    `num_cached_tokens` need no computing. Comes again after a preemption, with other blocks.
+    `num_cached_tokens` need no computing; of these, blocks past `num_final_tokens` are being filled
+    by the step that admitted the sequence. Comes again after a preemption, with other blocks.
     """
 
     request_id: str
     block_ids: tuple[int, ...]
     num_cached_tokens: int
+    num_final_tokens: int
     #: time.monotonic() of the admission; whoever waits for the event may see it later.
     at_s: float = field(default_factory=time.monotonic, compare=False)
 

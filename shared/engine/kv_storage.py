@@ -11,6 +11,7 @@ import torch
 from shared.errors import ConfigError
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.kv.prefault import Prefault
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
@@ -122,16 +123,26 @@ class KVStorage:
         )
         #: None where the blocks live on an accelerator.
         self.memory: KVMemory | None = None
+        self._block_bytes = layout.block_bytes
+        self._prefault: Prefault | None = None
         if device.type == "cpu":
             self.memory = KVMemory(layout, num_blocks)
+            self._prefault = Prefault(self.memory.buffer)
             flat = torch.frombuffer(self.memory.buffer, dtype=dtype)
             self.tensor = flat.view(shape)
         else:
             self.tensor = torch.zeros(shape, dtype=dtype, device=device)
 
+    def reach(self, num_blocks: int) -> None:
+        """The first `num_blocks` blocks are in use: have the memory of the next ones made ready."""
+        if self._prefault is not None:
+            self._prefault.reach(num_blocks * self._block_bytes)
+
     def close(self) -> None:
         """Give the memory back. The engine must not step any more."""
         self.tensor = torch.empty(0)
+        if self._prefault is not None:
+            self._prefault.close()
         if self.memory is not None:
             self.memory.close()
 

@@ -50,7 +50,7 @@ class SchedulerOutput:
         self.budget -= num_new_tokens
 
     def drop(self, seq: Sequence) -> None:
-        """Compute nothing of `seq` after all."""
+        """Compute nothing of `seq` after all. Nobody was admitted, so nobody relies on it."""
         self.budget += self.num_new_tokens.pop(seq, 0)
 
 
@@ -94,6 +94,7 @@ class Scheduler:
         not be computed. Blocks that it has taken stay with their sequences.
         """
         output = SchedulerOutput(self._max_num_batched_tokens)
+        self._blocks.begin_step()
         self._schedule_running(output, may_preempt=may_preempt)
         if not (output.preempted or output.is_blocked):
             self._admit_waiting(output)
@@ -208,7 +209,13 @@ class Scheduler:
             return  # it was preempted for one before it
         num_new_tokens = self._num_to_compute(num_pending, output)
         if num_new_tokens and self._make_room(seq, num_new_tokens, output, may_preempt):
-            output.add(seq, num_new_tokens)
+            self._compute(seq, num_new_tokens, output)
+
+    def _compute(self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput) -> None:
+        output.add(seq, num_new_tokens)
+        if num_new_tokens > 1:  # blocks of outputs are rarely shared within a step
+            num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
+            self._blocks.will_fill(seq, num_tokens)
 
     def _num_to_compute(self, num_pending_tokens: int, output: SchedulerOutput) -> int:
         if num_pending_tokens <= 1:
@@ -252,12 +259,12 @@ class Scheduler:
                 return
 
     def _try_admit(self, seq: Sequence, output: SchedulerOutput) -> bool:
-        hit_blocks = self._blocks.match_prefix(seq)
-        num_hit_tokens = self._blocks.num_tokens_in(hit_blocks)
+        hit = self._blocks.match_prefix(seq)
+        num_hit_tokens = self._blocks.num_tokens_in(len(hit.blocks))
         num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
         if not (num_new_tokens or seq.awaits_transfer):
             return False
-        if not self._blocks.try_admit(seq, hit_blocks, num_spare_blocks=self._num_growing()):
+        if not self._blocks.try_admit(seq, hit.blocks, num_spare_blocks=self._num_growing()):
             return False
         self.waiting.remove(seq)
         self._count_first_admission(seq, output)
@@ -266,6 +273,7 @@ class Scheduler:
                 request_id=seq.request_id,
                 block_ids=tuple(seq.block_table),
                 num_cached_tokens=seq.num_cached_tokens,
+                num_final_tokens=self._blocks.num_tokens_in(hit.num_final),
             )
         )
         if seq.awaits_transfer:
@@ -276,7 +284,7 @@ class Scheduler:
         else:
             seq.status = Status.RUNNING
             self.running.append(seq)
-            output.add(seq, num_new_tokens)
+            self._compute(seq, num_new_tokens, output)
         return True
 
     def _num_growing(self) -> int:
@@ -286,9 +294,7 @@ class Scheduler:
 
     @staticmethod
     def _count_first_admission(seq: Sequence, output: SchedulerOutput) -> None:
-        if seq.was_admitted:
-            return
-        seq.was_admitted = True
-        if seq.prompt_logprobs is None:
+        is_first, seq.was_admitted = not seq.was_admitted, True
+        if is_first and seq.prompt_logprobs is None:
             output.num_cache_queries += seq.num_tokens
             output.num_cache_hits += seq.num_cached_tokens

@@ -26,6 +26,8 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.changes = ChangeLog()
+        #: Blocks from here on were never handed out.
+        self.num_touched = 0
         self._refs = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
         #: Free blocks whose content nobody can find; the last is handed out next.
@@ -144,6 +146,7 @@ class BlockPool:
     def _take_one(self) -> int:
         if self._blank:
             block = self._blank.pop()
+            self.num_touched = max(self.num_touched, block + 1)
         else:
             block, _ = self._evictable.popitem(last=False)
             self._forget(block)

@@ -9,7 +9,7 @@ import structlog
 import torch
 
 from shared.errors import ConfigError
-from shared.model.attention.registry import get_backend
+from shared.model.attention.registry import default_backend, get_backend
 from shared.model.config import load_config
 from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
 from shared.model.llama import CausalLM
@@ -63,7 +63,8 @@ def load_model(
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
-    kernels where they run, otherwise torch. `num_threads` compute, by default one per core.
+    kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads` compute, by
+    default one per core.
 
     Raises:
         ConfigError: an unknown dtype, load format, backend or quantization, or native kernels that
@@ -77,21 +78,20 @@ def load_model(
     _check_known("dtype", name, ("auto", *DTYPES))
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    native = _wants_native(attention_backend, quantization, name, torch.device(device))
-    backend = get_backend("torch" if native or attention_backend == "auto" else attention_backend)
-    with torch.device(device):
+    place = torch.device(device)
+    native = _wants_native(attention_backend, quantization, name, place)
+    with place:
+        backend = get_backend(_python_backend(attention_backend, place))
         model = CausalLM(config=config, backend=backend, dtype=DTYPES[name]).eval()
     weights = name if quantization == "none" else quantization
-    kept = f"{name}/{weights}"
     if load_format == "dummy":
         _fill_with_noise(model, seed)
-        fingerprint = fingerprint_dummy(config.raw, kept, seed)
+        fingerprint = fingerprint_dummy(config.raw, f"{name}/{weights}", seed)
     else:
         load_weights(model, model_dir)
-        fingerprint = fingerprint_checkpoint(model_dir, config.raw, kept)
-    loaded: CausalLM | NativeCausalLM = model
-    if native:
-        loaded = NativeCausalLM(model, weights=weights, threads=plan_threads(num_threads))
+        fingerprint = fingerprint_checkpoint(model_dir, config.raw, f"{name}/{weights}")
+    threads = plan_threads(num_threads)
+    loaded = NativeCausalLM(model, weights=weights, threads=threads) if native else model
     return LoadedModel(
         model=loaded,
         config=config,
@@ -104,6 +104,11 @@ def load_model(
 def _check_known(what: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         raise ConfigError(f"{what} {name!r} is unknown; known: {', '.join(known)}")
+
+
+def _python_backend(name: str, device: torch.device) -> str:
+    """What computes in Python; native kernels take their weights from such a model, too."""
+    return default_backend(device) if name in ("auto", "native") else name
 
 
 def _wants_native(backend: str, quantization: str, dtype: str, device: torch.device) -> bool:

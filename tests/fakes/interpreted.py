@@ -60,7 +60,8 @@ class poisoned_empty:  # noqa: N801 reads as the context it is
 def _poisoning(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def empty(*args: Any, **kwargs: Any) -> torch.Tensor:
         memory = original(*args, **kwargs)
-        # Bytes of ones are NaN in every type of floating-point numbers.
-        return memory.fill_(float("nan") if memory.is_floating_point() else -1 % 256)
+        if memory.is_floating_point():
+            return memory.fill_(float("nan"))
+        return memory.fill_(255 if memory.dtype == torch.uint8 else -1)
 
     return empty

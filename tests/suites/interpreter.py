@@ -1,4 +1,4 @@
-"""Operations on bfloat16: `python -m tests.suites.interpreter` in Triton's interpreter."""
+"""bfloat16 and float8: `python -m tests.suites.interpreter` in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -51,6 +51,12 @@ def casts(a, wide, half, integers, back, SIZE: tl.constexpr):  # noqa: ANN001, A
     tl.store(back + index, (x.to(tl.float32) / 3).to(tl.bfloat16))
 
 
+@triton.jit
+def copy(source, target, SIZE: tl.constexpr):  # noqa: ANN001, ANN201, N803
+    index = tl.arange(0, SIZE)
+    tl.store(target + index, tl.load(source + index).to(target.dtype.element_ty))
+
+
 def bf16(*shape: int, seed: int = 0) -> torch.Tensor:
     return random(*shape, dtype=torch.bfloat16, seed=seed)
 
@@ -96,6 +102,19 @@ def check_casts() -> None:
     assert torch.equal(back, (a.float() / 3).bfloat16())
 
 
+def check_float8() -> None:
+    values = random(4096) * 50
+    rounded = torch.zeros(4096, dtype=torch.float8_e4m3fn)
+    copy[(1,)](values, rounded, 4096)
+    assert torch.equal(rounded.view(torch.uint8), values.to(rounded.dtype).view(torch.uint8))
+    codes = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    codes = torch.cat((codes, codes[:1]))
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        wide = torch.full((128,), 7.0, dtype=dtype)
+        copy[(1,)](codes, wide, 128)
+        assert torch.equal(wide, codes.to(dtype))
+
+
 def check_installing_twice() -> None:
     install()
     install()
@@ -107,6 +126,7 @@ CHECKS = {
     "reductions": check_reductions,
     "product": check_product,
     "casts": check_casts,
+    "float8": check_float8,
     "installing-twice": check_installing_twice,
 }
 

@@ -18,7 +18,7 @@ namespace baton {
 
 constexpr int kChunk = 2 * kPanel;
 // Query rows of one task: the packing of a chunk is shared by all of them.
-constexpr int kQueryRows = 4 * kTileRows;
+constexpr int kQueryRows = 8 * kTileRows;
 constexpr float kMasked = -1e30f;
 
 // The cache [blocks, layers, 2, kv heads, block size, head dim]; strides in elements.
@@ -90,8 +90,8 @@ class AttentionScratch {
     const Element* keys[kChunk];
     const Element* values[kChunk];
   } places[2];
-  float largest[kQueryRows];
-  float total[kQueryRows];
+  float largest[kQueryRows];  // of the scores so far, not scaled
+  F32x16 total[kQueryRows];   // of the weights so far, by lane
 };
 
 #if defined(__AVX512F__)
@@ -152,7 +152,7 @@ class AttentionKernel {
     const int last_position = first_position + task.num_tokens - 1;
     load_query(task, start, s);
     std::fill(s.largest, s.largest + rows, kMasked);
-    std::fill(s.total, s.total + rows, 0.0f);
+    std::fill(s.total, s.total + rows, F32x16{});
     for (int panel = 0; panel < s.panels; ++panel) {
       float* out_rows = s.out.data() + size_t(panel) * kQueryRows * kPanel;
       std::fill(out_rows, out_rows + rows * kPanel, 0.0f);
@@ -291,48 +291,53 @@ class AttentionKernel {
       std::memset(s.weights.data() + row * kWordKeys, 0, kWordKeys * sizeof(uint32_t));
       return;
     }
-    const I32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const bool partial = last < kChunk - 1 || (window && last - window >= 0);
-    const int oldest = window ? last - window : -kChunk;
     F32x16 x[kVectors];
     F32x16 largest = splat(kMasked);
     for (int v = 0; v < kVectors; ++v) {
       const float* from = s.scores.data() +
                           (size_t(v / kPanelVectors) * kQueryRows + row) * kPanel +
                           v % kPanelVectors * kLanes;
-      x[v] = load<F32x16>(from) * scale;
-      if (partial) {
-        const I32x16 key = lanes + v * kLanes;
-        x[v] = (key <= last) & (key > oldest) ? x[v] : splat(-std::numeric_limits<float>::infinity());
-      }
+      x[v] = load<F32x16>(from);
+      if (partial) x[v] = hide(x[v], v * kLanes, last);
       largest = max(largest, x[v]);
     }
     const float before = s.largest[row];
     const float now = std::max(before, max_lane(largest));
+    // e^(scale * (x - now)) as a power of two: one multiplication for all constants.
+    const float steps = scale * kLog2E;
     F32x16 sums{};
     Element* weights = reinterpret_cast<Element*>(s.weights.data() + row * kWordKeys);
     for (int v = 0; v < kVectors; ++v) {
-      F32x16 weight = exp(x[v] - now);
-      if (partial) weight = x[v] > kMasked ? weight : F32x16{};
+      const F32x16 weight = exp2((x[v] - now) * steps);
       sums += weight;
       narrow(weights + v * kLanes, weight);
     }
     s.largest[row] = now;
     if (now == before) {
-      s.total[row] += sum(sums);
+      s.total[row] += sums;
       return;
     }
-    const F32x16 shrink = exp(splat(before - now));
-    s.total[row] = s.total[row] * shrink[0] + sum(sums);
+    const F32x16 shrink = exp2(splat((before - now) * steps));
+    s.total[row] = s.total[row] * shrink + sums;
     for (int panel = 0; panel < s.panels; ++panel) {
       F32x16* row_out = vectors(s.out.data()) + (panel * kQueryRows + row) * kPanelVectors;
       for (int v = 0; v < kPanelVectors; ++v) row_out[v] *= shrink;
     }
   }
 
+  // The scores of keys from `first` of the chunk on, of which the row sees some.
+  F32x16 hide(F32x16 scores, int first, int last) const {
+    const I32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const I32x16 key = lanes + first;
+    const int oldest = window ? last - window : -kChunk;
+    return (key <= last) & (key > oldest) ? scores
+                                          : splat(-std::numeric_limits<float>::infinity());
+  }
+
   void write_row(const AttentionTask& task, int start, int row, Scratch& s) const {
     Element* to = out + head_row(task, start, row) * out_stride + head(task, row) * cache.head_dim;
-    const float factor = 1.0f / s.total[row];
+    const float factor = 1.0f / sum(s.total[row]);
     for (int dim = 0; dim < cache.head_dim; dim += kLanes) {
       const float* from =
           s.out.data() + (size_t(dim / kPanel) * kQueryRows + row) * kPanel + dim % kPanel;

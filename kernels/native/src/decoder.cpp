@@ -266,7 +266,7 @@ class TypedDecoder final : public Decoder {
   void gate(const LayerWeights& weights, int rows) {
     multiply<WeightDot>(pool_, operands(rows), *weights.gate_up,
                         [&](int row, int column, const F32x16* values) {
-                          const F32x16 silu = values[0] / (1.0f + exp(-values[0]));
+                          const F32x16 silu = values[0] / (1.0f + exp2(values[0] * -kLog2E));
                           narrow(gated_.row(row) + column / 2, silu * values[1]);
                         });
   }

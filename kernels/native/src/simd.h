@@ -73,30 +73,32 @@ inline float max_lane(F32x16 v) {
 #endif
 }
 
-// e^x with a relative error under 2e-7: 2^n times a polynomial on [-0.35, 0.35] (Cephes' scheme).
-// Far below -87 it is next to zero, and above 88 infinite or next to it, depending on the CPU.
-__attribute__((always_inline)) inline F32x16 exp(F32x16 x) {
-  x = max(x, splat(-87.0f));
+constexpr float kLog2E = 1.44269504f;
+
+// 2^x with a relative error under 2e-7: 2^n times a minimax polynomial (fitted to the relative error,
+// exact at 0) on [-0.5, 0.5]. Zero far below -126; above 127 infinite or next to it.
+__attribute__((always_inline)) inline F32x16 exp2(F32x16 x) {
 #if defined(__AVX512F__)
-  const F32x16 n = (F32x16)_mm512_roundscale_ps((__m512)(x * 1.44269504f), 0);
+  x = max(x, splat(-200.0f));  // minus infinity less itself would be NaN
+  const F32x16 n = (F32x16)_mm512_roundscale_ps((__m512)x, 0);
 #else
-  x = x > 88.0f ? splat(88.0f) : x;
-  const F32x16 n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23 rounds
+  const auto vanishes = x < -126.0f;
+  x = max(x, splat(-126.0f));
+  x = x > 127.0f ? splat(127.0f) : x;
+  const F32x16 n = (x + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23 rounds
 #endif
-  F32x16 r = x - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f;
-  F32x16 p = splat(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + (r + 1.0f);
+  const F32x16 r = x - n;
+  F32x16 p = splat(1.3264727267e-3f);
+  p = p * r + 9.6715127685e-3f;
+  p = p * r + 5.5507337443e-2f;
+  p = p * r + 2.4022242083e-1f;
+  p = p * r + 6.9314697760e-1f;
+  p = p * r + 1.0f;
 #if defined(__AVX512F__)
   return (F32x16)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
   const I32x16 exponent = __builtin_convertvector(n, I32x16) + 127;
-  return p * reinterpret_cast<F32x16>(exponent << 23);
+  return vanishes ? F32x16{} : p * reinterpret_cast<F32x16>(exponent << 23);
 #endif
 }
 

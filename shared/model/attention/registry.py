@@ -11,6 +11,8 @@ from shared.model.attention.paged_backend import PagedAttention
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
+
     from shared.model.attention.base import AttentionBackend
 
 
@@ -26,8 +28,17 @@ def get_backend(name: str) -> AttentionBackend:
     return _BACKENDS[name]()
 
 
+def default_backend(device: torch.device) -> str:
+    """The fastest backend that runs on `device`."""
+    return "triton" if device.type == "cuda" and _has_triton() else "torch"
+
+
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
 def _triton() -> AttentionBackend:
-    if importlib.util.find_spec("triton") is None:
+    if not _has_triton():
         raise ConfigError("attention backend 'triton' needs the package triton; torch does not")
     return PagedAttention("triton")
 

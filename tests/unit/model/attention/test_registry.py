@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+import torch
 
 from shared.errors import ConfigError
-from shared.model.attention.registry import get_backend
+from shared.model.attention.registry import default_backend, get_backend
 
 
 def test_backends_know_their_name() -> None:
@@ -24,3 +25,10 @@ def test_triton_is_needed_only_by_its_own_backend(monkeypatch: pytest.MonkeyPatc
     assert get_backend("torch").name == "torch"
     with pytest.raises(ConfigError, match="needs the package triton"):
         get_backend("triton")
+
+
+def test_a_gpu_gets_triton_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_backend(torch.device("cuda")) == "triton"
+    assert default_backend(torch.device("cpu")) == "torch"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert default_backend(torch.device("cuda")) == "torch"

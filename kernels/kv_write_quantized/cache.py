@@ -1,0 +1,46 @@
+"""The paged cache in 8 bits.
+
+There is one scale per token, head and kind (keys or values). A scale per block would save 3 % of
+the memory at head size 128, but a token that is larger than those before it would change it, and
+then all of the block has to be rounded anew: what is stored would depend on how a prompt was cut
+into steps, and a block could not be sent before it is full. With one per token a slot is written
+once, and is the same wherever it is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.quantize_rows.limits import LARGEST
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedCache:
+    """Keys and values are `values` times `scales`."""
+
+    #: int8 or float8_e4m3fn [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]
+    values: Tensor
+    #: float32 [num_blocks, num_layers, 2, num_kv_heads, block_size]
+    scales: Tensor
+
+    def __post_init__(self) -> None:
+        if self.values.dtype not in LARGEST or self.scales.dtype != torch.float32:
+            raise ValueError(
+                f"values of {self.values.dtype} and scales of {self.scales.dtype} must be of "
+                f"{' or '.join(map(str, LARGEST))}, and of float32"
+            )
+        if self.values.ndim != 6 or self.scales.shape != self.values.shape[:-1]:
+            raise ValueError(
+                f"scales {tuple(self.scales.shape)} do not fit values {tuple(self.values.shape)}"
+            )
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedCache:
+        """Of any content. shape: that of the values."""
+        return cls(torch.empty(shape, dtype=dtype), torch.empty(shape[:-1], dtype=torch.float32))

@@ -1,0 +1,107 @@
+"""Quantised KV write in Triton: one program takes the keys or the values of one token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.quantize_rows.kernel import quantize_tile
+from kernels.quantize_rows.limits import LARGEST
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kernels.kv_write_quantized.cache import QuantizedCache
+
+
+@triton.jit
+def kv_write_quantized_kernel(
+    k,
+    v,
+    values,  # of one layer
+    scales,  # of one layer
+    slot_mapping,
+    num_kv_heads,
+    stride_kt,
+    stride_kh,
+    stride_vt,
+    stride_vh,
+    stride_cb,
+    stride_ckv,
+    stride_ch,
+    stride_cs,
+    stride_sb,
+    stride_skv,
+    stride_sh,
+    LARGEST: tl.constexpr,
+    IS_INTEGER: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEADS: tl.constexpr,  # num_kv_heads to the next power of two
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    kind = tl.program_id(1)
+    slot = tl.load(slot_mapping + token)
+    if slot < 0:
+        return
+    head = tl.arange(0, HEADS)
+    dim = tl.arange(0, PADDED_DIM)
+    exists = (head < num_kv_heads)[:, None] & (dim < HEAD_DIM)[None, :]
+    if kind == 0:
+        source = k + token * stride_kt + head[:, None] * stride_kh
+    else:
+        source = v + token * stride_vt + head[:, None] * stride_vh
+    new = tl.load(source + dim[None, :], mask=exists, other=0.0).to(tl.float32)
+    rounded, scale = quantize_tile(new, LARGEST, IS_INTEGER)
+    block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+    place = values + block * stride_cb + kind * stride_ckv + offset * stride_cs
+    place = place + head[:, None] * stride_ch + dim[None, :]
+    tl.store(place, rounded.to(values.dtype.element_ty), mask=exists)
+    scale_place = scales + block * stride_sb + kind * stride_skv + offset
+    tl.store(scale_place + head * stride_sh, scale, mask=head < num_kv_heads)
+
+
+def write_constants(
+    *, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
+) -> tuple[dict[str, float | bool], int]:
+    """The kernel's constants, and its number of warps: 16 numbers a thread, as far as they go."""
+    heads, padded = triton.next_power_of_2(num_kv_heads), triton.next_power_of_2(head_dim)
+    constants = {
+        "LARGEST": LARGEST[dtype],
+        "IS_INTEGER": dtype == torch.int8,
+        "BLOCK_SIZE": block_size,
+        "HEADS": heads,
+        "HEAD_DIM": head_dim,
+        "PADDED_DIM": padded,
+    }
+    return constants, min(8, max(1, heads * padded // 512))
+
+
+def launch(k: Tensor, v: Tensor, cache: QuantizedCache, layer: int, slot_mapping: Tensor) -> None:
+    """See `kernels.kv_write_quantized.kv_write_quantized`. Last dimensions must be contiguous."""
+    num_tokens, num_kv_heads, head_dim = k.shape
+    values, scales = cache.values[:, layer], cache.scales[:, layer]
+    constants, num_warps = write_constants(
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        block_size=values.shape[3],
+        dtype=values.dtype,
+    )
+    kv_write_quantized_kernel[(num_tokens, 2)](
+        k,
+        v,
+        values,
+        scales,
+        slot_mapping,
+        num_kv_heads,
+        *k.stride()[:2],
+        *v.stride()[:2],
+        *values.stride()[:4],
+        *scales.stride()[:3],
+        **constants,
+        num_warps=num_warps,
+    )

@@ -1,0 +1,82 @@
+"""Quantising rows in Triton: one program holds one row in registers, so it is read once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.quantize_rows.limits import LARGEST
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@triton.jit
+def quantize_tile(x, largest, IS_INTEGER: tl.constexpr):
+    """float32 [rows, size] to numbers up to `largest`, whole ones if wanted, and scales [rows]."""
+    peak = tl.max(tl.abs(x), 1)
+    # A row of zeros has no factor, and the factor of a tiny one would be infinite.
+    ratio = tl.div_rn(tl.zeros_like(peak) + largest, tl.maximum(peak, 1e-30))
+    factor = tl.where(peak > 1e-30, ratio, 0.0)
+    scaled = x * factor[:, None]
+    if IS_INTEGER:
+        # Adding 1.5 * 2**23 leaves no bits for a fraction: it rounds to the nearest, ties to even.
+        scaled = (scaled + 12582912.0) - 12582912.0
+    scaled = tl.minimum(tl.maximum(scaled, -largest), largest)
+    return scaled, peak * (1.0 / largest)
+
+
+@triton.jit
+def quantize_rows_kernel(
+    x,
+    values,
+    scales,
+    size,
+    stride_x,
+    stride_values,
+    LARGEST: tl.constexpr,
+    IS_INTEGER: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, PADDED)[None, :]
+    inside = column < size
+    wide = tl.load(x + row * stride_x + column, mask=inside, other=0.0).to(tl.float32)
+    rounded, scale = quantize_tile(wide, LARGEST, IS_INTEGER)
+    place = values + row * stride_values + column
+    tl.store(place, rounded.to(values.dtype.element_ty), mask=inside)
+    tl.store(scales + row + tl.arange(0, 1), scale)
+
+
+def quantize_constants(*, size: int, dtype: torch.dtype) -> tuple[dict[str, float | bool], int]:
+    """The kernel's constants, and its number of warps: 16 numbers a thread, as far as they go."""
+    padded = triton.next_power_of_2(size)
+    constants = {
+        "LARGEST": LARGEST[dtype],
+        "IS_INTEGER": dtype == torch.int8,
+        "PADDED": padded,
+    }
+    return constants, min(16, max(1, padded // 512))
+
+
+def launch(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """See `kernels.quantize_rows.quantize_rows`."""
+    size = x.shape[-1]
+    rows = x.reshape(-1, size)
+    values = torch.empty(rows.shape, dtype=dtype, device=x.device)
+    scales = torch.empty(len(rows), dtype=torch.float32, device=x.device)
+    constants, num_warps = quantize_constants(size=size, dtype=dtype)
+    quantize_rows_kernel[(len(rows),)](
+        rows,
+        values,
+        scales,
+        size,
+        rows.stride(0),
+        values.stride(0),
+        **constants,
+        num_warps=num_warps,
+    )
+    return values.view(x.shape), scales.view(x.shape[:-1])

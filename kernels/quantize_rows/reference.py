@@ -1,0 +1,34 @@
+"""Quantising rows in PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.quantize_rows.limits import LARGEST
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+#: A row of zeros has no factor, and the factor of a tiny one would be infinite.
+_LEAST = 1e-30
+
+
+def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """See `kernels.quantize_rows.quantize_rows`."""
+    largest = LARGEST[dtype]
+    peak = x.float().abs().amax(dim=-1)
+    # Not number / tensor: PyTorch would multiply by a rounded reciprocal.
+    ratio = torch.full_like(peak, largest) / peak.clamp(min=_LEAST)
+    factor = torch.where(peak > _LEAST, ratio, 0)
+    scaled = x.float() * factor.unsqueeze(-1)
+    if dtype == torch.int8:
+        scaled = scaled.round()
+    return scaled.clamp(-largest, largest).to(dtype), peak * (1 / largest)
+
+
+def dequantize_rows(values: Tensor, scales: Tensor) -> Tensor:
+    """float32 [..., size] of values [..., size] and scales [...]."""
+    return values.float() * scales.unsqueeze(-1)

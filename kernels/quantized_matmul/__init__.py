@@ -1,0 +1,51 @@
+"""Products of matrices in 8 bits, with a scale per token and one per output channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.quantize_rows.limits import LARGEST
+from kernels.quantized_matmul import reference
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def quantized_matmul(
+    x: Tensor,
+    x_scales: Tensor,
+    weight: Tensor,
+    weight_scales: Tensor,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+    implementation: str = "torch",
+) -> Tensor:
+    """(x * x_scales[:, None]) @ (weight * weight_scales[:, None]).T, in `out_dtype`.
+
+    x: [num_tokens, in_features] and weight: [out_features, in_features], both int8 or both
+    float8_e4m3fn, as `quantize_rows` makes them; x_scales: float32 [num_tokens]; weight_scales:
+    float32 [out_features]. Returns [num_tokens, out_features]. Sums of int8 are exact (up to 2**31,
+    hence 133,000 features); those of float8 are float32's, on Hopper with the tensor cores' 14
+    bits or so, which are added up in full every 128 features.
+
+    Raises:
+        ValueError: shapes or types that do not fit together, or an unknown implementation.
+    """
+    if x.dtype != weight.dtype or x.dtype not in LARGEST:
+        raise ValueError(f"x of {x.dtype} and weight of {weight.dtype} are not of one 8-bit type")
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
+        raise ValueError(f"x {tuple(x.shape)} does not fit weight {tuple(weight.shape)}")
+    if x_scales.shape != x.shape[:1] or weight_scales.shape != weight.shape[:1]:
+        raise ValueError(
+            f"scales {tuple(x_scales.shape)} and {tuple(weight_scales.shape)} do not fit "
+            f"x {tuple(x.shape)} and weight {tuple(weight.shape)}"
+        )
+    if implementation == "torch":
+        return reference.quantized_matmul(x, x_scales, weight, weight_scales, out_dtype)
+    if implementation == "triton":
+        from kernels.quantized_matmul.kernel import launch  # noqa: PLC0415 Triton is optional
+
+        return launch(x, x_scales, weight, weight_scales, out_dtype)
+    raise ValueError(f"quantized_matmul has no implementation {implementation!r}")

@@ -1,0 +1,109 @@
+"""How products with packed weights are divided among programs, and launched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import triton
+
+from kernels.weight_only_matmul.kernel import weight_only_matmul_kernel
+from kernels.weight_only_matmul.packing import GROUP_SIZE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kernels.paged_attention.workspace import Workspace
+    from kernels.weight_only_matmul.packing import PackedWeight
+
+#: Programs that a multiprocessor should get, so that it has enough loads in flight.
+_PROGRAMS_PER_PROCESSOR = 4
+#: Least steps of a part: writing and adding up the partial results costs about one.
+_LEAST_STEPS = 4
+
+
+class Tiles(NamedTuple):
+    """How much one program takes on."""
+
+    tokens: int
+    channels: int
+    num_warps: int
+    num_stages: int
+
+
+#: The smallest that has as many tokens as there are is taken, or else the last.
+HALF_TILES = (Tiles(16, 64, 4, 4), Tiles(32, 64, 4, 4), Tiles(64, 64, 4, 3))
+#: Products in full float32 run on ordinary cores, out of registers.
+FULL_TILES = (Tiles(16, 32, 4, 2),)
+
+
+def choose_tiles(*, num_tokens: int, element_bytes: int) -> Tiles:
+    """Tiles that fit shared memory and registers of sm_80 and sm_90; `compile_gate` checks it."""
+    choices = HALF_TILES if element_bytes == 2 else FULL_TILES
+    return next((tiles for tiles in choices if tiles.tokens >= num_tokens), choices[-1])
+
+
+def count_parts(*, num_tiles: int, num_steps: int, num_processors: int) -> int:
+    """Into how many parts the input features are divided."""
+    wanted = -(-_PROGRAMS_PER_PROCESSOR * num_processors // num_tiles)
+    steps_per_part = max(_LEAST_STEPS, num_steps // wanted)
+    return -(-num_steps // steps_per_part)
+
+
+def matmul_constants(
+    *, tiles: Tiles, in_features: int, is_int4: bool, has_zeros: bool
+) -> dict[str, int | bool]:
+    """The kernel's constants."""
+    return {
+        "CHANNELS": tiles.channels,
+        "TOKENS": tiles.tokens,
+        "GROUP_SIZE": GROUP_SIZE,
+        "IS_INT4": is_int4,
+        "HAS_ZEROS": has_zeros,
+        "HAS_REST": in_features % GROUP_SIZE != 0,
+    }
+
+
+def launch(x: Tensor, weight: PackedWeight, workspace: Workspace) -> Tensor:
+    """See `kernels.weight_only_matmul.weight_only_matmul`. Rows of x must be contiguous."""
+    num_tokens, in_features = x.shape
+    out_features = weight.out_features
+    tiles = choose_tiles(num_tokens=num_tokens, element_bytes=x.element_size())
+    channel_tiles = triton.cdiv(out_features, tiles.channels)
+    token_tiles = triton.cdiv(num_tokens, tiles.tokens)
+    num_tiles, num_steps = channel_tiles * token_tiles, triton.cdiv(in_features, GROUP_SIZE)
+    num_parts = count_parts(
+        num_tiles=num_tiles,
+        num_steps=num_steps,
+        num_processors=workspace.count_processors(x.device),
+    )
+    partials = workspace.take(
+        (num_parts * num_tiles, tiles.channels * tiles.tokens), torch.float32, x.device
+    )
+    out = torch.empty((num_tokens, out_features), dtype=x.dtype, device=x.device)
+    constants = matmul_constants(
+        tiles=tiles,
+        in_features=in_features,
+        is_int4=weight.is_int4,
+        has_zeros=weight.zeros is not None,
+    )
+    weight_only_matmul_kernel[(channel_tiles, num_parts, token_tiles)](
+        x,
+        weight.values,
+        weight.scales,
+        weight.values if weight.zeros is None else weight.zeros,
+        out,
+        partials,
+        workspace.counters(num_tiles, x.device),
+        num_tokens,
+        out_features,
+        in_features,
+        triton.cdiv(num_steps, num_parts),
+        x.stride(0),
+        weight.values.stride(0),
+        out.stride(0),
+        **constants,
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+    return out

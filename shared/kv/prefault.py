@@ -1,0 +1,73 @@
+"""Has the system back memory with pages before it is used, so that no step waits for that."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+#: Linux 5.14's MADV_POPULATE_WRITE: like writing to every page, but nothing is changed.
+_POPULATE_WRITE = 23
+#: What is ready beyond the memory in use: about what half a second of prefill fills.
+AHEAD_BYTES = 256 << 20
+#: One request to the system, which keeps the interpreter's lock: half a millisecond.
+_SLICE_BYTES = 1 << 20
+
+
+class Prefault:
+    """Keeps the memory behind a mark ready as the mark moves up.
+
+    Backing all of a large pool at once would take seconds, and memory that may never be used. A
+    kernel that cannot do it in advance does it when the memory is used: slower, nothing else.
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._num_bytes = len(memory)
+        self._num_ready = 0
+        self._wanted = 0
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._populate(min(AHEAD_BYTES, self._num_bytes))
+
+    def reach(self, num_bytes: int) -> None:
+        """The first `num_bytes` are in use, or soon will be. Returns at once."""
+        wanted = min(num_bytes + AHEAD_BYTES, self._num_bytes)
+        if wanted <= max(self._wanted, self._num_ready):
+            return
+        with self._news:
+            self._wanted = wanted
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="prefault", daemon=True)
+                self._thread.start()
+            self._news.notify()
+
+    def close(self) -> None:
+        """Afterwards the memory may be unmapped."""
+        with self._news:
+            self._closed = True
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._closed or self._num_ready < self._wanted)
+                if self._closed:
+                    return
+                end = min(self._num_ready + _SLICE_BYTES, self._wanted)
+            self._populate(end)
+
+    def _populate(self, end: int) -> None:
+        start = self._num_ready // mmap.PAGESIZE * mmap.PAGESIZE
+        self._num_ready = end
+        try:
+            self._memory.madvise(_POPULATE_WRITE, start, end - start)
+        except (OSError, ValueError) as error:
+            log.debug("not_prefaulted", error=str(error))
+            self._num_ready = self._num_bytes

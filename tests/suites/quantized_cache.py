@@ -1,0 +1,212 @@
+"""What every implementation of quantising rows, of the quantised KV write and of decode must do.
+
+Run in this process for PyTorch, and as `python -m tests.suites.quantized_cache` in one of its own
+for Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.kv_write_quantized import kv_write_quantized
+from kernels.kv_write_quantized.cache import QuantizedCache
+from kernels.paged_attention import paged_attention
+from kernels.paged_attention.workspace import Workspace
+from kernels.paged_attention_quantized import paged_decode_quantized
+from kernels.quantize_rows import quantize_rows
+from kernels.quantize_rows.limits import LARGEST
+from kernels.quantize_rows.reference import dequantize_rows
+from tests.fakes.interpreted import poisoned_empty, report
+from tests.fakes.paged_driver import make_metadata
+from tests.fakes.tensors import random
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+FLOAT8 = torch.float8_e4m3fn
+QUANTIZED = {"int8": torch.int8, "fp8": FLOAT8}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+#: Of attention over normally distributed keys and values, against what it is without quantising.
+LARGEST_ERROR = {torch.int8: 0.02, FLOAT8: 0.1}
+
+
+def check_rounding_error(x: Tensor, values: Tensor, scales: Tensor) -> None:
+    """Half a step of the type: the same everywhere for int8, a share of the number for float8."""
+    exact = x.double()
+    peak = exact.abs().amax(dim=-1, keepdim=True)
+    if values.dtype == torch.int8:
+        allowed = peak / 127 / 2
+    else:
+        # 3 bits behind the leading one; the least numbers are multiples of 2**-9.
+        allowed = torch.maximum(exact.abs() * 2**-4, peak / 448 * 2**-10)
+    error = (dequantize_rows(values, scales).double() - exact).abs()
+    assert (error <= allowed * (1 + 1e-5)).all(), f"{(error - allowed).max()} too much"
+
+
+def check_quantize_rows(
+    size: int, dtype: torch.dtype, to: torch.dtype, implementation: str
+) -> None:
+    """The bits of the reference, which keep to the error bound; rows of zeros and tiny numbers."""
+    x = random(6, 2 * size, dtype=dtype)[:, :size] * 3
+    x[1], x[2] = 0.0, x[2] * 1e-4
+    with poisoned_empty():
+        values, scales = quantize_rows(x, to, implementation=implementation)
+    expected, expected_scales = quantize_rows(x, to)
+    assert values.dtype == to
+    assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8))
+    assert torch.equal(scales, expected_scales)
+    assert float(values.float().abs().amax(-1)[0]) == LARGEST[to]
+    assert scales[1] == 0
+    check_rounding_error(x, values, scales)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeCase:
+    """One batch, one new token per sequence."""
+
+    seq_lens: tuple[int, ...]
+    num_heads: int = 6
+    num_kv_heads: int = 2
+    head_dim: int = 80
+    block_size: int = 16
+    window: int | None = None
+    dtype: torch.dtype = torch.float32
+    #: Multiprocessors to divide the keys among.
+    num_processors: int = 8
+
+
+CASES: dict[str, DecodeCase] = {
+    "short": DecodeCase(seq_lens=(1, 16, 75)),
+    "split": DecodeCase(seq_lens=(700, 3, 290), head_dim=64),
+    "split-window": DecodeCase(seq_lens=(700, 3, 290), head_dim=64, window=200),
+    "window-of-one": DecodeCase(seq_lens=(3, 40), window=1),
+    "one-program": DecodeCase(seq_lens=(300, 20), num_processors=1),
+    "one-head-each": DecodeCase(seq_lens=(20, 9), num_heads=3, num_kv_heads=3, head_dim=16),
+    "large-group": DecodeCase(seq_lens=(20, 190), num_heads=20, num_kv_heads=1, head_dim=32),
+    "odd-block-size": DecodeCase(seq_lens=(41, 30), block_size=7),
+    "wide-heads": DecodeCase(seq_lens=(18, 30), head_dim=192),
+    "bf16": DecodeCase(seq_lens=(16, 75), head_dim=64, dtype=torch.bfloat16),
+    "bf16-split": DecodeCase(seq_lens=(330, 75), head_dim=96, dtype=torch.bfloat16),
+    "fp16": DecodeCase(seq_lens=(50, 60), dtype=torch.float16),
+}
+
+
+def filled_cache(case: DecodeCase, to: torch.dtype, implementation: str) -> tuple[Tensor, ...]:
+    """Block tables [num_seqs, max_blocks], and keys, values and scales written into poison."""
+    sizes = [-(-length // case.block_size) for length in case.seq_lens]
+    order = (torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(1)) + 1).tolist()
+    tables = [[order.pop() for _ in range(size)] for size in sizes]
+    shape = (1 + sum(sizes), 3, 2, case.num_kv_heads, case.block_size, case.head_dim)
+    cache = QuantizedCache.empty(shape, to)
+    cache.values.view(torch.uint8).fill_(0x7F)  # NaN in float8
+    cache.scales.fill_(float("nan"))
+    kv_shape = (sum(case.seq_lens), case.num_kv_heads, case.head_dim)
+    k, v = (random(*kv_shape, dtype=case.dtype, seed=seed) for seed in (2, 3))
+    everything = make_metadata(case.seq_lens, case.seq_lens, tables, case.block_size)
+    slots = everything.slot_mapping
+    kv_write_quantized(k, v, cache, 1, slots, implementation=implementation)
+    padded = [table + [0] * (max(sizes) - len(table)) for table in tables]
+    return torch.tensor(padded), k, v, slots, cache.values, cache.scales
+
+
+def check_write(case: DecodeCase, to: torch.dtype, implementation: str) -> None:
+    """What was written is what quantised rows are, in its slots and nowhere else."""
+    _, k, v, slots, values, scales = filled_cache(case, to, implementation)
+    assert int((~scales.isnan()).sum()) == 2 * len(slots) * case.num_kv_heads
+    assert (values.view(torch.uint8)[:, [0, 2]] == 0x7F).all(), "another layer was written"
+    blocks, offsets = slots // case.block_size, slots % case.block_size
+    for kind, new in enumerate((k, v)):
+        expected, expected_scales = quantize_rows(new, to)
+        stored = values.view(torch.uint8)[blocks, 1, kind, :, offsets]
+        assert torch.equal(stored, expected.view(torch.uint8))
+        assert torch.equal(scales[blocks, 1, kind, :, offsets], expected_scales)
+
+
+def check_skipped_slots(implementation: str) -> None:
+    """A negative slot stores nothing."""
+    cache = QuantizedCache.empty((2, 1, 2, 1, 4, 8), torch.int8)
+    cache.values.zero_()
+    cache.scales.zero_()
+    k = torch.ones(3, 1, 8)
+    slots = torch.tensor([-1, 5, -1])
+    kv_write_quantized(k, 2 * k, cache, 0, slots, implementation=implementation)
+    assert int(cache.scales.count_nonzero()) == 2
+    assert (cache.values[1, 0, :, 0, 1] == 127).all()
+
+
+def check_decode(case: DecodeCase, to: torch.dtype, implementation: str) -> None:
+    """The definition over what is stored, nearly; what it is without quantising, roughly."""
+    tables, k, v, slots, values, scales = filled_cache(case, to, "torch")
+    cache = QuantizedCache(values, scales)
+    q = random(len(case.seq_lens), case.num_heads, case.head_dim, dtype=case.dtype, seed=4)
+    lists = [
+        table[: -(-length // case.block_size)]
+        for table, length in zip(tables.tolist(), case.seq_lens, strict=True)
+    ]
+    batch = make_metadata((1,) * len(q), case.seq_lens, lists, case.block_size)
+    scale = case.head_dim**-0.5
+
+    def decode(name: str, q: Tensor) -> Tensor:
+        return paged_decode_quantized(
+            q,
+            cache,
+            1,
+            batch,
+            scale=scale,
+            sliding_window=case.window,
+            implementation=name,
+            workspace=Workspace(num_processors=case.num_processors),
+        )
+
+    with poisoned_empty():
+        ours = decode(implementation, q)
+    assert ours.dtype == case.dtype
+    defined = decode("torch", q.float())
+    # Weights and sums are rounded to the queries' type, like PyTorch's own attention does.
+    allowed = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[case.dtype]
+    error = (ours.float() - defined).abs().max()
+    assert error < allowed, f"error {error}"
+    plain = torch.full(values.shape, float("nan"))
+    blocks, offsets = slots // case.block_size, slots % case.block_size
+    plain[blocks, 1, 0, :, offsets] = k.float()
+    plain[blocks, 1, 1, :, offsets] = v.float()
+    exact = paged_attention(
+        q.float(),
+        plain,
+        1,
+        batch,
+        scale=scale,
+        sliding_window=case.window,
+        implementation="reference",
+    )
+    error = (ours.float() - exact).abs().max()
+    assert error < LARGEST_ERROR[to] + allowed, f"quantising cost {error}"
+
+
+def checks(implementation: str) -> dict[str, Callable[[], None]]:
+    """All of them by name."""
+    found: dict[str, Callable[[], None]] = {
+        "skipped-slots": partial(check_skipped_slots, implementation)
+    }
+    for (name, to), (kind, dtype), size in product(
+        QUANTIZED.items(), DTYPES.items(), (1, 96, 1500)
+    ):
+        found[f"rows-{name}-{kind}-{size}"] = partial(
+            check_quantize_rows, size, dtype, to, implementation
+        )
+    for (name, to), (kind, case) in product(QUANTIZED.items(), CASES.items()):
+        found[f"decode-{name}-{kind}"] = partial(check_decode, case, to, implementation)
+        if "split" not in kind:
+            found[f"write-{name}-{kind}"] = partial(check_write, case, to, implementation)
+    return found
+
+
+if __name__ == "__main__":
+    report(checks("triton"))

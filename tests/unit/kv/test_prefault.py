@@ -1,0 +1,65 @@
+"""Memory is ready before it is used, and the contents stay what they are."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from shared.kv import prefault
+from shared.kv.prefault import Prefault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[mmap.mmap]:
+    monkeypatch.setattr(prefault, "AHEAD_BYTES", 8 * MIB)
+    with mmap.mmap(-1, 64 * MIB) as mapped:
+        yield mapped
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_memory_is_backed_ahead_of_the_mark_and_no_further(memory: mmap.mmap) -> None:
+    process = psutil.Process()
+    memory[0:3] = b"abc"
+    before = process.memory_info().rss
+    ready = Prefault(memory)
+    assert 7 * MIB <= process.memory_info().rss - before < 16 * MIB
+    ready.reach(24 * MIB)
+    wait_until(lambda: process.memory_info().rss - before >= 31 * MIB)
+    ready.reach(2 * MIB)
+    ready.close()
+    assert process.memory_info().rss - before < 48 * MIB
+    assert memory[0:3] == b"abc"
+
+
+def test_a_mark_past_the_end_stops_at_the_end(memory: mmap.mmap) -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    ready = Prefault(memory)
+    ready.reach(1000 * MIB)
+    wait_until(lambda: process.memory_info().rss - before >= 63 * MIB)
+    ready.close()
+
+
+def test_a_system_that_cannot_do_it_is_left_alone(
+    memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefault, "_POPULATE_WRITE", 9999)
+    ready = Prefault(memory)
+    ready.reach(64 * MIB)
+    ready.close()
+    memory[-1:] = b"x"
