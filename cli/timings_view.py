@@ -14,6 +14,7 @@ BEFORE_FIRST_TOKEN = (
     ("queue", ("router_queue_ms", "decode_queue_ms", "prefill_queue_ms")),
     ("tokenize", ("tokenize_ms",)),
     ("route", ("route_ms",)),
+    ("prefix from a peer", ("prefix_fetch_ms",)),
     ("prefill", ("prefill_ms",)),
 )
 AFTER_FIRST_TOKEN = (

@@ -43,8 +43,10 @@ class PromptSources:
     computed: int = 0
     local_hit: int = 0
     transferred: int = 0
-    #: Of `transferred`: found in the prefill worker's cache.
+    #: Of `transferred`: nobody computed it for this request; it came from a cache.
     transferred_hit: int = 0
+    #: Of `transferred_hit`: fetched from a peer of the worker that computed the rest.
+    fetched: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,10 @@ class Timings:
     connector: str = ""
     prefill_worker: str = ""
     decode_worker: str = ""
+    #: Fetching a prefix from a peer before anything was computed, and who that was.
+    prefix_fetch_ms: float = 0.0
+    prefix_fetch_bytes: int = 0
+    prefix_source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from baton.v1 import decode_pb2_grpc
+from baton.v1 import common_pb2, decode_pb2_grpc
 from services.decode.answer import Answer
 from services.decode.config import DecodeConfig
 from services.decode.decider import Decider
@@ -14,6 +14,7 @@ from services.decode.hand_off import HandOff
 from services.decode.metrics import DecodeMetrics
 from services.decode.servicer import DecodeServicer
 from shared.identity import Role
+from shared.rpc.wire import worker_id_to_wire
 from shared.worker.process import main
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
     hand_off = HandOff(
         peers=parts.peers,
         channels=parts.channels,
+        own_source=lambda num_blocks: common_pb2.PrefixSource(
+            worker=worker_id_to_wire(parts.worker),
+            address=f"{config.worker.host}:{server.port}",
+            num_blocks=num_blocks,
+        ),
         timeout_s=config.worker.transfer_timeout_s,
         max_attempts=config.max_prefill_attempts,
     )
@@ -33,6 +39,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         Answer,
         engine=parts.engine,
         hand_off=hand_off,
+        reuse=parts.reuse,
         decider=Decider(local_prefill_threshold=config.local_prefill_threshold),
         block_size=parts.layout.block_size,
         max_model_len=parts.max_model_len,

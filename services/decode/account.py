@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2
 from services.decode.decider import PrefillPlace
+from shared.worker.reuse.prefix_reuse import PrefixFetchReport
 
 if TYPE_CHECKING:
     from services.decode.hand_off import HandOffReport
@@ -21,6 +22,7 @@ class Account:
         self._num_output_tokens = 0
         self._num_cached_tokens = 0
         self._report: HandOffReport | None = None
+        self._fetch = PrefixFetchReport()
         self._arrived_s = time.monotonic()
         self._admitted_s: float | None = None
         self._first_token_s: float | None = None
@@ -30,6 +32,10 @@ class Account:
     def admitted(self) -> bool:
         """Whether `admit` was called; a second admission follows a preemption."""
         return self._admitted_s is not None
+
+    def fetched(self, fetch: PrefixFetchReport) -> None:
+        """This worker tried to get a prefix from a peer before it queued the request."""
+        self._fetch = fetch
 
     def admit(self, num_cached_tokens: int, at_s: float) -> None:
         """The sequence got its blocks, with this many tokens in the worker's own cache."""
@@ -60,13 +66,22 @@ class Account:
         An answer that ended with its first token never waited for the transfer. Its prompt was
         nevertheless computed elsewhere, so it counts as transferred.
         """
-        sources = common_pb2.PromptSources(local_hit=self._num_cached_tokens)
+        fetched = self._fetch.num_used(self._num_cached_tokens)
+        sources = common_pb2.PromptSources(
+            local_hit=self._num_cached_tokens - fetched,
+            transferred=fetched,
+            transferred_hit=fetched,
+            fetched=fetched,
+        )
         rest = self._num_prompt_tokens - self._num_cached_tokens
         if self.place is PrefillPlace.REMOTE:
             sources.transferred = rest
             if self._report is not None and self._report.done is not None:
-                remote_hit = self._report.done.cached_tokens - self._num_cached_tokens
-                sources.transferred_hit = max(0, remote_hit)
+                done = self._report.done
+                remote_hit = max(0, done.cached_tokens - self._num_cached_tokens)
+                sources.transferred_hit = remote_hit
+                # Fetched blocks are the last that the prefill worker had.
+                sources.fetched = min(done.prefix_fetch.num_tokens, remote_hit)
         else:
             sources.computed = rest
         return common_pb2.Usage(
@@ -81,8 +96,13 @@ class Account:
         now_s = time.monotonic()
         admitted_s = self._admitted_s or now_s
         first_token_s = self._first_token_s or now_s
+        fetch = self._fetch
+        queued_ms = (admitted_s - self._arrived_s) * 1e3
         timings = common_pb2.Timings(
-            decode_queue_ms=(admitted_s - self._arrived_s) * 1e3,
+            decode_queue_ms=max(0.0, queued_ms - fetch.duration_ms),
+            prefix_fetch_ms=fetch.duration_ms,
+            prefix_fetch_bytes=fetch.num_bytes,
+            prefix_source=fetch.source,
             prefill_ms=(first_token_s - admitted_s) * 1e3,
             decode_ms=(now_s - first_token_s) * 1e3,
         )
@@ -95,4 +115,7 @@ class Account:
             timings.transfer_bytes = report.receipt.num_bytes
             timings.connector = report.connector
             timings.prefill_worker = report.prefill_worker
+            timings.prefix_fetch_ms = report.done.prefix_fetch.duration_ms
+            timings.prefix_fetch_bytes = report.done.prefix_fetch.num_bytes
+            timings.prefix_source = report.done.prefix_fetch.source
         return timings

@@ -12,6 +12,7 @@ from services.decode.hand_off import HandOffReport
 from shared.engine.events import Admitted, Failed, NewTokens
 from shared.engine.request import EngineRequest, KVSource
 from shared.engine.stop import finish_reason_for
+from shared.worker.reuse.source import sources_from_wire
 from shared.worker.wire import (
     finish_reason_to_wire,
     logprobs_to_wire,
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from services.decode.decider import Decider
     from services.decode.hand_off import HandOff
     from shared.engine.engine_thread import EngineThread
+    from shared.engine.request_stream import RequestStream
     from shared.engine.sampling_params import SamplingParams
+    from shared.worker.reuse.prefix_reuse import PrefixReuse
 
 
 class Answer:
@@ -38,6 +41,7 @@ class Answer:
         *,
         engine: EngineThread,
         hand_off: HandOff,
+        reuse: PrefixReuse,
         decider: Decider,
         block_size: int,
         max_model_len: int,
@@ -46,6 +50,7 @@ class Answer:
         self._sampling: SamplingParams = sampling_from_wire(request.sampling)
         self._engine = engine
         self._hand_off = hand_off
+        self._reuse = reuse
         self._decider = decider
         self._block_size = block_size
         self._max_model_len = max_model_len
@@ -53,7 +58,7 @@ class Answer:
 
     async def run(self) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         """Stream the answer; the last piece has a finish reason."""
-        stream = await self._engine.submit(self._engine_request())
+        stream = await self._submit()
         async with aclosing(stream):
             async for event in stream:
                 match event:
@@ -69,6 +74,19 @@ class Answer:
                         raise event.error
                     case _:
                         pass
+
+    async def _submit(self) -> RequestStream:
+        """Queue the request. Who computes the prompt first fetches what peers hold of it."""
+        request = self._request
+        elsewhere = request.prefill_candidates or self._sampling.prompt_logprobs is not None
+        async with self._reuse.prepared(
+            request_id=request.request_id,
+            token_ids=request.token_ids,
+            cache_salt=request.cache_salt,
+            sources=() if elsewhere else sources_from_wire(request.prefix_sources),
+        ) as fetch:
+            self.account.fetched(fetch)
+            return await self._engine.submit(self._engine_request())
 
     def _engine_request(self) -> EngineRequest:
         request = self._request

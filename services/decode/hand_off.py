@@ -19,9 +19,9 @@ from shared.rpc.wire import worker_id_from_wire
 from shared.worker.wire import ticket_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
-    from baton.v1 import decode_pb2
+    from baton.v1 import common_pb2, decode_pb2
     from shared.connector.base import InboundTransfer, Receipt
     from shared.rpc.channel import ChannelPool
     from shared.worker.peers import Peer, PeerBook
@@ -50,10 +50,18 @@ class HandOff:
     """Gets the KV of prompts from prefill workers."""
 
     def __init__(
-        self, *, peers: PeerBook, channels: ChannelPool, timeout_s: float, max_attempts: int
+        self,
+        *,
+        peers: PeerBook,
+        channels: ChannelPool,
+        own_source: Callable[[int], common_pb2.PrefixSource],
+        timeout_s: float,
+        max_attempts: int,
     ) -> None:
+        """`own_source` names this worker as the holder of so many blocks of a prompt."""
         self._peers = peers
         self._channels = channels
+        self._own_source = own_source
         self._timeout_s = timeout_s
         self._max_attempts = max_attempts
 
@@ -143,7 +151,11 @@ class HandOff:
             cache_salt=request.cache_salt,
             priority=request.priority,
             num_resumed_tokens=request.num_resumed_tokens,
+            prefix_sources=request.prefix_sources,
         )
+        if first_block:
+            # A chat's earlier answer is here and nowhere else.
+            message.prefix_sources.append(self._own_source(first_block))
         return stub.Prefill(message, timeout=self._timeout_s)
 
     async def _responses(

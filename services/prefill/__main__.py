@@ -24,6 +24,7 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, server: RpcServer) ->
         connectors=parts.connectors,
         engine=parts.engine,
         gate=parts.gate,
+        reuse=parts.reuse,
         timeout_s=config.worker.transfer_timeout_s,
     )
     prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, server.server)

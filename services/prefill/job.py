@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from shared.connector.base import Connector, Ticket
     from shared.engine.events import EngineEvent
+    from shared.worker.reuse.prefix_reuse import PrefixFetchReport
 
 
 class PrefillJob:
@@ -29,13 +30,16 @@ class PrefillJob:
         connector: Connector,
         first_block: int,
         num_tokens: int,
+        prefix_fetch: PrefixFetchReport,
         timeout_s: float,
     ) -> None:
+        """`prefix_fetch` is over: what comes now is not counted to it."""
         self._request_id = request_id
         self._ticket = ticket
         self._connector = connector
         self._first_block = first_block
         self._num_tokens = num_tokens
+        self._prefix_fetch = prefix_fetch
         self._timeout_s = timeout_s
         self._publisher: Publisher | None = None
         self._num_cached_tokens = 0
@@ -94,6 +98,18 @@ class PrefillJob:
             queue_ms=(self._admitted_s - self._arrived_s) * 1e3,
             compute_ms=(self._sampled_s - self._admitted_s) * 1e3,
             transfer_ms=self._publisher.transfer_ms,
+            prefix_fetch=self._fetch_to_wire(),
+        )
+
+    def _fetch_to_wire(self) -> prefill_pb2.PrefixFetch | None:
+        fetch = self._prefix_fetch
+        if not fetch.attempted:
+            return None
+        return prefill_pb2.PrefixFetch(
+            num_tokens=fetch.num_used(self._num_cached_tokens),
+            num_bytes=fetch.num_bytes,
+            duration_ms=fetch.duration_ms,
+            source=fetch.source,
         )
 
 

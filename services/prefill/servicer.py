@@ -12,6 +12,7 @@ from shared.engine.request import EngineRequest
 from shared.errors import InvalidRequestError
 from shared.rpc.cancellation import run_to_end
 from shared.worker.outgoing import check_ticket
+from shared.worker.reuse.source import sources_from_wire
 from shared.worker.wire import sampling_from_wire, ticket_from_wire
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from shared.engine.request_stream import RequestStream
     from shared.identity import WorkerId
     from shared.worker.gate import RequestGate
+    from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -38,6 +40,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         connectors: Sequence[Connector],
         engine: EngineThread,
         gate: RequestGate,
+        reuse: PrefixReuse,
         timeout_s: float,
     ) -> None:
         self._worker = worker
@@ -45,6 +48,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         self._connectors = {connector.name: connector for connector in connectors}
         self._engine = engine
         self._gate = gate
+        self._reuse = reuse
         self._timeout_s = timeout_s
 
     async def Prefill(  # noqa: N802 the name in the contract
@@ -55,21 +59,35 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
             ticket = ticket_from_wire(request.ticket)
             connector = check_ticket(ticket, self._worker, self._info, self._connectors)
             _check_range(request, ticket)
-            timeout_s = min(self._timeout_s, context.time_remaining() or self._timeout_s)
+            stream, fetch = await self._submit(request)
             job = PrefillJob(
                 request_id=request.request_id,
                 ticket=ticket,
                 connector=connector,
                 first_block=request.first_block,
                 num_tokens=len(request.token_ids),
-                timeout_s=timeout_s,
+                prefix_fetch=fetch,
+                timeout_s=min(self._timeout_s, context.time_remaining() or self._timeout_s),
             )
-            stream = await self._engine.submit(_engine_request(request))
             try:
                 async for response in job.run(stream):
                     yield response
             finally:
                 await run_to_end(self._end(job, stream))
+
+    async def _submit(
+        self, request: prefill_pb2.PrefillRequest
+    ) -> tuple[RequestStream, PrefixFetchReport]:
+        """Fetch what peers hold and is worth it, then queue the request."""
+        # Logprobs of the prompt come from computing it.
+        needs_all = request.sampling.HasField("prompt_logprobs")
+        async with self._reuse.prepared(
+            request_id=request.request_id,
+            token_ids=request.token_ids,
+            cache_salt=request.cache_salt,
+            sources=() if needs_all else sources_from_wire(request.prefix_sources),
+        ) as fetch:
+            return await self._engine.submit(_engine_request(request)), fetch
 
     async def _end(self, job: PrefillJob, stream: RequestStream) -> None:
         # No order but this: nobody reads the blocks any more when they are released.

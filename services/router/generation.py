@@ -86,6 +86,7 @@ class Usage:
     local_hit_tokens: int = 0
     transferred_tokens: int = 0
     transferred_hit_tokens: int = 0
+    fetched_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,9 @@ class Timings:
     connector: str = ""
     prefill_worker: str = ""
     decode_worker: str = ""
+    prefix_fetch_ms: float = 0.0
+    prefix_fetch_bytes: int = 0
+    prefix_source: str = ""
 
 
 class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):

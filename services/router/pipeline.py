@@ -16,7 +16,7 @@ from services.router.job import Job
 from services.router.merge import Merge
 from services.router.retry import RetryBudget, may_succeed_elsewhere
 from services.router.routing.base import RoutingRequest
-from services.router.wire import candidate_to_wire, sampling_to_wire
+from services.router.wire import candidate_to_wire, prefix_sources_to_wire, sampling_to_wire
 from shared.errors import (
     BatonError,
     DeadlineError,
@@ -196,6 +196,7 @@ class Pipeline:
             token_ids=job.request.prompt_token_ids,
             sampling=sampling_to_wire(replace(job.sampling, sample_index=index)),
             prefill_candidates=[candidate_to_wire(endpoint) for endpoint in route.prefill],
+            prefix_sources=prefix_sources_to_wire(()),
             cache_salt=job.request.cache_salt,
             priority=job.request.priority,
         )

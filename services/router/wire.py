@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from baton.v1 import common_pb2, decode_pb2
 from services.router.generation import Timings, TokenDetail, TokenText, Usage
 from shared.engine.events import FinishReason
+from shared.rpc.wire import worker_id_to_wire
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from services.router.endpoint import Endpoint
     from shared.engine.sampling_params import SamplingParams
     from shared.text.tokenizer import Tokenizer
@@ -66,6 +69,20 @@ def candidate_to_wire(endpoint: Endpoint) -> decode_pb2.PrefillCandidate:
     )
 
 
+def prefix_sources_to_wire(
+    sources: Iterable[tuple[Endpoint, int]],
+) -> list[common_pb2.PrefixSource]:
+    """Workers and how many leading blocks of the prompt each holds, best first."""
+    return [
+        common_pb2.PrefixSource(
+            worker=worker_id_to_wire(endpoint.record.worker),
+            address=endpoint.record.address,
+            num_blocks=num_blocks,
+        )
+        for endpoint, num_blocks in sources
+    ]
+
+
 def token_detail(tokenizer: Tokenizer, position: common_pb2.PositionLogprobs) -> TokenDetail:
     """One position, with the texts that only the router knows."""
     return TokenDetail(
@@ -95,6 +112,7 @@ def usage_from_wire(message: common_pb2.Usage) -> Usage:
         local_hit_tokens=sources.local_hit,
         transferred_tokens=sources.transferred,
         transferred_hit_tokens=sources.transferred_hit,
+        fetched_tokens=sources.fetched,
     )
 
 
@@ -109,6 +127,7 @@ def usage_to_wire(usage: Usage) -> common_pb2.Usage:
             local_hit=usage.local_hit_tokens,
             transferred=usage.transferred_tokens,
             transferred_hit=usage.transferred_hit_tokens,
+            fetched=usage.fetched_tokens,
         ),
     )
 

@@ -38,6 +38,10 @@ log = structlog.get_logger(__name__)
 #: What `EngineStats.counters` counts since start.
 COUNTERS = (
     "engine_steps",
+    # Those with prompts in them, their tokens, and what they took in microseconds.
+    "prefill_steps",
+    "prefill_step_tokens",
+    "prefill_step_us",
     "computed_tokens",
     "generation_tokens",
     "num_preemptions",
@@ -112,6 +116,11 @@ class Engine:
     def kv_memory(self) -> KVMemory | None:
         """The memory behind the blocks; None where they live on an accelerator."""
         return self._parts.storage.memory
+
+    @property
+    def prefix_cache(self) -> PrefixCache:
+        """Blocks by content; to be used in the engine's thread only."""
+        return self._cache
 
     def stage_kv(self, num_host_blocks: int) -> KVStaging:
         """Host memory through which blocks of an accelerator reach peers; the caller closes it."""

@@ -150,21 +150,32 @@ class EngineThread:
 
     async def pin_cached(self, block_hashes: Sequence[bytes]) -> tuple[int, tuple[int, ...]]:
         """See `Engine.pin_cached`. Cancelling this call gives the pin back."""
-        pins: list[int] = []
+        return await self.call(
+            lambda engine: engine.pin_cached(block_hashes),
+            undo=lambda engine, pinned: engine.unpin(pinned[0]),
+        )
 
-        def pin() -> tuple[int, tuple[int, ...]]:
-            pin_id, blocks = self._engine.pin_cached(block_hashes)
-            pins.append(pin_id)
-            return pin_id, blocks
+    async def call(
+        self, action: Callable[[Engine], T], *, undo: Callable[[Engine, T], None] | None = None
+    ) -> T:
+        """Run `action` in the engine's thread, between two steps, and return its result.
 
-        def unpin() -> None:
-            for pin_id in pins:
-                self._engine.unpin(pin_id)
+        If this call is cancelled, but the action runs nevertheless, `undo` gets the result there.
+        """
+        results: list[T] = []
+
+        def act() -> T:
+            results.append(action(self._engine))
+            return results[0]
+
+        def take_back() -> None:
+            if undo is not None and results:
+                undo(self._engine, results[0])
 
         try:
-            return await self._call(pin)
+            return await self._call(act)
         except asyncio.CancelledError:
-            self._send(_Command(unpin))
+            self._send(_Command(take_back))
             raise
 
     async def unpin(self, pin_id: int) -> None:

@@ -72,6 +72,8 @@ class LaunchedStep:
     pending_of: list[Sequence]
     #: Whether the next step must wait until this one is collected.
     is_synchronous: bool
+    #: time.monotonic() when it was scheduled.
+    began_s: float = 0.0
 
 
 class ModelRunner:

@@ -8,6 +8,7 @@ make their steps synchronous, and so does a shortage of blocks: nobody is preemp
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import structlog
@@ -49,6 +50,7 @@ class StepPipeline:
         self._overlap = overlap
         self._output = SchedulerOutput(budget=0)
         self._in_flight: LaunchedStep | None = None
+        self._began_s = self._collected_s = time.monotonic()
 
     @property
     def in_flight(self) -> bool:
@@ -57,6 +59,7 @@ class StepPipeline:
 
     def schedule(self) -> tuple[list[EngineEvent], bool]:
         """What can be told before anything is computed, and whether anything was scheduled."""
+        self._began_s = time.monotonic()
         events: list[EngineEvent] = []
         output = self._scheduler.schedule(may_preempt=not self.in_flight)
         if output.is_blocked:
@@ -76,6 +79,7 @@ class StepPipeline:
             except Exception as error:  # the batch fails, the engine goes on
                 log.exception("step_failed", num_sequences=len(num_new_tokens))
                 return self._collect(earlier) + self._fail(num_new_tokens, error)
+            self._in_flight.began_s = self._began_s
             self._postprocessor.launched(self._in_flight)
         events = self._collect(earlier)
         if self._in_flight is not None and (not self._overlap or self._in_flight.is_synchronous):
@@ -104,10 +108,22 @@ class StepPipeline:
                     self._postprocessor.landed(failed)
                     seqs |= dict.fromkeys(failed.num_new_tokens)
             return self._fail(seqs, error)
+        self._measure(step)
         events = self._postprocessor.apply(step, result)
         num_tokens = sum(1 for event in events if isinstance(event, NewTokens))
         self._counters["generation_tokens"] += num_tokens
         return events
+
+    def _measure(self, step: LaunchedStep) -> None:
+        """Count what steps with prompts in them take: what computing a prefix costs."""
+        now_s = time.monotonic()
+        num_tokens = sum(step.num_new_tokens.values())
+        if num_tokens > len(step.num_new_tokens):
+            since_s = max(step.began_s, self._collected_s)
+            self._counters["prefill_steps"] += 1
+            self._counters["prefill_step_tokens"] += num_tokens
+            self._counters["prefill_step_us"] += round((now_s - since_s) * 1e6)
+        self._collected_s = now_s
 
     def _fail(self, seqs: Iterable[Sequence], error: Exception) -> list[EngineEvent]:
         """End those of `seqs` that have not ended by now."""

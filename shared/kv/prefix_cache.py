@@ -60,6 +60,23 @@ class PrefixCache:
         self._pins[pin_id] = blocks
         return pin_id, list(blocks)
 
+    def reserve(self, num_blocks: int, *, num_spare_blocks: int) -> tuple[int, list[int]] | None:
+        """Blocks for content that somebody else will write, pinned; None if there is no room.
+
+        At least `num_spare_blocks` stay free. What `publish_reserved` was not told of is blank
+        again after `unpin`, which must follow; before that, nobody may write to it any more.
+        """
+        if not self._enabled or num_blocks + num_spare_blocks > self._pool.num_free:
+            return None
+        blocks = self._pool.allocate(num_blocks)
+        pin_id = next(self._pin_ids)
+        self._pins[pin_id] = blocks
+        return pin_id, list(blocks)
+
+    def publish_reserved(self, pin_id: int, block_hashes: Sequence[bytes]) -> None:
+        """The bytes of a reservation's leading blocks are final and verified."""
+        self.publish(self._pins[pin_id][: len(block_hashes)], block_hashes)
+
     def unpin(self, pin_id: int) -> None:
         """Give a pin back, exactly once."""
         blocks = self._pins.pop(pin_id, None)

@@ -8,6 +8,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from shared.config import setting
 from shared.engine.config import EngineConfig
 from shared.errors import ConfigError
+from shared.worker.reuse.settings import ReuseSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class WorkerConfig:
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
+    reuse: ReuseSettings = field(default_factory=ReuseSettings)
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:

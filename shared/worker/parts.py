@@ -30,6 +30,7 @@ from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.worker.gate import RequestGate
 from shared.worker.metrics import EngineCollector
 from shared.worker.peers import PeerBook
+from shared.worker.reuse.assembly import build_reuse
 from shared.worker.wire import layout_to_wire, offer_to_wire
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector
     from shared.kv.layout import KVLayout
     from shared.worker.config import WorkerConfig
+    from shared.worker.reuse.prefix_reuse import PrefixReuse
 
 _WIRE_ROLES = {
     Role.PREFILL: common_pb2.ROLE_PREFILL,
@@ -58,6 +60,7 @@ class WorkerParts:
     connectors: Sequence[Connector]
     channels: ChannelPool
     peers: PeerBook
+    reuse: PrefixReuse
     peer_info: transfer_pb2.PeerInfo
     transfers: TransferCounters
     gate: RequestGate
@@ -113,6 +116,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         info = _peer_info(worker, engine, connectors)
         metrics = CollectorRegistry()
         metrics.register(EngineCollector(thread.stats, model=config.model.name))
+        peers = PeerBook(info=info, connectors=connectors, channels=channels)
         yield WorkerParts(
             config=config,
             role=role,
@@ -122,7 +126,17 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
             max_model_len=engine.max_model_len,
             connectors=connectors,
             channels=channels,
-            peers=PeerBook(info=info, connectors=connectors, channels=channels),
+            peers=peers,
+            reuse=build_reuse(
+                config,
+                worker=worker,
+                engine=thread,
+                namespace=engine.namespace,
+                layout=engine.layout,
+                peers=peers,
+                channels=channels,
+                metrics=metrics,
+            ),
             peer_info=info,
             transfers=transfers,
             gate=RequestGate(config.name),

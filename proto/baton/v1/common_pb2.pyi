@@ -125,6 +125,40 @@ class WorkerId(_message.Message):
 Global___WorkerId: _TypeAlias = WorkerId  # noqa: Y015
 
 @_typing.final
+class PrefixSource(_message.Message):
+    """A worker that may hold a longer prefix of the prompt than the one that computes it. A hint: it
+    may be stale or wrong, which costs time and never a token.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """host:port of its gRPC services."""
+    num_blocks: _builtins.int
+    """How many leading blocks of the prompt it held then."""
+    @_builtins.property
+    def worker(self) -> Global___WorkerId:
+        """Who it was when the caller looked."""
+
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+        address: _builtins.str = ...,
+        num_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "num_blocks", b"num_blocks", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefixSource: _TypeAlias = PrefixSource  # noqa: Y015
+
+@_typing.final
 class TokenIds(_message.Message):
     """A list of token ids (protobuf has no repeated repeated)."""
 
@@ -385,14 +419,17 @@ class PromptSources(_message.Message):
     LOCAL_HIT_FIELD_NUMBER: _builtins.int
     TRANSFERRED_FIELD_NUMBER: _builtins.int
     TRANSFERRED_HIT_FIELD_NUMBER: _builtins.int
+    FETCHED_FIELD_NUMBER: _builtins.int
     computed: _builtins.int
     """Computed by the decode worker itself."""
     local_hit: _builtins.int
     """Found in the decode worker's own cache."""
     transferred: _builtins.int
-    """Received from a prefill worker."""
+    """Received from a prefill worker, or fetched by the decode worker from a peer's cache."""
     transferred_hit: _builtins.int
-    """Of `transferred`: found in the prefill worker's cache."""
+    """Of `transferred`: nobody computed it for this request; it came from a cache."""
+    fetched: _builtins.int
+    """Of `transferred_hit`: fetched for this request from a peer of the worker that computed the rest."""
     def __init__(
         self,
         *,
@@ -400,10 +437,11 @@ class PromptSources(_message.Message):
         local_hit: _builtins.int = ...,
         transferred: _builtins.int = ...,
         transferred_hit: _builtins.int = ...,
+        fetched: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "local_hit", b"local_hit", "transferred", b"transferred", "transferred_hit", b"transferred_hit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "fetched", b"fetched", "local_hit", b"local_hit", "transferred", b"transferred", "transferred_hit", b"transferred_hit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -466,6 +504,9 @@ class Timings(_message.Message):
     CONNECTOR_FIELD_NUMBER: _builtins.int
     PREFILL_WORKER_FIELD_NUMBER: _builtins.int
     DECODE_WORKER_FIELD_NUMBER: _builtins.int
+    PREFIX_FETCH_MS_FIELD_NUMBER: _builtins.int
+    PREFIX_FETCH_BYTES_FIELD_NUMBER: _builtins.int
+    PREFIX_SOURCE_FIELD_NUMBER: _builtins.int
     router_queue_ms: _builtins.float
     """Waiting for admission in the router."""
     tokenize_ms: _builtins.float
@@ -496,6 +537,12 @@ class Timings(_message.Message):
     """Name of the prefill worker; empty if the decode worker computed the prompt itself."""
     decode_worker: _builtins.str
     """Name of the decode worker."""
+    prefix_fetch_ms: _builtins.float
+    """Fetching a prefix from a peer before anything was computed, successful or not."""
+    prefix_fetch_bytes: _builtins.int
+    """Bytes of KV that came by it."""
+    prefix_source: _builtins.str
+    """Name of the peer they came from; empty if none did."""
     def __init__(
         self,
         *,
@@ -514,10 +561,13 @@ class Timings(_message.Message):
         connector: _builtins.str = ...,
         prefill_worker: _builtins.str = ...,
         decode_worker: _builtins.str = ...,
+        prefix_fetch_ms: _builtins.float = ...,
+        prefix_fetch_bytes: _builtins.int = ...,
+        prefix_source: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "decode_ms", b"decode_ms", "decode_queue_ms", b"decode_queue_ms", "decode_worker", b"decode_worker", "first_token_ms", b"first_token_ms", "prefill_ms", b"prefill_ms", "prefill_queue_ms", b"prefill_queue_ms", "prefill_worker", b"prefill_worker", "route_ms", b"route_ms", "router_queue_ms", b"router_queue_ms", "tokenize_ms", b"tokenize_ms", "total_ms", b"total_ms", "transfer_bytes", b"transfer_bytes", "transfer_exposed_ms", b"transfer_exposed_ms", "transfer_ms", b"transfer_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "decode_ms", b"decode_ms", "decode_queue_ms", b"decode_queue_ms", "decode_worker", b"decode_worker", "first_token_ms", b"first_token_ms", "prefill_ms", b"prefill_ms", "prefill_queue_ms", b"prefill_queue_ms", "prefill_worker", b"prefill_worker", "prefix_fetch_bytes", b"prefix_fetch_bytes", "prefix_fetch_ms", b"prefix_fetch_ms", "prefix_source", b"prefix_source", "route_ms", b"route_ms", "router_queue_ms", b"router_queue_ms", "tokenize_ms", b"tokenize_ms", "total_ms", b"total_ms", "transfer_bytes", b"transfer_bytes", "transfer_exposed_ms", b"transfer_exposed_ms", "transfer_ms", b"transfer_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -58,6 +58,7 @@ class DecodeRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     NUM_RESUMED_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFIX_SOURCES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; unique per answer."""
     cache_salt: _builtins.bytes
@@ -80,6 +81,10 @@ class DecodeRequest(_message.Message):
     def prefill_candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___PrefillCandidate]:
         """Empty: the decode worker computes the prompt itself."""
 
+    @_builtins.property
+    def prefix_sources(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PrefixSource]:
+        """Whom to fetch a longer prefix from, best first, for whichever worker computes the prompt."""
+
     def __init__(
         self,
         *,
@@ -90,10 +95,11 @@ class DecodeRequest(_message.Message):
         cache_salt: _builtins.bytes = ...,
         priority: _builtins.int = ...,
         num_resumed_tokens: _builtins.int = ...,
+        prefix_sources: _abc.Iterable[_common_pb2.PrefixSource] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -32,6 +32,7 @@ class PrefillRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     NUM_RESUMED_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFIX_SOURCES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; the same on every worker that works on the request."""
     first_block: _builtins.int
@@ -54,6 +55,10 @@ class PrefillRequest(_message.Message):
     def ticket(self) -> _transfer_pb2.TransferTicket:
         """Where the blocks go."""
 
+    @_builtins.property
+    def prefix_sources(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PrefixSource]:
+        """Whom to fetch a longer prefix from, best first; the caller may be among them."""
+
     def __init__(
         self,
         *,
@@ -65,14 +70,49 @@ class PrefillRequest(_message.Message):
         cache_salt: _builtins.bytes = ...,
         priority: _builtins.int = ...,
         num_resumed_tokens: _builtins.int = ...,
+        prefix_sources: _abc.Iterable[_common_pb2.PrefixSource] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "first_block", b"first_block", "num_resumed_tokens", b"num_resumed_tokens", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "first_block", b"first_block", "num_resumed_tokens", b"num_resumed_tokens", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PrefillRequest: _TypeAlias = PrefillRequest  # noqa: Y015
+
+@_typing.final
+class PrefixFetch(_message.Message):
+    """A prefix that the worker fetched from a peer before it computed the rest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    DURATION_MS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    num_tokens: _builtins.int
+    """Prompt tokens that came by it and were used; part of `PrefillDone.cached_tokens`."""
+    num_bytes: _builtins.int
+    """Bytes that came."""
+    duration_ms: _builtins.float
+    """What it delayed the request, successful or not."""
+    source: _builtins.str
+    """Name of the peer; empty if nothing came."""
+    def __init__(
+        self,
+        *,
+        num_tokens: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+        duration_ms: _builtins.float = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "num_bytes", b"num_bytes", "num_tokens", b"num_tokens", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefixFetch: _TypeAlias = PrefixFetch  # noqa: Y015
 
 @_typing.final
 class FirstToken(_message.Message):
@@ -128,6 +168,7 @@ class PrefillDone(_message.Message):
     QUEUE_MS_FIELD_NUMBER: _builtins.int
     COMPUTE_MS_FIELD_NUMBER: _builtins.int
     TRANSFER_MS_FIELD_NUMBER: _builtins.int
+    PREFIX_FETCH_FIELD_NUMBER: _builtins.int
     digest: _builtins.int
     """xxh3-64 over the per-block xxh3-64s; the receiver compares it with its own."""
     num_blocks: _builtins.int
@@ -135,13 +176,17 @@ class PrefillDone(_message.Message):
     num_bytes: _builtins.int
     """Bytes sent."""
     cached_tokens: _builtins.int
-    """Prompt tokens that the worker found in its own cache."""
+    """Prompt tokens that the worker found in its own cache, fetched ones included."""
     queue_ms: _builtins.float
-    """From arrival to the first step."""
+    """From arrival to the first step, without the fetching of a prefix."""
     compute_ms: _builtins.float
     """From the first step to the first token."""
     transfer_ms: _builtins.float
     """From the first piece sent until the receiver had the last one."""
+    @_builtins.property
+    def prefix_fetch(self) -> Global___PrefixFetch:
+        """Set if it tried to fetch a prefix."""
+
     def __init__(
         self,
         *,
@@ -152,10 +197,11 @@ class PrefillDone(_message.Message):
         queue_ms: _builtins.float = ...,
         compute_ms: _builtins.float = ...,
         transfer_ms: _builtins.float = ...,
+        prefix_fetch: Global___PrefixFetch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prefix_fetch", b"prefix_fetch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "compute_ms", b"compute_ms", "digest", b"digest", "num_blocks", b"num_blocks", "num_bytes", b"num_bytes", "queue_ms", b"queue_ms", "transfer_ms", b"transfer_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "compute_ms", b"compute_ms", "digest", b"digest", "num_blocks", b"num_blocks", "num_bytes", b"num_bytes", "prefix_fetch", b"prefix_fetch", "queue_ms", b"queue_ms", "transfer_ms", b"transfer_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

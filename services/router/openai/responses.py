@@ -25,6 +25,7 @@ class PromptTokensDetails(msgspec.Struct):
     local_hit_tokens: int
     transferred_tokens: int
     transferred_hit_tokens: int
+    fetched_tokens: int
 
 
 class UsageBody(msgspec.Struct, omit_defaults=True):

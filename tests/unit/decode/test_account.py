@@ -9,6 +9,7 @@ from services.decode.account import Account
 from services.decode.decider import PrefillPlace
 from services.decode.hand_off import HandOffReport
 from shared.connector.base import Receipt
+from shared.worker.reuse.prefix_reuse import PrefixFetchReport
 
 RECEIPT = Receipt(
     digest=1, num_blocks=4, num_bytes=4096, num_pieces=2, num_copied_bytes=4096, duration_ms=1.0
@@ -46,6 +47,38 @@ def test_transferred(here: int, there: int, remote_hit: int) -> None:
     usage = made.usage()
     assert sources(usage) == (0, here, 100 - here, remote_hit)
     assert usage.cached_tokens == here + remote_hit
+
+
+def test_what_this_worker_fetched_was_transferred_and_a_hit() -> None:
+    made = account(cached=64, place=PrefillPlace.LOCAL_NO_WORKER)
+    made.fetched(PrefixFetchReport(first_token=16, num_tokens=48, source="peer", duration_ms=2.0))
+    usage = made.usage()
+    assert sources(usage) == (36, 16, 48, 48)
+    assert (usage.sources.fetched, usage.cached_tokens) == (48, 64)
+    assert made.timings().prefix_source == "peer"
+
+
+def test_fetched_blocks_that_were_evicted_before_the_admission_do_not_count() -> None:
+    made = account(cached=32, place=PrefillPlace.LOCAL_NO_WORKER)
+    made.fetched(PrefixFetchReport(first_token=16, num_tokens=48, source="peer"))
+    assert sources(made.usage()) == (68, 16, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "num_fetched", "counted"),
+    [(0, 64, 48, 48), (32, 64, 48, 32), (64, 64, 64, 0), (0, 64, 0, 0)],
+)
+def test_what_the_prefill_worker_fetched_is_part_of_its_hit(
+    here: int, there: int, num_fetched: int, counted: int
+) -> None:
+    made = account(cached=here, place=PrefillPlace.REMOTE)
+    fetch = prefill_pb2.PrefixFetch(num_tokens=num_fetched, duration_ms=3.0, source="peer")
+    done = prefill_pb2.PrefillDone(cached_tokens=there, prefix_fetch=fetch)
+    made.settle(HandOffReport(receipt=RECEIPT, done=done))
+    usage = made.usage()
+    assert sources(usage) == (0, here, 100 - here, there - here)
+    assert usage.sources.fetched == counted
+    assert made.timings().prefix_fetch_ms == 3.0
 
 
 def test_a_failed_hand_off_was_computed_here() -> None:

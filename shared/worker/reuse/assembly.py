@@ -1,0 +1,55 @@
+"""Puts the reuse of peers' prefixes together for one worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.worker.reuse.attempt import PeerAttempts
+from shared.worker.reuse.block_fetch import BlockFetcher
+from shared.worker.reuse.breaker import PeerBreaker
+from shared.worker.reuse.cost_model import CostModel
+from shared.worker.reuse.metrics import ReuseMetrics
+from shared.worker.reuse.prefix_reuse import PrefixReuse
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from shared.engine.engine_thread import EngineThread
+    from shared.identity import WorkerId
+    from shared.kv.layout import KVLayout
+    from shared.rpc.channel import ChannelPool
+    from shared.worker.config import WorkerConfig
+    from shared.worker.peers import PeerBook
+
+
+def build_reuse(
+    config: WorkerConfig,
+    *,
+    worker: WorkerId,
+    engine: EngineThread,
+    namespace: bytes,
+    layout: KVLayout,
+    peers: PeerBook,
+    channels: ChannelPool,
+    metrics: CollectorRegistry,
+) -> PrefixReuse:
+    """Nothing of it needs closing: what it holds hangs on the requests."""
+    costs = CostModel(tokens_per_step=config.engine.max_num_batched_tokens)
+    return PrefixReuse(
+        worker=worker,
+        settings=config.reuse,
+        namespace=namespace,
+        block_size=layout.block_size,
+        engine=engine,
+        attempts=PeerAttempts(
+            policy=config.reuse.reuse_policy,
+            block_size=layout.block_size,
+            block_bytes=layout.block_bytes,
+            peers=peers,
+            fetcher=BlockFetcher(engine=engine, channels=channels),
+            costs=costs,
+            breaker=PeerBreaker(),
+            metrics=ReuseMetrics(metrics),
+        ),
+        costs=costs,
+    )

@@ -1,0 +1,147 @@
+"""Moves blocks of a prefix from one peer's cache into ours: reserve, open, let it send, verify."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+from baton.v1 import transfer_pb2, transfer_pb2_grpc
+from shared.errors import TransferError, TransferFailure
+from shared.rpc.cancellation import run_to_end
+from shared.rpc.status import from_rpc_error
+from shared.worker.reuse.reservation import Reservation, publish, reserve
+from shared.worker.wire import ticket_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.connector.base import InboundTransfer, Receipt
+    from shared.engine.engine_thread import EngineThread
+    from shared.rpc.channel import ChannelPool
+    from shared.worker.peers import Peer
+
+
+class NoRoomError(Exception):
+    """The blocks would be missing to running sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBlocks:
+    """They are in the cache, and stay there until `pin_id` is given back."""
+
+    pin_id: int
+    num_blocks: int
+    num_bytes: int
+    duration_ms: float
+
+
+class BlockFetcher:
+    """One instance per worker; fetches are independent of each other."""
+
+    def __init__(self, *, engine: EngineThread, channels: ChannelPool) -> None:
+        self._engine = engine
+        self._channels = channels
+
+    async def lookup(self, peer: Peer, block_hashes: Sequence[bytes], timeout_s: float) -> int:
+        """How many of these consecutive blocks, from the first on, the peer holds right now.
+
+        Raises:
+            BatonError: it did not answer.
+        """
+        request = transfer_pb2.LookupRequest(block_hashes=block_hashes)
+        try:
+            response = await self._stub(peer).Lookup(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, peer=str(peer.worker)) from error
+        return min(response.num_blocks, len(block_hashes))
+
+    async def fetch(
+        self,
+        peer: Peer,
+        block_hashes: Sequence[bytes],
+        *,
+        request_id: str,
+        timeout_s: float,
+    ) -> FetchedBlocks:
+        """Bring consecutive blocks of a prefix: all of them, or none.
+
+        When this raises, whatever it is, nobody writes to our blocks and they are free again.
+
+        Raises:
+            NoRoomError: nothing was asked for.
+            TransferError: with INCOMPLETE the peer does not hold all; otherwise it failed.
+            BatonError: the peer cannot be reached, or did not answer in time.
+        """
+        reservation = await reserve(self._engine, len(block_hashes))
+        if reservation is None:
+            raise NoRoomError(f"request {request_id}: no room for {len(block_hashes)} blocks")
+        try:
+            started_s = time.monotonic()
+            receipt = await self._transfer(peer, reservation, block_hashes, request_id, timeout_s)
+            duration_ms = (time.monotonic() - started_s) * 1e3
+            await publish(self._engine, reservation, block_hashes)
+        except BaseException:
+            await run_to_end(self._engine.unpin(reservation.pin_id))
+            raise
+        return FetchedBlocks(reservation.pin_id, receipt.num_blocks, receipt.num_bytes, duration_ms)
+
+    async def _transfer(
+        self,
+        peer: Peer,
+        reservation: Reservation,
+        block_hashes: Sequence[bytes],
+        request_id: str,
+        timeout_s: float,
+    ) -> Receipt:
+        inbound = peer.connector.open(
+            request_id=request_id, sender=peer.worker, blocks=reservation.blocks
+        )
+        arrival = asyncio.create_task(inbound.wait(timeout_s))
+        try:
+            sent = await self._send(peer, inbound, block_hashes, request_id, timeout_s)
+            return _verify(await arrival, sent, request_id)
+        finally:
+            arrival.cancel()
+            await run_to_end(_close(inbound, arrival))
+
+    async def _send(
+        self,
+        peer: Peer,
+        inbound: InboundTransfer,
+        block_hashes: Sequence[bytes],
+        request_id: str,
+        timeout_s: float,
+    ) -> transfer_pb2.SendResponse:
+        request = transfer_pb2.SendRequest(
+            ticket=ticket_to_wire(inbound.ticket),
+            block_hashes=block_hashes,
+            request_id=request_id,
+        )
+        try:
+            return await self._stub(peer).Send(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, peer=str(peer.worker)) from error
+
+    def _stub(self, peer: Peer) -> transfer_pb2_grpc.TransferAsyncStub:
+        return transfer_pb2_grpc.TransferStub(self._channels.get(peer.address))
+
+
+async def _close(inbound: InboundTransfer, arrival: asyncio.Task[Receipt]) -> None:
+    """Afterwards nobody writes to the blocks."""
+    await inbound.abort()
+    await asyncio.gather(arrival, return_exceptions=True)
+
+
+def _verify(receipt: Receipt, sent: transfer_pb2.SendResponse, request_id: str) -> Receipt:
+    """The sender's account, which came by another channel, must match what was received."""
+    if (sent.digest, sent.num_blocks) != (receipt.digest, receipt.num_blocks):
+        raise TransferError(
+            TransferFailure.CORRUPT,
+            f"request {request_id}: sent {sent.num_blocks} blocks with digest {sent.digest:016x}, "
+            f"received {receipt.num_blocks} with {receipt.digest:016x}",
+        )
+    return receipt

@@ -1,0 +1,69 @@
+"""Counts fetches of prefixes by how they ended."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class FetchOutcome(StrEnum):
+    """How one attempt at one peer ended; the label of a metric."""
+
+    #: All that was claimed.
+    LANDED = "landed"
+    #: Less than was claimed, because the peer held less.
+    PARTIAL = "partial"
+    #: The peer held nothing of it, or no longer, or it did not pay any more.
+    MISSING = "missing"
+    #: The peer lives another life by now.
+    STALE = "stale"
+    #: Running sequences may need the blocks.
+    NO_ROOM = "no_room"
+    #: The peer is gone, refused, or sent what could not be verified.
+    FAILED = "failed"
+    #: Computing would have been faster by now.
+    TIMED_OUT = "timed_out"
+    #: The request went away.
+    CANCELLED = "cancelled"
+
+
+class ReuseMetrics:
+    """`connector` is empty where an attempt ended before there was one."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"baton_prefix_fetch{name}", text, labels, registry=registry)
+
+        self._fetches = counter(
+            "es", "Attempts to fetch a prefix from a peer.", "outcome", "connector"
+        )
+        self._bytes = counter("_bytes", "Bytes of fetched prefixes.", "connector")
+        self._seconds = counter(
+            "_seconds", "What attempts delayed their requests.", "outcome", "connector"
+        )
+        self._declined = counter(
+            "_declined", "Prefixes that were cheaper to compute than to move.", "connector"
+        )
+        self._joined = counter("_joined", "Requests that waited for another one's fetch.")
+
+    def ended(
+        self, outcome: FetchOutcome, *, connector: str, num_bytes: int, duration_s: float
+    ) -> None:
+        """An attempt is over."""
+        self._fetches.labels(outcome.value, connector).inc()
+        self._seconds.labels(outcome.value, connector).inc(duration_s)
+        if num_bytes:
+            self._bytes.labels(connector).inc(num_bytes)
+
+    def declined(self, connector: str) -> None:
+        """The cost model said no."""
+        self._declined.labels(connector).inc()
+
+    def joined(self) -> None:
+        """Somebody fetches the same already."""
+        self._joined.inc()

@@ -1,0 +1,216 @@
+"""Before a prompt is computed: brings the longest prefix here that is worth having.
+
+Whatever goes wrong costs time, bounded by what computing would have cost, and never an error: the
+request starts with the prefix that is here by then. Prefill and decode workers use the same path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from shared.kv.block_hash import iter_block_hashes, root_hash
+from shared.rpc.cancellation import run_to_end
+from shared.worker.reuse.settings import ReusePolicy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from shared.engine.engine_thread import EngineThread
+    from shared.identity import WorkerId
+    from shared.worker.reuse.attempt import PeerAttempts
+    from shared.worker.reuse.cost_model import CostModel
+    from shared.worker.reuse.settings import ReuseSettings
+    from shared.worker.reuse.source import PrefixSource
+
+#: How often a request looks again after somebody else's fetch of the same blocks.
+_MAX_ROUNDS = 4
+
+
+@dataclass(slots=True)
+class PrefixFetchReport:
+    """What one request fetched. A prefix that another request fetched is a hit like any other."""
+
+    attempted: bool = False
+    #: Where the fetched blocks stand in the prompt.
+    first_token: int = 0
+    num_tokens: int = 0
+    num_bytes: int = 0
+    #: What it delayed the request, successful or not.
+    duration_ms: float = 0.0
+    #: Name of the peer; empty if nothing came.
+    source: str = ""
+
+    def num_used(self, num_cached_tokens: int) -> int:
+        """Fetched tokens among those that the engine found when it admitted the request."""
+        return min(self.num_tokens, max(0, num_cached_tokens - self.first_token))
+
+
+class _FlightEnd(Enum):
+    """How a fetch that others wait for ended."""
+
+    OVER = auto()
+    #: Nobody would bring the blocks. Who waited computes, too.
+    NOTHING_CAME = auto()
+    #: Its request went away: who waited may try.
+    CANCELLED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    request_id: str
+    block_hashes: Sequence[bytes]
+    sources: Sequence[PrefixSource]
+
+
+class PrefixReuse:
+    """One per worker. Concurrent requests for the same blocks fetch them once."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        settings: ReuseSettings,
+        namespace: bytes,
+        block_size: int,
+        engine: EngineThread,
+        attempts: PeerAttempts,
+        costs: CostModel,
+    ) -> None:
+        self._worker = worker
+        self._settings = settings
+        self._namespace = namespace
+        self._block_size = block_size
+        self._engine = engine
+        self._attempts = attempts
+        self._costs = costs
+        #: By the hash of the first missing block, which names the whole prefix before it.
+        self._flights: dict[bytes, asyncio.Future[_FlightEnd]] = {}
+
+    @asynccontextmanager
+    async def prepared(
+        self,
+        *,
+        request_id: str,
+        token_ids: Sequence[int],
+        cache_salt: bytes,
+        sources: Sequence[PrefixSource],
+    ) -> AsyncIterator[PrefixFetchReport]:
+        """Fetch what is worth it; what is here then stays while the caller submits the request.
+
+        Not longer: a queue of requests that each hold a prefix would never be admitted.
+        """
+        report = PrefixFetchReport()
+        pins: list[int] = []
+        started_s = time.monotonic()
+        try:
+            self._costs.observe_engine(self._engine.stats())
+            prompt = self._prompt(request_id, token_ids, cache_salt, sources)
+            if prompt is not None:
+                await self._bring(prompt, pins, report)
+            if report.attempted:
+                report.duration_ms = (time.monotonic() - started_s) * 1e3
+            yield report
+        finally:
+            await run_to_end(self._unpin(pins))
+
+    def _prompt(
+        self,
+        request_id: str,
+        token_ids: Sequence[int],
+        cache_salt: bytes,
+        sources: Sequence[PrefixSource],
+    ) -> _Prompt | None:
+        others = [source for source in sources if source.worker.name != self._worker.name]
+        # The last token is always computed, to sample from.
+        num_blocks = min(
+            max((source.num_blocks for source in others), default=0),
+            (len(token_ids) - 1) // self._block_size,
+        )
+        if self._settings.reuse_policy is ReusePolicy.NEVER or num_blocks <= 0:
+            return None
+        root = root_hash(self._namespace, cache_salt=cache_salt)
+        hashes = islice(iter_block_hashes(root, token_ids, self._block_size), num_blocks)
+        return _Prompt(request_id, tuple(hashes), others)
+
+    async def _bring(self, prompt: _Prompt, pins: list[int], report: PrefixFetchReport) -> None:
+        for _ in range(_MAX_ROUNDS):
+            pin_id, blocks = await self._engine.pin_cached(prompt.block_hashes)
+            pins.append(pin_id)
+            sources = [
+                source
+                for source in prompt.sources
+                if source.num_blocks > len(blocks) and self._attempts.allows(source)
+            ]
+            if not sources or len(blocks) == len(prompt.block_hashes):
+                return
+            report.attempted = True
+            key = prompt.block_hashes[len(blocks)]
+            flight = self._flights.get(key)
+            if flight is None:
+                await self._lead(key, prompt, sources, len(blocks), pins, report)
+                return
+            self._attempts.joined()
+            if await asyncio.shield(flight) is _FlightEnd.NOTHING_CAME:
+                return
+
+    async def _lead(
+        self,
+        key: bytes,
+        prompt: _Prompt,
+        sources: Sequence[PrefixSource],
+        num_local: int,
+        pins: list[int],
+        report: PrefixFetchReport,
+    ) -> None:
+        """Fetch, and let whoever wants the same wait for it."""
+        flight: asyncio.Future[_FlightEnd] = asyncio.get_running_loop().create_future()
+        self._flights[key] = flight
+        end = _FlightEnd.CANCELLED
+        try:
+            await self._fetch(prompt, sources, num_local, pins, report)
+            end = _FlightEnd.OVER if report.num_tokens else _FlightEnd.NOTHING_CAME
+        finally:
+            del self._flights[key]
+            flight.set_result(end)
+
+    async def _fetch(
+        self,
+        prompt: _Prompt,
+        sources: Sequence[PrefixSource],
+        num_local: int,
+        pins: list[int],
+        report: PrefixFetchReport,
+    ) -> None:
+        """Ask one after the other, the longest claim first, until one has sent something."""
+        missing = prompt.block_hashes[num_local:]
+        patience_ms = max(
+            self._settings.reuse_patience_ms,
+            self._costs.compute_ms(len(missing) * self._block_size),
+        )
+        deadline_s = time.monotonic() + patience_ms / 1e3
+        for source in sorted(sources, key=lambda source: -source.num_blocks):
+            if time.monotonic() >= deadline_s:
+                return
+            fetched = await self._attempts.run(
+                source,
+                missing[: source.num_blocks - num_local],
+                request_id=prompt.request_id,
+                deadline_s=deadline_s,
+            )
+            if fetched is not None:
+                pins.append(fetched.pin_id)
+                report.first_token = num_local * self._block_size
+                report.num_tokens = fetched.num_blocks * self._block_size
+                report.num_bytes = fetched.num_bytes
+                report.source = source.worker.name
+                return
+
+    async def _unpin(self, pins: Sequence[int]) -> None:
+        for pin_id in pins:
+            await self._engine.unpin(pin_id)

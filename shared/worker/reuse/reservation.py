@@ -1,0 +1,46 @@
+"""Blocks of the engine's cache for content that a peer will write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.engine.engine import Engine
+    from shared.engine.engine_thread import EngineThread
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Whoever has it gives it back with `EngineThread.unpin`, once nobody writes any more."""
+
+    pin_id: int
+    blocks: tuple[int, ...]
+
+
+async def reserve(engine: EngineThread, num_blocks: int) -> Reservation | None:
+    """None if running sequences may need the room. Cancelling this call takes nothing."""
+
+    def take(engine: Engine) -> Reservation | None:
+        stats = engine.stats()
+        taken = engine.prefix_cache.reserve(
+            num_blocks, num_spare_blocks=stats.num_running + stats.num_receiving
+        )
+        return None if taken is None else Reservation(taken[0], tuple(taken[1]))
+
+    def give_back(engine: Engine, reservation: Reservation | None) -> None:
+        if reservation is not None:
+            engine.unpin(reservation.pin_id)
+
+    return await engine.call(take, undo=give_back)
+
+
+async def publish(
+    engine: EngineThread, reservation: Reservation, block_hashes: Sequence[bytes]
+) -> None:
+    """The leading blocks are complete and verified: let lookups find them (I5)."""
+    await engine.call(
+        lambda engine: engine.prefix_cache.publish_reserved(reservation.pin_id, block_hashes)
+    )

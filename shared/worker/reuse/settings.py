@@ -1,0 +1,32 @@
+"""Settings of the reuse of prefixes that peers hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shared.config import setting
+
+
+class ReusePolicy(StrEnum):
+    """When a longer prefix is fetched from a peer."""
+
+    #: When that is expected to take less time than computing it.
+    AUTO = "auto"
+    #: Whenever there is one.
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseSettings:
+    """Whether prefixes are fetched, and how long that may take."""
+
+    reuse_policy: ReusePolicy = setting(
+        ReusePolicy.AUTO,
+        help="fetch a longer prefix from a peer: auto (when moving beats computing), always, never",
+    )
+    reuse_patience_ms: float = setting(
+        250.0,
+        help="what a fetch may take at least; where computing would take longer, it may take that",
+    )

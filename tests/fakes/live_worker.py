@@ -1,0 +1,190 @@
+"""A real worker inside the test's process: engine, connectors and gRPC services, no directory."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from baton.v1 import (
+    common_pb2,
+    decode_pb2,
+    decode_pb2_grpc,
+    transfer_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from services.decode.__main__ import add_decode
+from services.decode.config import DecodeConfig
+from shared.engine.config import EngineConfig
+from shared.identity import Role
+from shared.kv.block_hash import hash_blocks, root_hash
+from shared.rpc.server import RpcServer
+from shared.rpc.wire import worker_id_to_wire
+from shared.worker.config import ModelSettings, WorkerConfig
+from shared.worker.parts import open_parts
+from shared.worker.reuse.settings import ReusePolicy, ReuseSettings
+from shared.worker.transfer_servicer import TransferServicer
+from shared.worker.worker_servicer import WorkerServicer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from shared.engine.engine import Engine
+    from shared.worker.parts import WorkerParts
+
+BLOCK_SIZE = 16
+MAX_NUM_BATCHED_TOKENS = 64
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One answer with what it cost."""
+
+    token_ids: tuple[int, ...]
+    usage: common_pb2.Usage
+    timings: common_pb2.Timings
+
+    @property
+    def sources(self) -> tuple[int, int, int]:
+        """Tokens computed, found here, and fetched from a peer; they must be the prompt (I16)."""
+        sources = self.usage.sources
+        total = sources.computed + sources.local_hit + sources.transferred
+        assert total == self.usage.prompt_tokens
+        assert sources.transferred == sources.transferred_hit == sources.fetched
+        assert self.usage.cached_tokens == sources.local_hit + sources.fetched
+        return sources.computed, sources.local_hit, sources.fetched
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """A decode worker that computes its prompts by itself."""
+
+    parts: WorkerParts
+    address: str
+
+    def source(self, num_blocks: int) -> common_pb2.PrefixSource:
+        """Claims that this worker holds so many blocks."""
+        return common_pb2.PrefixSource(
+            worker=worker_id_to_wire(self.parts.worker),
+            address=self.address,
+            num_blocks=num_blocks,
+        )
+
+    async def ask(
+        self,
+        prompt: Sequence[int],
+        *sources: common_pb2.PrefixSource,
+        max_tokens: int = 8,
+        cache_salt: bytes = b"",
+        prompt_logprobs: int | None = None,
+        request_id: str = "r",
+    ) -> Reply:
+        """One greedy answer."""
+        request = decode_pb2.DecodeRequest(
+            request_id=request_id,
+            token_ids=prompt,
+            sampling=common_pb2.SamplingParams(
+                max_tokens=max_tokens, ignore_eos=True, prompt_logprobs=prompt_logprobs
+            ),
+            prefix_sources=sources,
+            cache_salt=cache_salt,
+        )
+        stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(
+            self.parts.channels.get(self.address)
+        )
+        pieces = [piece async for piece in stub.Generate(request, timeout=TIMEOUT_S)]
+        return Reply(
+            token_ids=tuple(token for piece in pieces for token in piece.token_ids),
+            usage=pieces[-1].usage,
+            timings=pieces[-1].timings,
+        )
+
+    async def load(self) -> worker_pb2.GetLoadResponse:
+        """What it holds now."""
+        stub = worker_pb2_grpc.WorkerStub(self.parts.channels.get(self.address))
+        return await stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=TIMEOUT_S)
+
+    def hashes(self, prompt: Sequence[int]) -> list[bytes]:
+        """Of the prompt's full blocks."""
+        namespace = bytes.fromhex(self.parts.peer_info.namespace)
+        return hash_blocks(root_hash(namespace), prompt, BLOCK_SIZE)
+
+    async def cached_bytes(self, prompt: Sequence[int]) -> np.ndarray:
+        """The bytes of the prompt's leading blocks that are in the cache [blocks, block bytes]."""
+        hashes = self.hashes(prompt)
+
+        def read(engine: Engine) -> np.ndarray:
+            assert engine.kv_memory is not None
+            pin_id, blocks = engine.pin_cached(hashes)
+            engine.unpin(pin_id)
+            return engine.kv_memory.blocks[list(blocks)].copy()
+
+        return await self.parts.engine.call(read)
+
+    async def forget(self) -> None:
+        """Empty its cache."""
+        await self.parts.engine.reset_prefix_cache()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A counter's value, 0 before it was counted for the first time."""
+        return self.parts.metrics.get_sample_value(f"baton_{name}_total", labels) or 0.0
+
+
+@asynccontextmanager
+async def live_worker(
+    model: Path,
+    name: str,
+    *,
+    connector: str = "shm",
+    runtime_dir: Path,
+    policy: ReusePolicy = ReusePolicy.ALWAYS,
+    patience_ms: float = 10_000.0,
+    num_blocks: int = 128,
+    servicer: Callable[..., TransferServicer] = TransferServicer,
+) -> AsyncIterator[LiveWorker]:
+    """`servicer` may be one that cheats."""
+    config = WorkerConfig(
+        model=ModelSettings(model=model, dtype="float32"),
+        name=name,
+        directory=(),
+        connectors=(connector,),
+        runtime_dir=runtime_dir,
+        num_threads=1,
+        reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
+        engine=EngineConfig(
+            block_size=BLOCK_SIZE,
+            num_blocks=num_blocks,
+            max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        ),
+    )
+    async with open_parts(config, Role.DECODE) as parts:
+        server = RpcServer(())
+        add_decode(DecodeConfig(worker=config), parts, server)
+        transfer_pb2_grpc.add_TransferServicer_to_server(
+            servicer(
+                worker=parts.worker,
+                info=parts.peer_info,
+                connectors=parts.connectors,
+                engine=parts.engine,
+            ),
+            server.server,
+        )
+        worker_pb2_grpc.add_WorkerServicer_to_server(
+            WorkerServicer(
+                info=parts.describe(),
+                engine=parts.engine,
+                gate=parts.gate,
+                num_open_transfers=lambda: parts.transfers.num_open,
+            ),
+            server.server,
+        )
+        await server.start("127.0.0.1:0")
+        try:
+            yield LiveWorker(parts, f"127.0.0.1:{server.port}")
+        finally:
+            await server.stop(0)

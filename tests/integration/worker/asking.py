@@ -1,0 +1,57 @@
+"""Prompts, what one engine would answer, and whether a worker holds nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shared.engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from shared.engine.llm import LLM
+    from tests.fakes.live_worker import LiveWorker
+
+
+def prompt_of(num_tokens: int, seed: int) -> list[int]:
+    """A random prompt."""
+    rng = random.Random(f"{seed}-{num_tokens}")
+    return [rng.randrange(3, 300) for _ in range(num_tokens)]
+
+
+def expect(oracle: LLM, prompt: list[int], max_tokens: int = 8) -> tuple[int, ...]:
+    """The tokens of one greedy answer."""
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    return tuple(oracle.generate([prompt], sampling)[0].outputs[0].token_ids)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Fail unless it becomes true in time."""
+    for _ in range(5000):
+        if await condition():
+            return
+        await asyncio.sleep(0.002)
+    raise AssertionError("it did not happen")
+
+
+async def is_running(worker: LiveWorker) -> bool:
+    """Whether it computes something."""
+    return bool((await worker.load()).num_running)
+
+
+async def assert_idle(*workers: LiveWorker) -> None:
+    """Blocks are back and no transfer is open, once the last answers have been tidied up."""
+    for worker in workers:
+        await eventually(partial(_is_idle, worker))
+        await worker.parts.engine.call(lambda engine: engine.check_integrity())
+
+
+async def _is_idle(worker: LiveWorker) -> bool:
+    load = await worker.load()
+    return (
+        load.num_free_blocks == load.num_blocks
+        and load.num_running == load.num_waiting == load.num_open_transfers == 0
+    )
