@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from services.router.canary import Canary
 from services.router.endpoints import EndpointPool
 from services.router.models import ServedModels, read_vocab_size
 from services.router.pipeline import Pipeline
+from services.router.planner import LatencyBounds, Planner
+from services.router.routing.policies.find import find_policy
 from services.router.routing.scheduler import Scheduler
 from services.router.sampling import SamplingResolver
 from services.router.sessions import SessionPool
@@ -38,6 +41,7 @@ class RouterParts:
     blocks: MemoryBlockDirectory
     endpoints: EndpointPool
     admission: Admission
+    planner: Planner
     pipeline: Pipeline
     #: Follows the registry; it ends only if there is a bug.
     following: asyncio.Task[None]
@@ -81,24 +85,37 @@ def _build(config: RouterConfig, channels: ChannelPool, sessions: SessionPool) -
         max_queue_s=config.max_queue_s,
     )
     admission = Admission(limits)
-    pipeline = Pipeline(
-        tokenizer=tokenizer,
+    blocks = MemoryBlockDirectory(registry)
+    scheduler = Scheduler(
+        endpoints.of_role,
+        policy=find_policy(config.routing_policy, random.Random()),
+        prefixes=blocks,
+        peer_fetch=config.peer_fetch,
+    )
+    planner = Planner(
         models=models,
         sampling=SamplingResolver(tokenizer, vocab_size=vocab_size),
+        scheduler=scheduler,
+        request_timeout_s=config.request_timeout_s,
+        bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
+    )
+    pipeline = Pipeline(
+        tokenizer=tokenizer,
+        planner=planner,
         admission=admission,
-        scheduler=Scheduler(endpoints.of_role),
+        book=scheduler.book,
         endpoints=endpoints,
         sessions=sessions,
-        request_timeout_s=config.request_timeout_s,
     )
     return RouterParts(
         tokenizer=tokenizer,
         chat_template=ChatTemplate.load(config.model, tokenizer.special_tokens),
         models=models,
         registry=registry,
-        blocks=MemoryBlockDirectory(registry),
+        blocks=blocks,
         endpoints=endpoints,
         admission=admission,
+        planner=planner,
         pipeline=pipeline,
         following=asyncio.create_task(endpoints.run()),
     )

@@ -72,6 +72,10 @@ class MemoryBlockDirectory:
 
     async def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
         """See BlockDirectory."""
+        return self.held(hashes)
+
+    def held(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
+        """The same for callers that must not wait."""
         self._registry.expire()
         found: dict[WorkerId, int] = {}
         if not hashes:
