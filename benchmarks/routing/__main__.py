@@ -15,6 +15,7 @@ from rich.table import Table
 from benchmarks.routing.cluster import Result, ServiceTime, Simulation
 from benchmarks.routing.decide import measure
 from benchmarks.routing.traces import NAMES, at_rate, hot_prefix, read_trace
+from shared.telemetry.logs import configure_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +84,7 @@ def decide(
     num_decisions: Annotated[int, typer.Option(help="Decisions per line.")] = 1000,
 ) -> None:
     """Microseconds per decision at 1, 16 and 128 workers, for prompts up to 128k tokens."""
+    configure_logs(service="bench", level="warning", as_json=False)
     table = Table(
         "prefill workers", "prompt tokens", "blocks", "hash µs", "decide p50 µs", "decide p99 µs",
         "book p50 µs", title=f"{num_decisions} decisions each, 4 requests in flight per worker",

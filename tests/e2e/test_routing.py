@@ -70,7 +70,7 @@ def test_conversations_stay_where_their_prefix_lives(two_by_one: Cluster, oracle
     homes = set()
     for conversation in range(4):
         prompt = prompt_of(100, seed=100 + conversation)
-        home = None
+        home, num_known = "", 0
         for turn in range(NUM_TURNS):
             reply = ask(two_by_one, prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
             assert reply.token_ids == expect(oracle, prompt, max_tokens=8, temperature=0.0)
@@ -78,8 +78,8 @@ def test_conversations_stay_where_their_prefix_lives(two_by_one: Cluster, oracle
             if turn:
                 assert worker == home
                 # The answer of the turn before was written elsewhere.
-                assert reply.usage.cached_tokens >= known // BLOCK_SIZE * BLOCK_SIZE
-            home, known = worker, len(prompt)
+                assert reply.usage.cached_tokens >= num_known // BLOCK_SIZE * BLOCK_SIZE
+            home, num_known = worker, len(prompt)
             _wait_reported(two_by_one, worker, prompt)
             prompt = [*prompt, *reply.token_ids, *prompt_of(20, seed=1000 * conversation + turn)]
         homes.add(home)

@@ -46,6 +46,8 @@ class Candidate:
     transfer_ms: float = 0.0
     #: How much later others get their first token because this prompt is computed there.
     crowding_ms: float = 0.0
+    #: What makes up for the blocks that it holds if it has more than its share of the work.
+    hot_ms: float = 0.0
     #: Between two tokens, with this sequence in the batch. Decode workers only.
     itl_ms: float = 0.0
     #: Computing again what would be preempted because the KV pool is too small for all.

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from services.router.routing.predicted import PredictedBlocks
+from services.router.routing.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,24 +25,21 @@ class ArrivalRate:
 
     def __init__(self, window_s: float = ARRIVALS_WINDOW_S) -> None:
         self._window_s = window_s
-        self._count = 0.0
+        self._recent = Recent(window_s)
         self._first_s: float | None = None
-        self._last_s = 0.0
 
     def note(self, now_s: float) -> None:
         """One came."""
         if self._first_s is None:
             self._first_s = now_s
-        self._count = self._count * math.exp((self._last_s - now_s) / self._window_s) + 1
-        self._last_s = now_s
+        self._recent.add(1.0, now_s)
 
     def per_s(self, now_s: float) -> float:
         """The rate of now. The first seconds underestimate it rather than overestimate."""
         if self._first_s is None:
             return 0.0
-        count = self._count * math.exp((self._last_s - now_s) / self._window_s)
         seen_s = max(1.0, now_s - self._first_s)
-        return count / (self._window_s * -math.expm1(-seen_s / self._window_s))
+        return self._recent.total(now_s) / (self._window_s * -math.expm1(-seen_s / self._window_s))
 
 
 class Book:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 #: A backlog lasts longer than its work, because more comes meanwhile: by 1 / (1 - load). Taken for
 #: a load of 0.7; the measured load would make routing swing where it is near 1.
 BACKLOG_STRETCH = 3.3
+#: Times the mean of recent work. From the first on a worker is too popular; at the second one all
+#: that it could save by its blocks is outweighed, and somebody else computes and holds them, too.
+WARM, HOT = 1.2, 1.4
+#: Requests like this one that are added to everybody's work, so that a few do not make it hot.
+HEAT_REQUESTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,11 @@ class Estimator:
         longest = max(holdings.reported.values(), default=0)
         candidates = []
         for endpoint in endpoints:
-            candidate = self._candidate(request, endpoint, holdings)
+            candidate = self._candidate(request, endpoint, holdings, now_s)
             self._add_prompt(candidate, request, longest, now_s)
             candidates.append(candidate)
         self._add_crowding(candidates, now_s)
+        self._add_heat(candidates, request, now_s)
         return candidates
 
     def decode(
@@ -63,7 +69,8 @@ class Estimator:
         if computes:
             candidates = self.prefill(request, endpoints, holdings)
         else:
-            candidates = [self._candidate(request, endpoint, holdings) for endpoint in endpoints]
+            now_s = self._book.clock()
+            candidates = [self._candidate(request, e, holdings, now_s) for e in endpoints]
         num_tokens = request.num_prompt_tokens
         for candidate in candidates:
             record, work = candidate.endpoint.record, candidate.endpoint.work
@@ -78,14 +85,13 @@ class Estimator:
         return candidates
 
     def _candidate(
-        self, request: RoutingRequest, endpoint: Endpoint, holdings: Holdings
+        self, request: RoutingRequest, endpoint: Endpoint, holdings: Holdings, now_s: float
     ) -> Candidate:
         hashes, record = holdings.hashes, endpoint.record
         if not hashes:
             return Candidate(endpoint)
         num_blocks = holdings.reported.get(record.worker, 0)
         if num_blocks < len(hashes):
-            now_s = self._book.clock()
             predicted = self._book.predicted.held(record.worker, hashes, now_s)
             num_blocks = max(num_blocks, predicted)
         # The last token is always computed: its logits are the first token.
@@ -122,3 +128,23 @@ class Estimator:
         for candidate in candidates:
             work_ms = candidate.prefill_ms
             candidate.crowding_ms = work_ms * (mean_queue_ms + work_ms) * per_ms
+
+    def _add_heat(self, candidates: list[Candidate], request: RoutingRequest, now_s: float) -> None:
+        """Replicate a prefix that most of the work goes after.
+
+        A queue does that only when it is longer than what the holder saves. Until then one worker
+        would be nearly saturated, for ever, while the others have little to do.
+        """
+        if len(candidates) < 2:
+            return
+        num_tokens = request.num_prompt_tokens
+        recents = [c.endpoint.work.recent_ms(now_s) for c in candidates]
+        mean_ms = sum(recents) / len(candidates)
+        for candidate, recent_ms in zip(candidates, recents, strict=True):
+            if recent_ms <= WARM * mean_ms:
+                continue
+            cold_ms = candidate.endpoint.profile.prefill_ms(num_tokens, 0)
+            some_ms = HEAT_REQUESTS * cold_ms
+            heat = (recent_ms + some_ms) / (mean_ms + some_ms)
+            if heat > WARM:
+                candidate.hot_ms = cold_ms * (heat - WARM) / (HOT - WARM)

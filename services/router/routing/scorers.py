@@ -51,6 +51,16 @@ class Crowding:
         return candidate.crowding_ms
 
 
+class Heat:
+    """Nobody should have much more than an equal share of the work."""
+
+    name = "heat"
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
+        """See Scorer."""
+        return candidate.hot_ms
+
+
 class DecodeLoad:
     """Every step takes longer the more sequences and tokens are in the batch."""
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from services.router.routing.recent import Recent
+
 #: A prompt that is late is expected to need this share of its delay more. So a worker that hangs
 #: looks worse with time, and not as if its queue were empty.
 LATE_SHARE = 0.5
+#: How long work counts in a worker's share of all work. Long enough for many requests, so that a
+#: few large ones do not make a worker look hot.
+RECENT_WINDOW_S = 60.0
 
 
 class Work:
@@ -16,6 +21,7 @@ class Work:
         "_head_since_s",
         "_prompts",
         "_queue_us",
+        "_recent_ms",
         "num_decoding",
         "num_held_tokens",
         "num_requests",
@@ -35,6 +41,7 @@ class Work:
         self._prompts: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._queue_us = 0
         self._head_since_s = 0.0
+        self._recent_ms = Recent(RECENT_WINDOW_S)
 
     def add_prompt(self, key: int, num_tokens: int, expected_ms: float, now_s: float) -> None:
         """A prompt was sent there, which should take `expected_ms` to compute."""
@@ -43,6 +50,7 @@ class Work:
         expected_us = round(expected_ms * 1000)
         self._prompts[key] = (num_tokens, expected_us)
         self._queue_us += expected_us
+        self._recent_ms.add(expected_ms, now_s)
         self.num_waiting_tokens += num_tokens
 
     def end_prompt(self, key: int, now_s: float) -> None:
@@ -65,3 +73,7 @@ class Work:
         if left_us < 0:
             left_us *= -LATE_SHARE
         return (self._queue_us - head_us + left_us) / 1000
+
+    def recent_ms(self, now_s: float) -> float:
+        """Work that it was given lately."""
+        return self._recent_ms.total(now_s)

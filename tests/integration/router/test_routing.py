@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from tests.fakes.scripted_decode import ScriptedDecode
     from tests.integration.router.conftest import Bench
 
-NAMESPACE = bytes(range(32))
-SPACE = {"namespace": NAMESPACE.hex(), "block_size": 4}
-PROMPT = list(range(60, 100))
+#: As the scripted workers say.
+NAMESPACE = b"\xab" * 32
+BLOCK_SIZE = 16
+PROMPT = [60 + i % 40 for i in range(10 * BLOCK_SIZE)]
 
 
 def _client(bench: Bench) -> httpx.AsyncClient:
@@ -48,16 +49,14 @@ def _client(bench: Bench) -> httpx.AsyncClient:
 
 
 async def _holds(bench: Bench, worker: ScriptedDecode, num_blocks: int) -> None:
-    hashes = hash_blocks(root_hash(NAMESPACE), PROMPT, 4)[:num_blocks]
+    hashes = hash_blocks(root_hash(NAMESPACE), PROMPT, BLOCK_SIZE)[:num_blocks]
     update = BlockUpdate(worker=worker.record.worker, sequence=1, stored=hashes)
     await bench.parts.blocks.publish(update)
 
 
 async def _cluster(bench: Bench) -> tuple[ScriptedDecode, list[ScriptedDecode]]:
-    decode = await bench.add_worker(**SPACE)
-    prefill = [
-        await bench.add_worker(name=name, role=Role.PREFILL, **SPACE) for name in ("p", "q", "r")
-    ]
+    decode = await bench.add_worker()
+    prefill = [await bench.add_worker(name=name, role=Role.PREFILL) for name in ("p", "q", "r")]
     return decode, prefill
 
 
@@ -73,12 +72,16 @@ async def test_an_explanation_has_every_worker_s_terms_and_changes_nothing(bench
     r_endpoint.refused = True
     async with _client(bench) as client:
         answer = (await client.post("/v1/route", json=_body())).json()
-    assert (answer["policy"], answer["num_prompt_tokens"], answer["num_blocks"]) == ("cost", 40, 10)
+    assert (answer["policy"], answer["num_prompt_tokens"], answer["num_blocks"]) == (
+        "cost",
+        160,
+        10,
+    )
     first, second = answer["prefill"]["candidates"]
-    assert (first["worker"], first["num_held_tokens"]) == ("q", 39)
+    assert (first["worker"], first["num_held_tokens"]) == ("q", 159)
     assert (second["worker"], second["num_held_tokens"]) == ("p", 0)
     for view in (first, second):
-        assert set(view["terms_ms"]) == {"queue", "prefill", "transfer", "crowding"}
+        assert set(view["terms_ms"]) == {"queue", "prefill", "transfer", "crowding", "heat"}
         assert sum(view["terms_ms"].values()) == pytest.approx(view["cost_ms"])
     assert first["cost_ms"] < second["cost_ms"]
     assert answer["prefill"]["left_out"] == {"r": "draining"}
@@ -135,7 +138,7 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back(bench: Bench) -
     decode = await bench.add_worker(Script([Step(gate=gate, token_ids=(70,))]))
     [endpoint] = bench.parts.endpoints.of_role(Role.DECODE)
     for _ in range(20):
-        endpoint.profile.observe_prefill(40, 0, 900.0)
+        endpoint.profile.observe_prefill(160, 0, 900.0)
     async with _client(bench) as client:
         served = asyncio.create_task(client.post("/v1/completions", json=_body()))
         await decode.wait_requests(1)
@@ -144,7 +147,7 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back(bench: Bench) -
         assert 1 <= int(refused.headers["retry-after"]) <= 2
         assert "first token" in refused.json()["error"]["message"]
         explained = (await client.post("/v1/route", json=_body())).json()
-        assert explained["refused"] == refused.json()["error"]["message"]
+        assert "first token" in explained["refused"]
         gate.set()
         assert (await served).status_code == 200
     assert len(decode.requests) == 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from services.router.routing.base import Policy
 from services.router.routing.picker import LeastCost
-from services.router.routing.scorers import Crowding, DecodeLoad, Prefill, Queue, Transfer
+from services.router.routing.scorers import Crowding, DecodeLoad, Heat, Prefill, Queue, Transfer
 
 if TYPE_CHECKING:
     import random
@@ -16,12 +16,12 @@ DECODE_WEIGHT_TOKENS = 20.0
 
 
 def policy(rng: random.Random) -> Policy:
-    """T_queue + T_prefill + T_transfer + T_crowding + w · decode load."""
+    """T_queue + T_prefill + T_transfer + T_crowding + T_heat + w · decode load."""
     decode_load = DecodeLoad(DECODE_WEIGHT_TOKENS)
     return Policy(
         name="cost",
-        decode_scorers=(Queue(), Prefill(), Transfer(), Crowding(), decode_load),
-        prefill_scorers=(Queue(), Prefill(), Transfer(), Crowding()),
+        decode_scorers=(Queue(), Prefill(), Transfer(), Crowding(), Heat(), decode_load),
+        prefill_scorers=(Queue(), Prefill(), Transfer(), Crowding(), Heat()),
         decode_picker=LeastCost(rng),
         prefill_picker=LeastCost(rng),
     )

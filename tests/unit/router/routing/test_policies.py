@@ -81,5 +81,5 @@ def test_a_package_can_bring_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_policy("theirs", random.Random(0)).name == "least-loaded"
     with pytest.raises(ConfigError, match="cannot be loaded"):
         find_policy("broken", random.Random(0))
-    with pytest.raises(ConfigError, match="known: cost, .*broken, theirs"):
+    with pytest.raises(ConfigError, match=r"known: cost, .*broken, theirs"):
         find_policy("nobody's", random.Random(0))

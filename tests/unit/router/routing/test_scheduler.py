@@ -99,6 +99,19 @@ def test_crowding_makes_computing_twice_dearer_the_more_comes() -> None:
     assert _prefill(cluster, LONG_REQUEST)[0] == "p"
 
 
+def test_a_prefix_that_all_the_work_goes_after_gets_a_second_holder() -> None:
+    holder, other = endpoint("p"), endpoint("q")
+    cluster = Cluster(endpoint("d", Role.DECODE), holder, other)
+    cluster.holders.hold(holder, LONG)
+    cold_ms = other.profile.prefill_ms(1600, 0)
+    for key in range(30):
+        holder.work.add_prompt(key, 10, cold_ms, cluster.clock())
+        holder.work.end_prompt(key, cluster.clock())
+    assert _prefill(cluster, LONG_REQUEST)[0] == "q"
+    cluster.clock.now_s += 200
+    assert _prefill(cluster, LONG_REQUEST)[0] == "p"
+
+
 def test_a_fetch_from_a_peer_counts_where_it_is_faster_than_computing() -> None:
     holder, other = endpoint("p"), endpoint("q")
     cluster = Cluster(endpoint("d", Role.DECODE), holder, other, peer_fetch=True)
