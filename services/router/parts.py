@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from services.router.config import RouterConfig
+    from services.router.routing.base import PrefixLookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +87,7 @@ def _build(config: RouterConfig, channels: ChannelPool, sessions: SessionPool) -
     )
     admission = Admission(limits)
     blocks = MemoryBlockDirectory(registry)
-    scheduler = Scheduler(
-        endpoints.of_role,
-        policy=find_policy(config.routing_policy, random.Random()),
-        prefixes=blocks,
-        peer_fetch=config.peer_fetch,
-    )
+    scheduler = _scheduler(config, endpoints, blocks)
     planner = Planner(
         models=models,
         sampling=SamplingResolver(tokenizer, vocab_size=vocab_size),
@@ -118,4 +114,13 @@ def _build(config: RouterConfig, channels: ChannelPool, sessions: SessionPool) -
         planner=planner,
         pipeline=pipeline,
         following=asyncio.create_task(endpoints.run()),
+    )
+
+
+def _scheduler(config: RouterConfig, endpoints: EndpointPool, prefixes: PrefixLookup) -> Scheduler:
+    return Scheduler(
+        endpoints.of_role,
+        policy=find_policy(config.routing_policy, random.Random()),
+        prefixes=prefixes,
+        peer_fetch=config.peer_fetch,
     )

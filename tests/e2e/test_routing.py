@@ -69,7 +69,7 @@ def _wait_reported(cluster: Cluster, worker: str, prompt: list[int]) -> None:
 def test_conversations_stay_where_their_prefix_lives(two_by_one: Cluster, oracle: LLM) -> None:
     homes = set()
     for conversation in range(4):
-        prompt = prompt_of(100, seed=100 + conversation)
+        prompt = prompt_of(600, seed=100 + conversation)
         home, num_known = "", 0
         for turn in range(NUM_TURNS):
             reply = ask(two_by_one, prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
@@ -88,7 +88,7 @@ def test_conversations_stay_where_their_prefix_lives(two_by_one: Cluster, oracle
 
 
 def test_an_explanation_names_the_holder(two_by_one: Cluster) -> None:
-    prompt = prompt_of(200, seed=7)
+    prompt = prompt_of(600, seed=7)
     home = ask(two_by_one, prompt, max_tokens=2, temperature=0.0).timings.prefill_worker
     _wait_reported(two_by_one, home, prompt)
     explanation = _explain(two_by_one, prompt)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.router.routing.base import Candidate
+from services.router.routing.work import RECENT_WINDOW_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 BACKLOG_STRETCH = 3.3
 #: Times the mean of recent work. From the first on a worker is too popular; at the second one all
 #: that it could save by its blocks is outweighed, and somebody else computes and holds them, too.
-WARM, HOT = 1.2, 1.4
+WARM, HOT = 1.05, 1.2
 #: Requests like this one that are added to everybody's work, so that a few do not make it hot.
 HEAT_REQUESTS = 5
+#: A worker that is busy for less than this share of the time is hot in part only: while there is
+#: little to do, one conversation may well be all the work, and should stay where it is.
+BUSY_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +151,5 @@ class Estimator:
             some_ms = HEAT_REQUESTS * cold_ms
             heat = (recent_ms + some_ms) / (mean_ms + some_ms)
             if heat > WARM:
-                candidate.hot_ms = cold_ms * (heat - WARM) / (HOT - WARM)
+                busy = min(1.0, recent_ms / (BUSY_SHARE * RECENT_WINDOW_S * 1000))
+                candidate.hot_ms = busy * cold_ms * (heat - WARM) / (HOT - WARM)

@@ -29,9 +29,12 @@ _MEDIAN_BOUNDS = (0.02, 2.0)
 class RobustFit:
     """y = coefficients · x, with x, y and the coefficients at least 0."""
 
-    def __init__(self, prior: Callable[[], Sequence[float]]) -> None:
+    def __init__(
+        self, prior: Callable[[], Sequence[float]], *, prior_weight: float = PRIOR_WEIGHT
+    ) -> None:
         """`prior` gives the coefficients that are believed without measurements, all over 0."""
         self._prior = prior
+        self._prior_weight = prior_weight
         size = len(prior())
         self._products = np.zeros((size, size))
         self._targets = np.zeros(size)
@@ -67,8 +70,8 @@ class RobustFit:
     def _solve(self) -> list[float]:
         prior = np.asarray(self._prior())
         # In units of the prior every coefficient is about 1.
-        products = self._products * np.outer(prior, prior) + PRIOR_WEIGHT * np.eye(len(prior))
-        targets = self._targets * prior + PRIOR_WEIGHT
+        products = self._products * np.outer(prior, prior) + self._prior_weight * np.eye(len(prior))
+        targets = self._targets * prior + self._prior_weight
         active = list(range(len(prior)))
         while True:
             solution = np.linalg.solve(products[np.ix_(active, active)], targets[active])

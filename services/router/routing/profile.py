@@ -11,13 +11,17 @@ DECODE_PRIOR = (10.0, 0.5, 0.1)
 #: Milliseconds: per transfer, per 1e6 bytes (this is 1 GB/s).
 TRANSFER_PRIOR = (1.0, 1.0)
 BYTES_PER_TOKEN_PRIOR = 16_384.0
+#: How many measurements the fleet's word is worth. A few slow answers of one worker must not send
+#: everybody to its twins, which hold nothing; a worker that is slower shows it in some dozen.
+FLEET_WEIGHT = 5.0
 
 
 class WorkerProfile:
     """Milliseconds for a worker's three kinds of work.
 
     With a `fleet`, what all workers of its kind have in common is what is believed of a new one,
-    and this one's measurements are the fleet's as well.
+    and this one's measurements are the fleet's as well: the fleet's first, so that a worker's first
+    answer is not weighed against what nobody has measured.
     """
 
     def __init__(self, fleet: WorkerProfile | None = None) -> None:
@@ -28,9 +32,9 @@ class WorkerProfile:
             self._decode = RobustFit(lambda: DECODE_PRIOR)
             self._transfer = RobustFit(lambda: TRANSFER_PRIOR)
         else:
-            self._prefill = RobustFit(lambda: _positive(fleet._prefill, PREFILL_PRIOR))
-            self._decode = RobustFit(lambda: _positive(fleet._decode, DECODE_PRIOR))
-            self._transfer = RobustFit(lambda: _positive(fleet._transfer, TRANSFER_PRIOR))
+            self._prefill = _member(fleet._prefill, PREFILL_PRIOR)
+            self._decode = _member(fleet._decode, DECODE_PRIOR)
+            self._transfer = _member(fleet._transfer, TRANSFER_PRIOR)
 
     @property
     def num_measurements(self) -> int:
@@ -68,24 +72,28 @@ class WorkerProfile:
         """A prompt took so long."""
         num_computed = max(num_tokens - num_held, 1)
         num_pairs = num_computed * (num_tokens + num_held) / 2
-        self._prefill.observe((1.0, num_computed / 1e3, num_pairs / 1e6), ms)
         if self._fleet is not None:
             self._fleet.observe_prefill(num_tokens, num_held, ms)
+        self._prefill.observe((1.0, num_computed / 1e3, num_pairs / 1e6), ms)
 
     def observe_decode(self, num_sequences: float, num_tokens: float, ms: float) -> None:
         """A step took so long."""
-        self._decode.observe((1.0, num_sequences, num_tokens / 1e3), ms)
         if self._fleet is not None:
             self._fleet.observe_decode(num_sequences, num_tokens, ms)
+        self._decode.observe((1.0, num_sequences, num_tokens / 1e3), ms)
 
     def observe_transfer(self, num_tokens: int, num_bytes: int, ms: float) -> None:
         """The KV of so many tokens was so many bytes and took so long."""
         if num_tokens <= 0 or num_bytes <= 0:
             return
         self._bytes_per_token = num_bytes / num_tokens
-        self._transfer.observe((1.0, num_bytes / 1e6), ms)
         if self._fleet is not None:
             self._fleet.observe_transfer(num_tokens, num_bytes, ms)
+        self._transfer.observe((1.0, num_bytes / 1e6), ms)
+
+
+def _member(fleet: RobustFit, prior: tuple[float, ...]) -> RobustFit:
+    return RobustFit(lambda: _positive(fleet, prior), prior_weight=FLEET_WEIGHT)
 
 
 def _positive(fit: RobustFit, prior: tuple[float, ...]) -> tuple[float, ...]:

@@ -76,6 +76,16 @@ def test_a_new_worker_is_believed_to_be_like_the_others() -> None:
     assert first.prefill_ms(5000, 0) == pytest.approx(_truth(5000, 0), rel=0.1)
 
 
+def test_a_few_slow_answers_hardly_tell_a_worker_from_its_twin() -> None:
+    fleet = WorkerProfile()
+    first, second = WorkerProfile(fleet), WorkerProfile(fleet)
+    _taught(second, 50)
+    for _ in range(2):
+        first.observe_prefill(2000, 0, 3 * _truth(2000, 0))
+    assert first.prefill_ms(2000, 0) < 2 * second.prefill_ms(2000, 0)
+    assert first.prefill_ms(2000, 1900) < second.prefill_ms(2000, 0)
+
+
 def test_decode_and_transfer_are_learned_too() -> None:
     profile, rng = WorkerProfile(), random.Random(2)
     for _ in range(300):

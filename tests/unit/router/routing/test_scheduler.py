@@ -104,11 +104,21 @@ def test_a_prefix_that_all_the_work_goes_after_gets_a_second_holder() -> None:
     cluster = Cluster(endpoint("d", Role.DECODE), holder, other)
     cluster.holders.hold(holder, LONG)
     cold_ms = other.profile.prefill_ms(1600, 0)
-    for key in range(30):
+    for key in range(300):
         holder.work.add_prompt(key, 10, cold_ms, cluster.clock())
         holder.work.end_prompt(key, cluster.clock())
     assert _prefill(cluster, LONG_REQUEST)[0] == "q"
     cluster.clock.now_s += 200
+    assert _prefill(cluster, LONG_REQUEST)[0] == "p"
+
+
+def test_one_conversation_on_an_idle_cluster_stays_where_it_is() -> None:
+    holder, other = endpoint("p"), endpoint("q")
+    cluster = Cluster(endpoint("d", Role.DECODE), holder, other)
+    cluster.holders.hold(holder, LONG)
+    for key in range(20):
+        holder.work.add_prompt(key, 10, 50.0, cluster.clock())
+        holder.work.end_prompt(key, cluster.clock())
     assert _prefill(cluster, LONG_REQUEST)[0] == "p"
 
 
