@@ -67,6 +67,7 @@ async def serve(config: RouterConfig) -> None:
                     tokenizer=parts.tokenizer,
                     chat_template=parts.chat_template,
                     models=parts.models,
+                    explainer=parts.planner,
                 ),
                 not_ready_because=parts.endpoints.not_ready_because,
                 registry=metrics,

@@ -57,6 +57,13 @@ class Admission:
         """Requests that wait."""
         return len(self._waiting)
 
+    @property
+    def expected_wait_s(self) -> float:
+        """How long a request that came now would wait for its place."""
+        if self.num_inside < self._limits.max_concurrent_requests and not self._waiting:
+            return 0.0
+        return self._queue_s()
+
     @asynccontextmanager
     async def enter(self, num_tokens: int, *, priority: int = 0) -> AsyncIterator[float]:
         """Hold a place inside; gives the milliseconds that were spent waiting for it.
@@ -129,5 +136,8 @@ class Admission:
 
     def _retry_after_s(self) -> float:
         """When the queue of now should be through."""
+        return min(60.0, max(1.0, self._queue_s()))
+
+    def _queue_s(self) -> float:
         rounds = (self.num_queued + 1) / self._limits.max_concurrent_requests
-        return min(60.0, max(1.0, rounds * self._request_s))
+        return rounds * self._request_s

@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.router.endpoint import Booking
 from services.router.generation import AnswerPiece
-from services.router.wire import finish_reason_from_wire, prompt_details, token_detail
+from services.router.routing.learn import learn_decode, learn_prefill
+from services.router.wire import (
+    finish_reason_from_wire,
+    prompt_details,
+    timings_from_wire,
+    token_detail,
+    usage_from_wire,
+)
 from shared.engine.events import FinishReason
 from shared.text.answer_text import AnswerText
 
@@ -17,6 +23,7 @@ if TYPE_CHECKING:
     from baton.v1 import common_pb2, decode_pb2
     from services.router.generation import GenerationParams
     from services.router.routing.base import Route
+    from services.router.routing.book import Book, Booking
     from services.router.sessions import SessionPool
     from shared.text.answer_text import TextPiece
     from shared.text.tokenizer import Tokenizer
@@ -27,9 +34,12 @@ class Call:
     """What it takes to ask a decode worker for one answer."""
 
     route: Route
+    book: Book
     sessions: SessionPool
     request: decode_pb2.DecodeRequest
     timeout_s: float
+    #: Of the prompt, for the book; empty if nobody asked who holds it.
+    block_hashes: Sequence[bytes] = ()
 
 
 class AnswerStream:
@@ -71,8 +81,7 @@ class AnswerStream:
             BatonError: what the worker answered, or WorkerLostError if it did not.
         """
         route = call.route
-        first_prefill = route.prefill[0] if route.prefill else None
-        booking = Booking(route.decode, first_prefill, len(call.request.token_ids))
+        booking = self._booked(call)
         answer = call.sessions.start(
             route.decode.record.address,
             call.request,
@@ -83,12 +92,32 @@ class AnswerStream:
             while True:
                 piece = self._piece(_merged(await answer.read()))
                 booking.add_tokens(len(piece.token_ids))
+                if piece.finish_reason is not None:
+                    self._learn(route, booking)
                 yield piece
                 if piece.finish_reason is not None:
                     return
         finally:
             answer.cancel()
             booking.release()
+
+    def _booked(self, call: Call) -> Booking:
+        num_tokens = len(call.request.token_ids)
+        if self.index:
+            return call.book.begin_follower(call.route, num_prompt_tokens=num_tokens)
+        return call.book.begin(
+            call.route, num_prompt_tokens=num_tokens, block_hashes=call.block_hashes
+        )
+
+    def _learn(self, route: Route, booking: Booking) -> None:
+        """From what the worker said last; it says so in the piece that ends an answer."""
+        if self.usage is None or self.timings is None:
+            return
+        timings = timings_from_wire(self.timings)
+        if not self.index:
+            learn_prefill(route, usage_from_wire(self.usage), timings)
+        if self.usage.completion_tokens == self.num_tokens:
+            learn_decode(route, booking, timings, num_output_tokens=self.num_tokens)
 
     def _piece(self, message: decode_pb2.DecodeResponse) -> AnswerPiece:
         if message.HasField("usage"):

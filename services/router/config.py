@@ -30,8 +30,9 @@ class RouterConfig:
         None, help="one more gRPC port, of this process alone: for workers that join it"
     )
     redis_url: str | None = setting(
-        None, help="the Redis that is the directory (redis://…, rediss://…, redis+sentinel://…); "
-        "by default the router has one of its own, for one cluster with --directory"
+        None,
+        help="the Redis that is the directory (redis://…, rediss://…, redis+sentinel://…); "
+        "by default the router has one of its own, for one cluster with --directory",
     )
     max_concurrent_requests: int = setting(
         256, help="requests that the cluster works on at the same time"
@@ -39,6 +40,18 @@ class RouterConfig:
     max_queued_requests: int = setting(1024, help="requests that may wait for that")
     max_queued_tokens: int = setting(1_000_000, help="prompt tokens that may wait for that")
     max_queue_s: float = setting(30.0, help="longest wait for that, in seconds")
+    routing_policy: str = setting(
+        "cost", help="cost, least-loaded, cache-first, round-robin, random, or a package's"
+    )
+    peer_fetch: bool = setting(
+        True, help="whether costs count on workers that fetch prefixes from each other"
+    )
+    max_ttft_ms: float | None = setting(
+        None, help="refuse requests that are expected to wait longer for their first token"
+    )
+    max_itl_ms: float | None = setting(
+        None, help="refuse requests that are expected to wait longer between tokens"
+    )
     request_timeout_s: float = setting(600.0, help="longest time for one request, in seconds")
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
@@ -55,6 +68,10 @@ class RouterConfig:
         for name in ("max_concurrent_requests", "request_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")
+        for name in ("max_ttft_ms", "max_itl_ms"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{flag_name(name)} must be over 0, not {value}")
         for name in ("max_queued_requests", "max_queued_tokens", "max_queue_s", "drain_grace_s"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{flag_name(name)} must not be negative")

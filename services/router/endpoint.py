@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from services.router.routing.profile import WorkerProfile
+from services.router.routing.work import Work
 
 if TYPE_CHECKING:
     from shared.directory.base import WorkerLoad, WorkerRecord
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """A worker. The numbers are the router's own book, so they are never out of date."""
+    """A worker. `work` is its page of the router's own book, so it is never out of date."""
 
     record: WorkerRecord
     load: WorkerLoad
@@ -19,11 +22,8 @@ class Endpoint:
     ready: bool = False
     #: It refused a request because it is draining; its heartbeat will say so as well.
     refused: bool = False
-    num_requests: int = 0
-    #: Prompt tokens sent whose first token has not come back.
-    num_waiting_tokens: int = 0
-    #: Tokens of sequences that have not ended.
-    num_held_tokens: int = 0
+    work: Work = field(default_factory=Work)
+    profile: WorkerProfile = field(default_factory=WorkerProfile)
 
     @property
     def name(self) -> str:
@@ -42,41 +42,3 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"{self.record.worker} at {self.record.address}"
-
-
-class Booking:
-    """A sequence's entry in the books of the workers that it uses. `release` may come twice."""
-
-    def __init__(self, decode: Endpoint, prefill: Endpoint | None, num_prompt_tokens: int) -> None:
-        self._decode = decode
-        self._computing: Endpoint | None = prefill or decode
-        self._num_prompt_tokens = num_prompt_tokens
-        self._num_tokens = num_prompt_tokens
-        self._open = True
-        decode.num_requests += 1
-        decode.num_held_tokens += num_prompt_tokens
-        self._computing.num_waiting_tokens += num_prompt_tokens
-        if prefill is not None:
-            prefill.num_requests += 1
-
-    def add_tokens(self, count: int) -> None:
-        """The sequence has grown. The first time, its prompt is computed."""
-        if self._open:
-            self._end_prompt()
-            self._num_tokens += count
-            self._decode.num_held_tokens += count
-
-    def release(self) -> None:
-        """The sequence has ended."""
-        if self._open:
-            self._open = False
-            self._end_prompt()
-            self._decode.num_requests -= 1
-            self._decode.num_held_tokens -= self._num_tokens
-
-    def _end_prompt(self) -> None:
-        endpoint, self._computing = self._computing, None
-        if endpoint is not None:
-            endpoint.num_waiting_tokens -= self._num_prompt_tokens
-            if endpoint is not self._decode:
-                endpoint.num_requests -= 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from services.router.endpoint import Endpoint
+from services.router.routing.profile import WorkerProfile
 from shared.directory.base import RegistryChange
 from shared.errors import BatonError, DrainingError, NoWorkerError
 from shared.identity import Role
@@ -48,6 +49,7 @@ class EndpointPool:
         self._endpoints: dict[WorkerId, Endpoint] = {}
         self._checks: dict[WorkerId, asyncio.Task[None]] = {}
         self._retired: list[Endpoint] = []
+        self._fleets: dict[Role, WorkerProfile] = {}
         self._max_model_len: int | None = None
         self._changed = asyncio.Event()
 
@@ -135,9 +137,14 @@ class EndpointPool:
         elif event.record.model not in self._model_names:
             log.warning("other_model", worker=str(worker), model=event.record.model)
         else:
-            endpoint = self._endpoints[worker] = Endpoint(event.record, event.load)
+            endpoint = self._endpoints[worker] = self._new(event)
             self._start_check(endpoint)
         self._changed.set()
+
+    def _new(self, event: RegistryEvent) -> Endpoint:
+        """What is known of its kind is what is believed of a new worker."""
+        fleet = self._fleets.setdefault(event.record.role, WorkerProfile())
+        return Endpoint(event.record, event.load, profile=WorkerProfile(fleet))
 
     async def _remove(self, worker: WorkerId) -> None:
         endpoint = self._endpoints.pop(worker, None)
@@ -156,10 +163,10 @@ class EndpointPool:
         A worker whose heartbeats stopped may still answer: its streams decide, not its lease.
         """
         in_use = {e.record.address for e in self._endpoints.values()}
-        in_use |= {e.record.address for e in self._retired if e.num_requests}
+        in_use |= {e.record.address for e in self._retired if e.work.num_requests}
         for address in {e.record.address for e in self._retired} - in_use:
             await self._sessions.drop(address)
-        self._retired = [e for e in self._retired if e.num_requests]
+        self._retired = [e for e in self._retired if e.work.num_requests]
 
     def _start_check(self, endpoint: Endpoint) -> None:
         worker = endpoint.record.worker

@@ -12,6 +12,8 @@ from shared.engine.events import FinishReason  # noqa: TC001 read at run time by
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from services.router.routing.explain import Explanation
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationParams:
@@ -53,6 +55,9 @@ class GenerationRequest:
     cache_salt: bytes = b""
     #: time.monotonic() when the request reached the router, and what tokenising it took.
     arrival_s: float = 0.0
+    #: Refuse it unless it is expected to get its first token, and the others, in such a time.
+    max_ttft_ms: float | None = None
+    max_itl_ms: float | None = None
     tokenize_ms: float = 0.0
 
 
@@ -145,5 +150,17 @@ class Generator(Protocol):
             OverloadedError: refused before any work was done.
             UnavailableError: no worker could (go on to) serve it.
             DeadlineError: the request's time ran out.
+        """
+        ...
+
+
+class Explainer(Protocol):
+    """Says where a request would go. services/router/planner.py is the real one."""
+
+    def explain(self, request: GenerationRequest) -> Explanation:
+        """Everything that a decision would be made of. Sends nothing and books nothing.
+
+        Raises:
+            InvalidRequestError: a parameter is wrong; `param` names it.
         """
         ...

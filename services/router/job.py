@@ -11,6 +11,8 @@ from services.router.wire import timings_from_wire, usage_from_wire
 from shared.errors import DeadlineError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from services.router.answer_stream import AnswerStream
     from services.router.generation import AnswerPiece, GenerationRequest
     from services.router.routing.base import Route
@@ -27,10 +29,15 @@ class Job:
     request_id: str
     arrival_s: float
     timeout_s: float
+    #: Counted from the arrival; None: any.
+    max_ttft_ms: float | None = None
+    max_itl_ms: float | None = None
     queue_ms: float = 0.0
     route_ms: float = 0.0
     first_token_s: float | None = None
     last_token_s: float | None = None
+    #: Of the prompt; None until somebody needed them.
+    block_hashes: Sequence[bytes] | None = None
     streams: list[AnswerStream] = field(default_factory=list)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from services.router.directory import make_directory
 from services.router.endpoints import EndpointPool
 from services.router.models import ServedModels, read_vocab_size
 from services.router.pipeline import Pipeline
+from services.router.planner import LatencyBounds, Planner
+from services.router.routing.policies.find import find_policy
 from services.router.routing.scheduler import Scheduler
 from services.router.sampling import SamplingResolver
 from services.router.sessions import SessionPool
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from services.router.config import RouterConfig
     from services.router.directory import RouterDirectory
+    from services.router.routing.base import PrefixLookup
     from shared.directory.base import BlockDirectory, WorkerRegistry
     from shared.directory.index import BlockIndex
 
@@ -41,6 +45,7 @@ class RouterParts:
     index: BlockIndex
     endpoints: EndpointPool
     admission: Admission
+    planner: Planner
     pipeline: Pipeline
     #: Follows the directory; it ends only if there is a bug.
     following: asyncio.Task[None]
@@ -80,9 +85,7 @@ def _build(
     tokenizer = Tokenizer.load(config.model)
     vocab_size = read_vocab_size(config.model, tokenizer)
     canary = Canary(channels, sessions)
-    endpoints = EndpointPool(
-        directory.registry, canary, sessions, model_names=config.model_names
-    )
+    endpoints = EndpointPool(directory.registry, canary, sessions, model_names=config.model_names)
     models = ServedModels(
         names=config.model_names,
         vocab_size=vocab_size,
@@ -95,15 +98,21 @@ def _build(
         max_queue_s=config.max_queue_s,
     )
     admission = Admission(limits)
-    pipeline = Pipeline(
-        tokenizer=tokenizer,
+    scheduler = _scheduler(config, endpoints, directory.index)
+    planner = Planner(
         models=models,
         sampling=SamplingResolver(tokenizer, vocab_size=vocab_size),
+        scheduler=scheduler,
+        request_timeout_s=config.request_timeout_s,
+        bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
+    )
+    pipeline = Pipeline(
+        tokenizer=tokenizer,
+        planner=planner,
         admission=admission,
-        scheduler=Scheduler(endpoints.of_role),
+        book=scheduler.book,
         endpoints=endpoints,
         sessions=sessions,
-        request_timeout_s=config.request_timeout_s,
     )
     return RouterParts(
         tokenizer=tokenizer,
@@ -114,6 +123,16 @@ def _build(
         index=directory.index,
         endpoints=endpoints,
         admission=admission,
+        planner=planner,
         pipeline=pipeline,
         following=asyncio.create_task(_follow(directory, endpoints)),
+    )
+
+
+def _scheduler(config: RouterConfig, endpoints: EndpointPool, prefixes: PrefixLookup) -> Scheduler:
+    return Scheduler(
+        endpoints.of_role,
+        policy=find_policy(config.routing_policy, random.Random()),
+        prefixes=prefixes,
+        peer_fetch=config.peer_fetch,
     )

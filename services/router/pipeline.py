@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,17 +11,14 @@ import structlog
 
 from baton.v1 import decode_pb2
 from services.router.answer_stream import AnswerStream, Call
-from services.router.job import Job
 from services.router.merge import Merge
 from services.router.retry import RetryBudget, may_succeed_elsewhere
-from services.router.routing.base import RoutingRequest
 from services.router.wire import candidate_to_wire, prefix_sources_to_wire, sampling_to_wire
 from shared.errors import (
     BatonError,
     DeadlineError,
     DrainingError,
     InternalError,
-    InvalidRequestError,
     WorkerLostError,
 )
 
@@ -32,17 +28,15 @@ if TYPE_CHECKING:
     from services.router.admission import Admission
     from services.router.endpoints import EndpointPool
     from services.router.generation import AnswerPiece, GenerationRequest
-    from services.router.models import ServedModels
+    from services.router.job import Job
+    from services.router.planner import Planner
     from services.router.routing.base import Route
-    from services.router.routing.scheduler import Scheduler
-    from services.router.sampling import SamplingResolver
+    from services.router.routing.book import Book
     from services.router.sessions import SessionPool
     from shared.identity import WorkerId
     from shared.text.tokenizer import Tokenizer
 
 log = structlog.get_logger(__name__)
-
-_INT32 = 2**31
 
 
 class Pipeline:
@@ -52,28 +46,25 @@ class Pipeline:
         self,
         *,
         tokenizer: Tokenizer,
-        models: ServedModels,
-        sampling: SamplingResolver,
+        planner: Planner,
         admission: Admission,
-        scheduler: Scheduler,
+        book: Book,
         endpoints: EndpointPool,
         sessions: SessionPool,
-        request_timeout_s: float,
     ) -> None:
         self._tokenizer = tokenizer
-        self._models = models
-        self._sampling = sampling
+        self._planner = planner
         self._admission = admission
-        self._scheduler = scheduler
+        self._book = book
         self._endpoints = endpoints
         self._sessions = sessions
-        self._request_timeout_s = request_timeout_s
         self._retries = RetryBudget()
         self._request_ids: set[str] = set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
         """See Generator."""
-        job = self._plan(request)
+        job = self._planner.plan(request, self._unique_id(request.request_id))
+        self._planner.check(job, wait_s=self._admission.expected_wait_s)
         self._request_ids.add(job.request_id)
         try:
             entry = self._admission.enter(job.num_prompt_tokens, priority=request.priority)
@@ -82,25 +73,6 @@ class Pipeline:
                     yield piece
         finally:
             self._request_ids.discard(job.request_id)
-
-    def _plan(self, request: GenerationRequest) -> Job:
-        """Everything that can be refused without asking anybody."""
-        self._models.resolve(request.model)
-        if not -_INT32 <= request.priority < _INT32:
-            message = f"priority must fit 32 bits, not {request.priority}"
-            raise InvalidRequestError(message, param="priority")
-        sampling = self._sampling.resolve(
-            request.params,
-            prompt_token_ids=request.prompt_token_ids,
-            max_model_len=self._models.max_model_len,
-        )
-        return Job(
-            request=request,
-            sampling=sampling,
-            request_id=self._unique_id(request.request_id),
-            arrival_s=request.arrival_s or time.monotonic(),
-            timeout_s=self._request_timeout_s,
-        )
 
     def _unique_id(self, request_id: str) -> str:
         """Clients repeat their ids; on a worker two requests of one name cannot be told apart."""
@@ -115,7 +87,7 @@ class Pipeline:
         self._retries.earn()
         lost: tuple[WorkerId, BatonError] | None = None
         while True:
-            route = self._route(job, lost)
+            route = self._planner.route(job, lost)
             emitted = False
             try:
                 async with aclosing(self._answers(job, route)) as pieces:
@@ -130,23 +102,6 @@ class Pipeline:
                     raise
                 log.info("request_retried", request_id=job.request_id, error=str(error))
                 lost = (route.decode.record.worker, error)
-
-    def _route(self, job: Job, lost: tuple[WorkerId, BatonError] | None) -> Route:
-        """If nobody is left to try again on, the first error tells more than that."""
-        started_s = time.monotonic()
-        request = RoutingRequest(
-            num_prompt_tokens=job.num_prompt_tokens,
-            max_tokens=job.sampling.max_tokens,
-            excluded=frozenset() if lost is None else frozenset({lost[0]}),
-        )
-        try:
-            route = self._scheduler.route(request)
-        except BatonError as error:
-            if lost is not None:
-                raise lost[1] from error
-            raise
-        job.route_ms += (time.monotonic() - started_s) * 1000
-        return route
 
     async def _answers(self, job: Job, route: Route) -> AsyncGenerator[AnswerPiece, None]:
         """All answers, interleaved; the very last piece says what it cost."""
@@ -196,7 +151,7 @@ class Pipeline:
             token_ids=job.request.prompt_token_ids,
             sampling=sampling_to_wire(replace(job.sampling, sample_index=index)),
             prefill_candidates=[candidate_to_wire(endpoint) for endpoint in route.prefill],
-            prefix_sources=prefix_sources_to_wire(()),
+            prefix_sources=prefix_sources_to_wire(route.sources),
             cache_salt=job.request.cache_salt,
             priority=job.request.priority,
         )
@@ -205,9 +160,11 @@ class Pipeline:
             request.sampling.ClearField("prompt_logprobs")
         call = Call(
             route=route,
+            book=self._book,
             sessions=self._sessions,
             request=request,
             timeout_s=job.remaining_s(),
+            block_hashes=job.block_hashes or (),
         )
         return stream.pieces(call)
 

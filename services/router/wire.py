@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from services.router.endpoint import Endpoint
+    from services.router.routing.base import PrefixSource
     from shared.engine.sampling_params import SamplingParams
     from shared.text.tokenizer import Tokenizer
 
@@ -70,16 +71,16 @@ def candidate_to_wire(endpoint: Endpoint) -> decode_pb2.PrefillCandidate:
 
 
 def prefix_sources_to_wire(
-    sources: Iterable[tuple[Endpoint, int]],
+    sources: Iterable[PrefixSource],
 ) -> list[common_pb2.PrefixSource]:
-    """Workers and how many leading blocks of the prompt each holds, best first."""
+    """Workers that hold a longer prefix, best first."""
     return [
         common_pb2.PrefixSource(
-            worker=worker_id_to_wire(endpoint.record.worker),
-            address=endpoint.record.address,
-            num_blocks=num_blocks,
+            worker=worker_id_to_wire(source.endpoint.record.worker),
+            address=source.endpoint.record.address,
+            num_blocks=source.num_blocks,
         )
-        for endpoint, num_blocks in sources
+        for source in sources
     ]
 
 

@@ -183,9 +183,7 @@ class BlockIndex:
                 num_blocks += 1
         return found | dict.fromkeys(self._workers(holding or 0), num_blocks)
 
-    def held_tiers(
-        self, worker: WorkerId, hashes: Sequence[bytes]
-    ) -> list[tuple[BlockTier, ...]]:
+    def held_tiers(self, worker: WorkerId, hashes: Sequence[bytes]) -> list[tuple[BlockTier, ...]]:
         """For each hash, the tiers of this worker that hold it, nearest first."""
         holder = self._holders.get(worker)
         if holder is None:

@@ -43,8 +43,9 @@ class WorkerConfig:
         (), help="host:port of the router's gRPC services; of each router, if there are several"
     )
     redis_url: str | None = setting(
-        None, help="the Redis that is the directory, instead of --directory: redis://…, rediss://… "
-        "or redis+sentinel://…"
+        None,
+        help="the Redis that is the directory, instead of --directory: redis://…, rediss://… "
+        "or redis+sentinel://…",
     )
     host: str = setting("127.0.0.1", help="address to listen on, and to tell peers")
     port: int = setting(0, help="port of the gRPC services; 0 takes a free one")

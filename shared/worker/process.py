@@ -86,8 +86,9 @@ async def run_worker(
     service: str,
     add_service: Callable[[WorkerParts, RpcServer], None],
 ) -> int:
-    """Serve until SIGTERM or SIGINT, then drain and return 0; 1 if the engine broke or the directory
-    refuses the worker.
+    """Serve until SIGTERM or SIGINT, then drain and return 0.
+
+    1 if the engine broke or the directory refuses the worker.
 
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.

@@ -12,6 +12,7 @@ from services.router.openai.errors import add_error_handlers
 from services.router.openai.health import HealthEndpoints
 from services.router.openai.models import ModelEndpoints
 from services.router.openai.request_id import RequestIdMiddleware
+from services.router.openai.route import RouteEndpoint
 from services.router.openai.schema_chat import ChatBody
 from services.router.openai.schema_completion import CompletionBody
 from services.router.openai.schema_docs import document_bodies
@@ -54,7 +55,10 @@ def create_app(
     _add_generation(app, backend)
     _add_models(app, backend)
     _add_health(app, HealthEndpoints(not_ready_because, registry=registry, version=version))
-    document_bodies(app, _BODIES)
+    bodies = _BODIES
+    if backend.explainer is not None:
+        bodies = bodies | {"/v1/route": (CompletionBody, ChatBody)}
+    document_bodies(app, bodies)
     add_error_handlers(app)
     app.add_middleware(RequestIdMiddleware)
     return app
@@ -62,12 +66,12 @@ def create_app(
 
 def _add_generation(app: FastAPI, backend: Backend) -> None:
     tokens = TokenizeEndpoints(backend)
-    app.add_api_route(
-        "/v1/chat/completions", ChatCompletions(backend).create, methods=["POST"], tags=["generate"]
-    )
-    app.add_api_route(
-        "/v1/completions", Completions(backend).create, methods=["POST"], tags=["generate"]
-    )
+    chat, completions = ChatCompletions(backend), Completions(backend)
+    app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
+    app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
+    if backend.explainer is not None:
+        route = RouteEndpoint(backend, backend.explainer, chat=chat, completions=completions)
+        app.add_api_route("/v1/route", route.explain, methods=["POST"], tags=["operations"])
     app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], tags=["tokens"])
     app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], tags=["tokens"])
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from services.router.generation import Generator
+    from services.router.generation import Explainer, Generator
     from services.router.openai.models import ServedModel
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
@@ -31,6 +31,8 @@ class Backend:
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     models: ServedModel
+    #: Without one there is no POST /v1/route.
+    explainer: Explainer | None = None
     limits: Limits = field(default_factory=Limits)
     #: Whom a request belongs to, as authentication found out; prefixes are not shared beyond it.
     tenant_of: Callable[[Request], str] = no_tenant

@@ -37,7 +37,23 @@ class ChatCompletions:
         backend = self._backend
         raw = await read_body(request, max_bytes=backend.limits.max_body_bytes)
         body = parse_body(ChatBody, raw)
-        model = backend.models.resolve(body.model)
+        generation = await self.read(request, body, raw, arrival_s)
+        head = ChatHead(
+            id=response_id(request, _PREFIX),
+            model=backend.models.resolve(body.model),
+            role=answer_role(body),
+            echoed=echoed_text(body, echo=body.echo),
+            prompt_token_ids=generation.prompt_token_ids,
+        )
+        parts = stream_answers(backend.generator, [generation])
+        return await answer(request, parts, ChatReply(head, body), stream=bool(body.stream))
+
+    async def read(
+        self, request: Request, body: ChatBody, raw: bytes, arrival_s: float
+    ) -> GenerationRequest:
+        """What the pipeline is asked; `raw` is the body as it came."""
+        backend = self._backend
+        backend.models.resolve(body.model)
         check_stream_options(body)
         max_tokens, max_tokens_param = _max_tokens(body)
         params = read_params(
@@ -52,7 +68,7 @@ class ChatCompletions:
             max_tokens_param=max_tokens_param,
         )
         [request_id] = generation_ids(request, _PREFIX, 1)
-        generation = GenerationRequest(
+        return GenerationRequest(
             request_id=request_id,
             model=backend.models.names[0],
             prompt_token_ids=prompt.token_ids,
@@ -61,16 +77,9 @@ class ChatCompletions:
             cache_salt=cache_salt(backend.tenant_of(request), body.cache_salt),
             arrival_s=arrival_s,
             tokenize_ms=tokenize_ms,
+            max_ttft_ms=body.max_ttft_ms,
+            max_itl_ms=body.max_itl_ms,
         )
-        head = ChatHead(
-            id=response_id(request, _PREFIX),
-            model=model,
-            role=answer_role(body),
-            echoed=echoed_text(body, echo=body.echo),
-            prompt_token_ids=prompt.token_ids,
-        )
-        parts = stream_answers(backend.generator, [generation])
-        return await answer(request, parts, ChatReply(head, body), stream=bool(body.stream))
 
     def _encode(self, body: ChatBody) -> Prompt:
         backend = self._backend

@@ -46,7 +46,24 @@ class Completions:
         backend = self._backend
         raw = await read_body(request, max_bytes=backend.limits.max_body_bytes)
         body = parse_body(CompletionBody, raw)
-        model = backend.models.resolve(body.model)
+        prompts, generations = await self.read(request, body, raw, arrival_s)
+        reply = CompletionReply(
+            id=response_id(request, _PREFIX),
+            model=backend.models.resolve(body.model),
+            body=body,
+            prompts=[self._echoed(prompt, body) for prompt in prompts],
+        )
+        parts = stream_answers(backend.generator, generations)
+        if body.max_tokens == 0:
+            parts = without_answers(parts)
+        return await answer(request, parts, reply, stream=bool(body.stream))
+
+    async def read(
+        self, request: Request, body: CompletionBody, raw: bytes, arrival_s: float
+    ) -> tuple[list[Prompt], list[GenerationRequest]]:
+        """The prompts and what the pipeline is asked for each; `raw` is the body as it came."""
+        backend = self._backend
+        backend.models.resolve(body.model)
         check_stream_options(body)
         params = self._read_params(body)
         given = read_prompts(body.prompt, max_prompts=backend.limits.max_prompts)
@@ -68,19 +85,12 @@ class Completions:
                 cache_salt=cache_salt(backend.tenant_of(request), body.cache_salt),
                 arrival_s=arrival_s,
                 tokenize_ms=tokenize_ms,
+                max_ttft_ms=body.max_ttft_ms,
+                max_itl_ms=body.max_itl_ms,
             )
             for i, prompt in enumerate(prompts)
         ]
-        reply = CompletionReply(
-            id=response_id(request, _PREFIX),
-            model=model,
-            body=body,
-            prompts=[self._echoed(prompt, body) for prompt in prompts],
-        )
-        parts = stream_answers(backend.generator, generations)
-        if body.max_tokens == 0:
-            parts = without_answers(parts)
-        return await answer(request, parts, reply, stream=bool(body.stream))
+        return prompts, generations
 
     def _read_params(self, body: CompletionBody) -> GenerationParams:
         max_tokens = body.max_tokens

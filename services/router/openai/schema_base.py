@@ -69,5 +69,8 @@ class GenerationBody(Body):
     add_special_tokens: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-_INT32_MAX, le=_INT32_MAX)] | None = None
+    #: Refuse the request (429) unless it is expected to be this fast; see docs/routing.md.
+    max_ttft_ms: Annotated[float, Field(gt=0)] | None = None
+    max_itl_ms: Annotated[float, Field(gt=0)] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from services.router.endpoint import Endpoint
     from shared.identity import WorkerId
@@ -18,8 +18,63 @@ class RoutingRequest:
 
     num_prompt_tokens: int
     max_tokens: int
+    #: Of the prompt's full blocks, in order; empty: nobody's cache is looked at.
+    block_hashes: Sequence[bytes] = ()
     #: Workers that failed this request before.
     excluded: frozenset[WorkerId] = frozenset()
+    #: Longest acceptable time from now to the first token, and between tokens; None: any.
+    max_ttft_ms: float | None = None
+    max_itl_ms: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """A worker that can serve a request, and what the router expects of it there."""
+
+    endpoint: Endpoint
+    #: Leading blocks that it holds, or will hold when the request's turn comes.
+    num_held_blocks: int = 0
+    #: Prompt tokens of them that need no computation: at least one token does.
+    num_held_tokens: int = 0
+    #: Prompt tokens that it would fetch from a peer because that takes less time.
+    num_fetched_tokens: int = 0
+    #: Until the prompts that were sent there before are computed.
+    queue_ms: float = 0.0
+    #: Computing what is neither held nor fetched.
+    prefill_ms: float = 0.0
+    #: Moving the blocks that have to come from elsewhere.
+    transfer_ms: float = 0.0
+    #: How much later others get their first token because this prompt is computed there.
+    crowding_ms: float = 0.0
+    #: What makes up for the blocks that it holds if it has more than its share of the work.
+    hot_ms: float = 0.0
+    #: Between two tokens, with this sequence in the batch. Decode workers only.
+    itl_ms: float = 0.0
+    #: Computing again what would be preempted because the KV pool is too small for all.
+    preemption_ms: float = 0.0
+
+    @property
+    def ttft_ms(self) -> float:
+        """From now to the first token, if the prompt is computed there."""
+        return self.queue_ms + self.transfer_ms + self.prefill_ms
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixSource:
+    """A worker that holds a longer prefix than the one that will compute the prompt."""
+
+    endpoint: Endpoint
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What the router expects of a route."""
+
+    ttft_ms: float = 0.0
+    #: Of it: the computation itself. The book counts with it until the first token comes.
+    prefill_ms: float = 0.0
+    itl_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +84,24 @@ class Route:
     decode: Endpoint
     #: Best first; empty: the decode worker computes the prompt itself.
     prefill: tuple[Endpoint, ...] = ()
+    #: Peers that hold more of the prompt than prefill[0] (or the decode worker), best first.
+    sources: tuple[PrefixSource, ...] = ()
+    estimate: Estimate = Estimate()
+
+
+class PrefixLookup(Protocol):
+    """The index of who holds which block. In memory: it is asked for every request."""
+
+    def lookup(self, hashes: Sequence[bytes]) -> Mapping[WorkerId, int]:
+        """For each worker that holds hashes[0], how many leading hashes it holds without a gap."""
+        ...
 
 
 class Filter(Protocol):
     """Takes out workers that cannot serve the request."""
+
+    #: Why it takes one out, in a few words.
+    reason: str
 
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
         """Whether the worker may be chosen."""
@@ -40,9 +109,12 @@ class Filter(Protocol):
 
 
 class Scorer(Protocol):
-    """Estimates one part of what a choice would cost."""
+    """One part of what a choice would cost."""
 
-    def cost_ms(self, request: RoutingRequest, endpoint: Endpoint) -> float:
+    #: What it is called in explanations.
+    name: str
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
         """Expected milliseconds that the request, or others because of it, would lose there."""
         ...
 
@@ -50,6 +122,23 @@ class Scorer(Protocol):
 class Picker(Protocol):
     """Orders the workers that are left."""
 
-    def order(self, costs: Sequence[tuple[float, Endpoint]]) -> list[Endpoint]:
-        """All of them, best first."""
+    def order(self, costs: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
+        """All of them, best first. Changes nothing: explanations ask, too."""
         ...
+
+    def chosen(self, candidate: Candidate) -> None:
+        """The request does go there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How to choose, for both kinds of workers. Made by a function of one file in policies/."""
+
+    name: str
+    decode_scorers: tuple[Scorer, ...]
+    prefill_scorers: tuple[Scorer, ...]
+    decode_picker: Picker
+    prefill_picker: Picker
+    #: Whether it cares who holds which block; hashing the prompt is left out otherwise.
+    uses_prefixes: bool = True

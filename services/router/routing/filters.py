@@ -9,24 +9,40 @@ if TYPE_CHECKING:
     from services.router.routing.base import RoutingRequest
 
 
-class Usable:
-    """Has answered its canary and is not draining."""
+class NotDraining:
+    """Takes new work."""
+
+    reason = "draining"
 
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
         """See Filter."""
-        return endpoint.usable
+        return not endpoint.draining
+
+
+class Ready:
+    """Has answered its canary."""
+
+    reason = "not ready"
+
+    def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
+        """See Filter."""
+        return endpoint.ready
 
 
 class NotExcluded:
     """Has not failed this very request before."""
 
+    reason = "failed before"
+
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
         """See Filter."""
-        return endpoint.record.worker not in request.excluded
+        return not request.excluded or endpoint.record.worker not in request.excluded
 
 
 class FitsContext:
     """Takes sequences as long as this one may become."""
+
+    reason = "too small"
 
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
         """See Filter."""
@@ -37,14 +53,16 @@ class FitsContext:
 class SharesBlocksWith:
     """Computes blocks that the decode worker can use."""
 
+    reason = "other blocks than the decode worker's"
+
     def __init__(self, decode: Endpoint) -> None:
         self._decode = decode.record
 
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
         """See Filter."""
         record = endpoint.record
-        return (record.namespace, record.block_size, record.model) == (
-            self._decode.namespace,
-            self._decode.block_size,
-            self._decode.model,
+        return (
+            record.namespace == self._decode.namespace
+            and record.block_size == self._decode.block_size
+            and record.model == self._decode.model
         )

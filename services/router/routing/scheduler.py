@@ -1,13 +1,24 @@
-"""Filter, score, pick: one decode worker and an ordered list of prefill workers."""
+"""Filter, estimate, score, pick: one decode worker and an ordered list of prefill workers."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from services.router.routing.base import Route
-from services.router.routing.filters import FitsContext, NotExcluded, SharesBlocksWith, Usable
-from services.router.routing.picker import LeastCost
-from services.router.routing.scorers import HeldTokens, RunningRequests, WaitingPrompts
+from services.router.routing.base import Estimate, PrefixSource, Route
+from services.router.routing.book import Book
+from services.router.routing.estimator import Estimator, Holdings
+from services.router.routing.filters import (
+    FitsContext,
+    NotDraining,
+    NotExcluded,
+    Ready,
+    SharesBlocksWith,
+)
+from services.router.routing.policies.cost import policy as cost_policy
+from services.router.routing.slo import meets_itl, meets_ttft, refuse
 from shared.errors import NoWorkerError
 from shared.identity import Role
 
@@ -15,75 +26,206 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from services.router.endpoint import Endpoint
-    from services.router.routing.base import Filter, Picker, RoutingRequest, Scorer
+    from services.router.routing.base import (
+        Candidate,
+        Filter,
+        Picker,
+        Policy,
+        PrefixLookup,
+        RoutingRequest,
+        Scorer,
+    )
 
 #: How many prefill workers a decode worker may try.
 MAX_PREFILL_CANDIDATES = 3
+#: How many peers a worker may ask for a prefix.
+MAX_SOURCES = 2
+WORKERS = (Role.PREFILL, Role.DECODE)
+FILTERS: tuple[Filter, ...] = (NotDraining(), Ready(), NotExcluded(), FitsContext())
+
+
+@dataclass(slots=True)
+class Choice:
+    """One role's workers: those left, best first, and why the others are not."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    left_out: list[tuple[Endpoint, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Decision:
+    """Everything that was looked at for one request. Without a decode worker, `route` is None."""
+
+    decode: Choice
+    prefill: Choice
+    route: Route | None = None
 
 
 class Scheduler:
-    """Chooses by least load. Other policies are other filters, scorers and pickers."""
+    """Chooses workers by one policy. Sends nothing and books nothing."""
 
     def __init__(
         self,
         endpoints: Callable[[Role], Sequence[Endpoint]],
         *,
-        filters: Sequence[Filter] = (Usable(), NotExcluded(), FitsContext()),
-        decode_scorers: Sequence[Scorer] = (WaitingPrompts(), RunningRequests(), HeldTokens()),
-        prefill_scorers: Sequence[Scorer] = (WaitingPrompts(),),
-        picker: Picker | None = None,
+        policy: Policy | None = None,
+        prefixes: PrefixLookup | None = None,
+        book: Book | None = None,
+        peer_fetch: bool = False,
+        filters: Sequence[Filter] = FILTERS,
         max_prefill_candidates: int = MAX_PREFILL_CANDIDATES,
     ) -> None:
+        """`peer_fetch`: see Estimator."""
         self._endpoints = endpoints
+        self.policy = policy or cost_policy(random.Random())
+        self.book = book or Book()
+        self._prefixes = prefixes
+        self._estimator = Estimator(self.book, peer_fetch=peer_fetch)
         self._filters = tuple(filters)
-        self._decode_scorers = tuple(decode_scorers)
-        self._prefill_scorers = tuple(prefill_scorers)
-        self._picker: Picker = picker or LeastCost()
         self._max_prefill_candidates = max_prefill_candidates
+
+    def hash_space(self) -> tuple[bytes, int] | None:
+        """Namespace and block size to hash prompts with; None if nobody would look at the hashes,
+        or if the namespace is none that blocks of ours are hashed under.
+
+        While workers of several namespaces serve, it is the one that most of them have.
+        """
+        if self._prefixes is None or not self.policy.uses_prefixes:
+            return None
+        usable = [e for role in WORKERS for e in self._endpoints(role) if e.usable]
+        if len(usable) < 2:
+            return None
+        spaces = Counter((e.record.namespace, e.record.block_size) for e in usable)
+        (namespace, block_size), _ = spaces.most_common(1)[0]
+        try:
+            return bytes.fromhex(namespace), block_size
+        except ValueError:
+            return None
 
     def route(self, request: RoutingRequest) -> Route:
         """Where to send a request. The caller books it.
 
         Raises:
             NoWorkerError: no decode worker can take it now.
+            OverloadedError: nobody is expected to meet the request's bounds.
         """
-        known = self._endpoints(Role.DECODE)
-        decode = self._ordered(request, known, self._filters, self._decode_scorers)
-        if not decode:
-            raise NoWorkerError(_why_nobody(request, known))
-        filters = (*self._filters, SharesBlocksWith(decode[0]))
-        prefill = self._ordered(
-            request, self._endpoints(Role.PREFILL), filters, self._prefill_scorers
-        )
-        return Route(decode[0], tuple(prefill[: self._max_prefill_candidates]))
+        decision = self.decide(request)
+        if decision.route is None:
+            raise NoWorkerError(_why_nobody(decision.decode.left_out))
+        refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
+        self.policy.decode_picker.chosen(decision.decode.candidates[0])
+        if decision.prefill.candidates:
+            self.policy.prefill_picker.chosen(decision.prefill.candidates[0])
+        return decision.route
 
-    def _ordered(
+    def check(self, request: RoutingRequest) -> None:
+        """Refuse now what `route` would refuse: the same, before the request waits for its turn.
+
+        Raises:
+            OverloadedError: nobody is expected to meet the request's bounds.
+        """
+        decision = self.decide(request)
+        if decision.route is not None:
+            refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
+
+    def decide(self, request: RoutingRequest) -> Decision:
+        """All that `route` looks at, without choosing for good."""
+        reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
+        holdings = Holdings(reported, request.block_hashes)
+        decode = Choice()
+        prefill = Choice()
+        writers = self._kept(request, self._endpoints(Role.DECODE), self._filters, decode)
+        readers = self._kept(request, self._endpoints(Role.PREFILL), self._filters, prefill)
+        decode.candidates = self._ordered(
+            request,
+            self._estimator.decode(request, writers, holdings, computes=not readers),
+            self.policy.decode_scorers,
+            self.policy.decode_picker,
+        )
+        decision = Decision(decode, prefill)
+        if not decode.candidates:
+            return decision
+        decode.candidates = meets_itl(request, decode.candidates)
+        chosen = decode.candidates[0]
+        compatible = self._kept(request, readers, (SharesBlocksWith(chosen.endpoint),), prefill)
+        if readers and not compatible:
+            # Its estimate did not contain the prompt.
+            chosen = self._estimator.decode(request, [chosen.endpoint], holdings, computes=True)[0]
+            decode.candidates[0] = chosen
+        prefill.candidates = self._ordered(
+            request,
+            self._estimator.prefill(request, compatible, holdings),
+            self.policy.prefill_scorers,
+            self.policy.prefill_picker,
+        )
+        prefill.candidates = meets_ttft(request, prefill.candidates)
+        if not prefill.candidates:
+            decode.candidates = meets_ttft(request, decode.candidates)
+        decision.route = self._route(decode, prefill, holdings)
+        return decision
+
+    def _route(self, decode: Choice, prefill: Choice, holdings: Holdings) -> Route:
+        writer = decode.candidates[0]
+        reader = prefill.candidates[0] if prefill.candidates else writer
+        return Route(
+            writer.endpoint,
+            tuple(c.endpoint for c in prefill.candidates[: self._max_prefill_candidates]),
+            self._sources(reader, holdings),
+            Estimate(ttft_ms=reader.ttft_ms, prefill_ms=reader.prefill_ms, itl_ms=writer.itl_ms),
+        )
+
+    def _sources(self, reader: Candidate, holdings: Holdings) -> tuple[PrefixSource, ...]:
+        """Only what was reported: a predicted block cannot be fetched yet."""
+        own = reader.endpoint.record
+        num_own = reader.num_held_blocks
+        if not any(num_blocks > num_own for num_blocks in holdings.reported.values()):
+            return ()
+        peers = [
+            PrefixSource(endpoint, num_blocks)
+            for role in WORKERS
+            for endpoint in self._endpoints(role)
+            if (num_blocks := holdings.reported.get(endpoint.record.worker, 0)) > num_own
+            and endpoint.ready
+            and endpoint.record.namespace == own.namespace
+        ]
+        peers.sort(key=lambda peer: -peer.num_blocks)
+        return tuple(peers[:MAX_SOURCES])
+
+    def _kept(
         self,
         request: RoutingRequest,
         endpoints: Sequence[Endpoint],
         filters: Sequence[Filter],
-        scorers: Sequence[Scorer],
+        choice: Choice,
     ) -> list[Endpoint]:
-        costs = [
-            (sum(scorer.cost_ms(request, endpoint) for scorer in scorers), endpoint)
-            for endpoint in endpoints
-            if all(rule.keeps(request, endpoint) for rule in filters)
-        ]
-        return self._picker.order(costs)
+        kept = []
+        for endpoint in endpoints:
+            for rule in filters:
+                if not rule.keeps(request, endpoint):
+                    choice.left_out.append((endpoint, rule.reason))
+                    break
+            else:
+                kept.append(endpoint)
+        return kept
+
+    def _ordered(
+        self,
+        request: RoutingRequest,
+        candidates: Sequence[Candidate],
+        scorers: Sequence[Scorer],
+        picker: Picker,
+    ) -> list[Candidate]:
+        costs = []
+        for candidate in candidates:
+            cost_ms = 0.0
+            for scorer in scorers:
+                cost_ms += scorer.cost_ms(request, candidate)
+            costs.append((cost_ms, candidate))
+        return picker.order(costs)
 
 
-def _why_nobody(request: RoutingRequest, known: Sequence[Endpoint]) -> str:
-    if not known:
+def _why_nobody(left_out: Sequence[tuple[Endpoint, str]]) -> str:
+    if not left_out:
         return "no decode worker is registered"
-    states = []
-    for endpoint in known:
-        if endpoint.draining:
-            state = "draining"
-        elif not endpoint.ready:
-            state = "not ready"
-        elif endpoint.record.worker in request.excluded:
-            state = "failed before"
-        else:
-            state = "too small"
-        states.append(f"{endpoint.name} is {state}")
+    states = (f"{endpoint.name} is {reason}" for endpoint, reason in left_out)
     return f"no decode worker can take the request: {', '.join(states)}"

@@ -1,50 +1,95 @@
-"""Scorers: what a choice would cost, from the router's own book.
-
-The factors are guesses of the right order until workers report a measured profile. For workers
-of one kind only their ratio matters.
-"""
+"""Scorers: the terms of a cost. The candidate brings the estimates, a scorer weighs one of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from services.router.endpoint import Endpoint
-    from services.router.routing.base import RoutingRequest
+    from services.router.routing.base import Candidate, RoutingRequest
 
-MS_PER_WAITING_TOKEN = 0.05
-MS_PER_RUNNING_REQUEST = 5.0
-MS_PER_HELD_TOKEN = 0.001
+#: Milliseconds per prompt token that make any load look small: "cache first, then load".
+MS_PER_MISSING_TOKEN = 1e6
 
 
-class WaitingPrompts:
-    """Prompt tokens that were sent there and are not computed yet come before this request."""
+class Queue:
+    """Prompts that were sent there before come first."""
 
-    def __init__(self, ms_per_token: float = MS_PER_WAITING_TOKEN) -> None:
-        self._ms_per_token = ms_per_token
+    name = "queue"
 
-    def cost_ms(self, request: RoutingRequest, endpoint: Endpoint) -> float:
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
         """See Scorer."""
-        return endpoint.num_waiting_tokens * self._ms_per_token
+        return candidate.queue_ms
 
 
-class RunningRequests:
-    """Every sequence in the batch makes each step of all others longer."""
+class Prefill:
+    """Tokens that it does not hold have to be computed."""
 
-    def __init__(self, ms_per_request: float = MS_PER_RUNNING_REQUEST) -> None:
-        self._ms_per_request = ms_per_request
+    name = "prefill"
 
-    def cost_ms(self, request: RoutingRequest, endpoint: Endpoint) -> float:
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
         """See Scorer."""
-        return endpoint.num_requests * self._ms_per_request
+        return candidate.prefill_ms
 
 
-class HeldTokens:
-    """Long sequences cost more attention, and fill the KV pool."""
+class Transfer:
+    """Blocks that it does not hold, and that others do or will, have to be moved."""
 
-    def __init__(self, ms_per_token: float = MS_PER_HELD_TOKEN) -> None:
-        self._ms_per_token = ms_per_token
+    name = "transfer"
 
-    def cost_ms(self, request: RoutingRequest, endpoint: Endpoint) -> float:
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
         """See Scorer."""
-        return endpoint.num_held_tokens * self._ms_per_token
+        return candidate.transfer_ms
+
+
+class Crowding:
+    """The requests that come later wait for this one's computation, too."""
+
+    name = "crowding"
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
+        """See Scorer."""
+        return candidate.crowding_ms
+
+
+class Heat:
+    """Nobody should have much more than an equal share of the work."""
+
+    name = "heat"
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
+        """See Scorer."""
+        return candidate.hot_ms
+
+
+class DecodeLoad:
+    """Every step takes longer the more sequences and tokens are in the batch."""
+
+    name = "decode"
+
+    def __init__(self, num_tokens: float) -> None:
+        """`num_tokens` is how many tokens of a slower stream one first token is worth."""
+        self._num_tokens = num_tokens
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
+        """See Scorer."""
+        return self._num_tokens * candidate.itl_ms + candidate.preemption_ms
+
+
+class MissingPrefix:
+    """Before everything else: as few tokens as possible that it does not hold.
+
+    A hold of less than `min_share` of the prompt counts as none. Without that, one block that all
+    prompts begin with would send all of them to whoever held it first.
+    """
+
+    name = "missing prefix"
+
+    def __init__(self, min_share: float) -> None:
+        self._min_share = min_share
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
+        """See Scorer."""
+        num_held, num_tokens = candidate.num_held_tokens, request.num_prompt_tokens
+        if num_held < self._min_share * num_tokens:
+            num_held = 0
+        return (num_tokens - num_held) * MS_PER_MISSING_TOKEN

@@ -209,9 +209,7 @@ def test_whatever_is_lost_on_the_way_the_index_ends_equal_to_the_pool(
     asyncio.run(_lossy_run(common_redis, seeds, list(faults), looks))
 
 
-async def _lossy_run(
-    server: RedisServer, seeds: list[int], faults: list[str], looks: int
-) -> None:
+async def _lossy_run(server: RedisServer, seeds: list[int], faults: list[str], looks: int) -> None:
     with server.client() as client:
         client.flushall()
     traffic = PoolTraffic(BlockPool(12))
@@ -301,9 +299,7 @@ async def test_both_sides_recover_by_themselves(
         server.kill()
 
 
-async def _fault_and_recovery(
-    side: Side, server: RedisServer, proxy: TcpProxy, fault: str
-) -> None:
+async def _fault_and_recovery(side: Side, server: RedisServer, proxy: TcpProxy, fault: str) -> None:
     url = f"redis://127.0.0.1:{proxy.port}/0"
     worker, follower = Worker(side, url), side.follow(url)
     left: list[WorkerId] = []

@@ -87,7 +87,7 @@ class Bench:
     def is_idle(self) -> bool:
         """Whether the router's books are empty."""
         books = [
-            (e.num_requests, e.num_waiting_tokens, e.num_held_tokens)
+            (e.work.num_requests, e.work.num_waiting_tokens, e.work.num_held_tokens)
             for role in (Role.DECODE, Role.PREFILL)
             for e in self.parts.endpoints.of_role(role)
         ]

@@ -203,7 +203,7 @@ async def test_the_others_of_n_start_when_the_prompt_is_computed(
     worker = await bench.add_worker(leader, say(b))
     other = await bench.add_worker()
     other_book = bench.parts.endpoints.of_role(Role.DECODE)[1]
-    other_book.num_requests += 100
+    other_book.work.num_decoding += 100
     texts = {0: "", 1: "", 2: ""}
     num_tokens_before_others = 0
     last = None
@@ -215,7 +215,7 @@ async def test_the_others_of_n_start_when_the_prompt_is_computed(
                 num_tokens_before_others += len(piece.token_ids)
             if texts[1] and texts[2]:
                 gate.set()
-    other_book.num_requests -= 100
+    other_book.work.num_decoding -= 100
     assert texts == {0: "aba", 1: "b", 2: "b"}
     assert num_tokens_before_others >= (2 if prefill else 1)
     assert [r.request_id for r in worker.requests] == ["r-0", "r-1", "r-2"]

@@ -66,9 +66,9 @@ async def test_a_worker_lost_before_the_first_token_is_replaced(bench: Bench) ->
 async def test_a_worker_that_drains_is_replaced(bench: Bench) -> None:
     draining = await bench.add_worker(Script([Step(error=Draining("no more"))]))
     other = await bench.add_worker(say(*bench.ids("ok")))
-    bench.parts.endpoints.of_role(Role.DECODE)[1].num_requests += 100
+    bench.parts.endpoints.of_role(Role.DECODE)[1].work.num_decoding += 100
     assert (await bench.answer()).text() == "ok"
-    bench.parts.endpoints.of_role(Role.DECODE)[1].num_requests -= 100
+    bench.parts.endpoints.of_role(Role.DECODE)[1].work.num_decoding -= 100
     assert not bench.usable(draining)
     assert (await bench.answer()).text() == "ok"
     assert (len(draining.requests), len(other.requests)) == (1, 2)
@@ -93,7 +93,7 @@ async def test_a_second_loss_is_not_retried(bench: Bench) -> None:
 async def test_a_worker_lost_after_the_first_token_ends_the_request(bench: Bench, n: int) -> None:
     worker = await bench.add_worker(Script([Step(token_ids=(70,)), Step(gate=never())]))
     await bench.add_worker()
-    bench.parts.endpoints.of_role(Role.DECODE)[1].num_requests += 100
+    bench.parts.endpoints.of_role(Role.DECODE)[1].work.num_decoding += 100
     seen = []
 
     async def read() -> None:
@@ -105,7 +105,7 @@ async def test_a_worker_lost_after_the_first_token_ends_the_request(bench: Bench
 
     with pytest.raises(WorkerLostError):
         await read()
-    bench.parts.endpoints.of_role(Role.DECODE)[1].num_requests -= 100
+    bench.parts.endpoints.of_role(Role.DECODE)[1].work.num_decoding -= 100
     assert seen
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from shared.directory.base import BlockUpdate
 from shared.directory.index import BlockIndex, block_keys
 from shared.errors import InvalidRequestError, SequenceGapError
-from shared.identity import WorkerId
 from shared.kv.block_pool import BlockPool
 from shared.kv.change_log import CacheChange
 from shared.kv.tier import BlockTier
@@ -20,6 +19,8 @@ from tests.suites.directory import DEVICE, DISK, HOST, A, B, hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from shared.identity import WorkerId
 
 CHAIN = hashes(*map(str, range(300)))
 

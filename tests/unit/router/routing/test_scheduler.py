@@ -1,114 +1,234 @@
 from __future__ import annotations
 
-import random
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from services.router.endpoint import Booking, Endpoint
 from services.router.routing.base import RoutingRequest
-from services.router.routing.picker import LeastCost
-from services.router.routing.scheduler import Scheduler
-from shared.directory.base import WorkerLoad, WorkerRecord
-from shared.errors import NoWorkerError
-from shared.identity import Role, WorkerId
+from shared.directory.base import WorkerLoad
+from shared.errors import NoWorkerError, OverloadedError
+from shared.identity import Role
+from tests.unit.router.routing.workers import BLOCK_SIZE, Cluster, endpoint, hashes
 
 REQUEST = RoutingRequest(num_prompt_tokens=10, max_tokens=10)
+LONG = hashes(*range(1, 101))
+LONG_REQUEST = RoutingRequest(num_prompt_tokens=100 * BLOCK_SIZE, max_tokens=10, block_hashes=LONG)
 
 
-def _endpoint(name: str, role: Role = Role.DECODE, **changes: Any) -> Endpoint:
-    facts: dict[str, Any] = {
-        "address": f"{name}:1",
-        "model": "tiny",
-        "namespace": "ab",
-        "block_size": 16,
-        "num_blocks": 8,
-        "max_model_len": 100,
-    }
-    record = WorkerRecord(worker=WorkerId(name, "1"), role=role, **(facts | changes))
-    return Endpoint(record, WorkerLoad(), ready=True)
-
-
-def _scheduler(*endpoints: Endpoint, **kwargs: Any) -> Scheduler:
-    def of_role(role: Role) -> list[Endpoint]:
-        return [e for e in endpoints if e.record.role is role]
-
-    return Scheduler(of_role, picker=LeastCost(random.Random(3)), **kwargs)
-
-
-def test_the_least_loaded_decode_worker_is_chosen() -> None:
-    a, b, c = (_endpoint(name) for name in "abc")
-    a.num_requests, b.num_requests, c.num_requests = 3, 1, 2
-    assert _scheduler(a, b, c).route(REQUEST).decode is b
-    b.num_waiting_tokens = 10_000
-    assert _scheduler(a, b, c).route(REQUEST).decode is c
-    c.num_held_tokens = 1_000_000
-    assert _scheduler(a, b, c).route(REQUEST).decode is a
+def _prefill(cluster: Cluster, request: RoutingRequest = REQUEST) -> list[str]:
+    return [e.name for e in cluster.scheduler.route(request).prefill]
 
 
 def test_equals_are_chosen_equally() -> None:
-    scheduler = _scheduler(*(_endpoint(name) for name in "abc"))
-    counts = Counter(scheduler.route(REQUEST).decode.name for _ in range(600))
+    cluster = Cluster(*(endpoint(name, Role.DECODE) for name in "abc"))
+    counts = Counter(cluster.scheduler.route(REQUEST).decode.name for _ in range(600))
     assert all(150 < count < 250 for count in counts.values())
 
 
 def test_prefill_workers_are_ordered_by_what_waits_there() -> None:
-    prefill = [_endpoint(name, Role.PREFILL) for name in "pqrs"]
-    for endpoint, tokens in zip(prefill, (300, 100, 400, 200), strict=True):
-        endpoint.num_waiting_tokens = tokens
-    route = _scheduler(_endpoint("d"), *prefill).route(REQUEST)
-    assert [e.name for e in route.prefill] == ["q", "s", "p"]
+    workers = [endpoint(name) for name in "pqrs"]
+    for key, (worker, ms) in enumerate(zip(workers, (300, 100, 400, 200), strict=True)):
+        worker.work.add_prompt(key, 10, ms, 100.0)
+    assert _prefill(Cluster(endpoint("d", Role.DECODE), *workers)) == ["q", "s", "p"]
+
+
+def test_the_decode_worker_with_the_shortest_step_is_chosen() -> None:
+    a, b = endpoint("a", Role.DECODE), endpoint("b", Role.DECODE)
+    cluster = Cluster(a, b, endpoint("p"))
+    a.work.num_decoding = 8
+    assert cluster.scheduler.route(REQUEST).decode is b
+    b.work.num_decoding, b.work.num_held_tokens = 8, 100_000
+    assert cluster.scheduler.route(REQUEST).decode is a
+
+
+def test_a_decode_worker_without_room_costs_a_preemption() -> None:
+    full, busy = endpoint("a", Role.DECODE, num_blocks=100), endpoint("b", Role.DECODE)
+    full.work.num_held_tokens = 100 * BLOCK_SIZE
+    busy.work.num_decoding = 4
+    busy.work.num_held_tokens = 100 * BLOCK_SIZE
+    cluster = Cluster(full, busy, endpoint("p"))
+    assert cluster.scheduler.route(LONG_REQUEST).decode is busy
+
+
+def test_without_prefill_workers_the_decode_worker_that_holds_the_prompt_computes_it() -> None:
+    a, b = endpoint("a", Role.DECODE), endpoint("b", Role.DECODE)
+    cluster = Cluster(a, b)
+    cluster.holders.hold(b, LONG)
+    for _ in range(20):
+        route = cluster.scheduler.route(LONG_REQUEST)
+        assert (route.decode, route.prefill) == (b, ())
+    assert route.estimate.ttft_ms == pytest.approx(b.profile.prefill_ms(1600, 1599))
+
+
+def test_the_holder_is_chosen_until_its_queue_costs_more_than_computing() -> None:
+    holder, other = endpoint("p"), endpoint("q")
+    cluster = Cluster(endpoint("d", Role.DECODE), holder, other)
+    cluster.holders.hold(holder, LONG)
+    saved_ms = other.profile.prefill_ms(1600, 0) - holder.profile.prefill_ms(1600, 1599)
+    holder.work.add_prompt(1, 10, saved_ms - 1, cluster.clock())
+    assert _prefill(cluster, LONG_REQUEST) == ["p", "q"]
+    holder.work.add_prompt(2, 10, 2, cluster.clock())
+    assert _prefill(cluster, LONG_REQUEST) == ["q", "p"]
+
+
+def test_what_was_just_sent_counts_before_it_is_reported() -> None:
+    workers = [endpoint(name) for name in "pqrs"]
+    cluster = Cluster(endpoint("d", Role.DECODE), *workers)
+    route = cluster.scheduler.route(LONG_REQUEST)
+    booking = cluster.book.begin(route, num_prompt_tokens=1600, block_hashes=LONG)
+    booking.add_tokens(1)
+    assert cluster.scheduler.route(LONG_REQUEST).prefill[0] is route.prefill[0]
+    again = cluster.scheduler.decide(LONG_REQUEST)
+    assert again.prefill.candidates[0].num_held_tokens == 1599
+    assert again.decode.candidates[0].num_held_tokens == 1599
+    cluster.clock.now_s += 6
+    forgotten = cluster.scheduler.decide(LONG_REQUEST)
+    assert {c.num_held_tokens for c in forgotten.prefill.candidates} == {0}
+
+
+def test_crowding_makes_computing_twice_dearer_the_more_comes() -> None:
+    holder, other = endpoint("p"), endpoint("q")
+    cluster = Cluster(endpoint("d", Role.DECODE), holder, other)
+    cluster.holders.hold(holder, LONG)
+    saved_ms = other.profile.prefill_ms(1600, 0) - holder.profile.prefill_ms(1600, 1599)
+    holder.work.add_prompt(1, 10, saved_ms + 5, cluster.clock())
+    assert _prefill(cluster, LONG_REQUEST)[0] == "q"
+    for _ in range(200):
+        cluster.book.arrivals.note(cluster.clock())
+    assert _prefill(cluster, LONG_REQUEST)[0] == "p"
+
+
+def test_a_prefix_that_all_the_work_goes_after_gets_a_second_holder() -> None:
+    holder, other = endpoint("p"), endpoint("q")
+    cluster = Cluster(endpoint("d", Role.DECODE), holder, other)
+    cluster.holders.hold(holder, LONG)
+    cold_ms = other.profile.prefill_ms(1600, 0)
+    for key in range(300):
+        holder.work.add_prompt(key, 10, cold_ms, cluster.clock())
+        holder.work.end_prompt(key, cluster.clock())
+    assert _prefill(cluster, LONG_REQUEST)[0] == "q"
+    cluster.clock.now_s += 200
+    assert _prefill(cluster, LONG_REQUEST)[0] == "p"
+
+
+def test_one_conversation_on_an_idle_cluster_stays_where_it_is() -> None:
+    holder, other = endpoint("p"), endpoint("q")
+    cluster = Cluster(endpoint("d", Role.DECODE), holder, other)
+    cluster.holders.hold(holder, LONG)
+    for key in range(20):
+        holder.work.add_prompt(key, 10, 50.0, cluster.clock())
+        holder.work.end_prompt(key, cluster.clock())
+    assert _prefill(cluster, LONG_REQUEST)[0] == "p"
+
+
+def test_a_fetch_from_a_peer_counts_where_it_is_faster_than_computing() -> None:
+    holder, other = endpoint("p"), endpoint("q")
+    cluster = Cluster(endpoint("d", Role.DECODE), holder, other, peer_fetch=True)
+    cluster.holders.hold(holder, LONG)
+    by_name = {
+        c.endpoint.name: c for c in cluster.scheduler.decide(LONG_REQUEST).prefill.candidates
+    }
+    assert (by_name["p"].num_fetched_tokens, by_name["q"].num_fetched_tokens) == (0, 1599)
+    assert by_name["q"].transfer_ms == other.profile.transfer_ms(1599)
+    for _ in range(20):
+        other.profile.observe_transfer(1000, 16_000_000, 5000.0)
+    by_name = {
+        c.endpoint.name: c for c in cluster.scheduler.decide(LONG_REQUEST).prefill.candidates
+    }
+    assert (by_name["q"].num_fetched_tokens, by_name["q"].transfer_ms) == (0, 0)
+
+
+def test_sources_are_peers_that_hold_more_best_first() -> None:
+    p, q, r = endpoint("p"), endpoint("q"), endpoint("r")
+    decode, stranger = endpoint("d", Role.DECODE), endpoint("s", namespace="cd")
+    cluster = Cluster(decode, p, q, r, stranger)
+    for worker, count in ((q, 20), (r, 30), (decode, 25), (p, 10), (stranger, 40)):
+        cluster.holders.hold(worker, LONG[:count])
+    for worker in (q, r):
+        worker.work.add_prompt(1, 10, 10_000, cluster.clock())
+    route = cluster.scheduler.route(LONG_REQUEST)
+    assert route.prefill[0] is p
+    assert [(s.endpoint.name, s.num_blocks) for s in route.sources] == [("r", 30), ("d", 25)]
+    cluster.holders.hold(p, LONG)
+    assert cluster.scheduler.route(LONG_REQUEST).sources == ()
 
 
 @pytest.mark.parametrize(
     "other", [{"namespace": "cd"}, {"block_size": 32}, {"model": "big"}, {"max_model_len": 19}]
 )
 def test_prefill_workers_with_other_blocks_are_left_out(other: dict[str, Any]) -> None:
-    stranger = _endpoint("p", Role.PREFILL, **other)
-    assert _scheduler(_endpoint("d"), stranger).route(REQUEST).prefill == ()
+    decode = endpoint("d", Role.DECODE)
+    route = Cluster(decode, endpoint("p", **other)).scheduler.route(REQUEST)
+    assert route.prefill == ()
+    assert route.estimate.prefill_ms == decode.profile.prefill_ms(10, 0)
 
 
 def test_who_cannot_serve_is_left_out_and_why() -> None:
-    draining, starting, small, failed = (_endpoint(name) for name in "abcd")
+    draining, starting, failed = (endpoint(name, Role.DECODE) for name in "abd")
+    small = endpoint("c", Role.DECODE, max_model_len=19)
     draining.load = WorkerLoad(draining=True)
     starting.ready = False
-    small = _endpoint("c", max_model_len=19)
     request = RoutingRequest(
         num_prompt_tokens=10, max_tokens=10, excluded=frozenset({failed.record.worker})
     )
     with pytest.raises(NoWorkerError) as caught:
-        _scheduler(draining, starting, small, failed).route(request)
+        Cluster(draining, starting, small, failed).scheduler.route(request)
     message = str(caught.value)
     for part in ("a is draining", "b is not ready", "c is too small", "d is failed before"):
-        assert part.replace("is failed", "is failed") in message
-    good = _endpoint("e")
-    assert _scheduler(draining, starting, small, failed, good).route(request).decode is good
+        assert part in message
+    good = endpoint("e", Role.DECODE)
+    scheduler = Cluster(draining, starting, small, failed, good).scheduler
+    assert scheduler.route(request).decode is good
 
 
 def test_nobody_at_all_is_said_plainly() -> None:
     with pytest.raises(NoWorkerError, match="no decode worker is registered"):
-        _scheduler().route(REQUEST)
+        Cluster().scheduler.route(REQUEST)
 
 
-def test_a_booking_moves_from_prefill_to_decode_and_ends_once() -> None:
-    decode, prefill = _endpoint("d"), _endpoint("p", Role.PREFILL)
-    booking = Booking(decode, prefill, 10)
-    assert (decode.num_requests, decode.num_held_tokens, decode.num_waiting_tokens) == (1, 10, 0)
-    assert (prefill.num_requests, prefill.num_waiting_tokens) == (1, 10)
-    booking.add_tokens(1)
-    booking.add_tokens(2)
-    assert (prefill.num_requests, prefill.num_waiting_tokens) == (0, 0)
-    assert decode.num_held_tokens == 13
-    booking.release()
-    booking.release()
-    booking.add_tokens(5)
-    assert (decode.num_requests, decode.num_held_tokens) == (0, 0)
+def test_prompts_are_hashed_only_if_somebody_looks() -> None:
+    workers = [endpoint("d", Role.DECODE), endpoint("p")]
+    assert Cluster(*workers).scheduler.hash_space() == (b"\xab", BLOCK_SIZE)
+    assert Cluster(workers[0]).scheduler.hash_space() is None
+    assert Cluster(*workers, policy="random").scheduler.hash_space() is None
+    assert Cluster(*(endpoint(n, namespace="odd") for n in "ab")).scheduler.hash_space() is None
+    mixed = [*workers, endpoint("q", namespace="cd")]
+    assert Cluster(*mixed).scheduler.hash_space() == (b"\xab", BLOCK_SIZE)
 
 
-def test_without_prefill_the_decode_worker_computes() -> None:
-    decode = _endpoint("d")
-    booking = Booking(decode, None, 10)
-    assert decode.num_waiting_tokens == 10
-    booking.release()
-    assert (decode.num_requests, decode.num_waiting_tokens, decode.num_held_tokens) == (0, 0, 0)
+def test_a_request_nobody_can_serve_in_time_is_refused_with_the_time_to_wait() -> None:
+    worker = endpoint("p")
+    cluster = Cluster(endpoint("d", Role.DECODE), worker)
+    cold_ms = worker.profile.prefill_ms(10, 0)
+    request = RoutingRequest(num_prompt_tokens=10, max_tokens=10, max_ttft_ms=1000.0)
+    assert cluster.scheduler.route(request).prefill == (worker,)
+    worker.work.add_prompt(1, 10, 8000.0, cluster.clock())
+    with pytest.raises(OverloadedError, match="first token") as caught:
+        cluster.scheduler.route(request)
+    assert caught.value.retry_after_s == pytest.approx(7 + cold_ms / 1000)
+    with pytest.raises(OverloadedError):
+        cluster.scheduler.check(request)
+    cluster.clock.now_s += 7.5
+    assert cluster.scheduler.route(request).prefill == (worker,)
+
+
+def test_who_meets_the_bound_comes_before_who_costs_less() -> None:
+    fast, slow = endpoint("p"), endpoint("q")
+    cluster = Cluster(endpoint("d", Role.DECODE), fast, slow, policy="cache-first")
+    cluster.holders.hold(slow, LONG)
+    slow.work.add_prompt(1, 10, 5000.0, cluster.clock())
+    assert _prefill(cluster, LONG_REQUEST) == ["q", "p"]
+    bounded = RoutingRequest(
+        num_prompt_tokens=1600, max_tokens=10, block_hashes=LONG, max_ttft_ms=1000.0
+    )
+    assert _prefill(cluster, bounded) == ["p", "q"]
+
+
+def test_a_bound_between_tokens_is_the_decode_worker_s() -> None:
+    full, free = endpoint("a", Role.DECODE), endpoint("b", Role.DECODE)
+    full.work.num_decoding = 100
+    request = RoutingRequest(num_prompt_tokens=10, max_tokens=10, max_itl_ms=20.0)
+    assert Cluster(full, free).scheduler.route(request).decode is free
+    with pytest.raises(OverloadedError, match="between tokens"):
+        Cluster(full).scheduler.route(request)

@@ -1,0 +1,1 @@
+"""Routing policies on simulated workers, and what one decision costs the router."""

@@ -1,0 +1,132 @@
+"""`python -m benchmarks.routing simulate | decide`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.routing.cluster import Result, ServiceTime, Simulation
+from benchmarks.routing.decide import measure
+from benchmarks.routing.traces import NAMES, at_rate, hot_prefix, read_trace
+from shared.telemetry.logs import configure_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.routing.traces import Arrival
+
+POLICIES = ("cost", "cache-first", "least-loaded", "round-robin", "random")
+HOT = "hot prefix"
+#: Prompts of 16-token blocks; 8192 tokens are 512 of them.
+PROMPT_TOKENS = (2_048, 8_192, 32_768, 131_072)
+
+app = typer.Typer(help=__doc__, add_completion=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of the table, less the policy."""
+
+    trace: str
+    num_workers: int
+    offered: float
+
+
+@app.command()
+def simulate(
+    policy: Annotated[list[str] | None, typer.Option(help="Policies, default: all.")] = None,
+    num_requests: Annotated[int | None, typer.Option(help="Of each trace; default: all.")] = None,
+    num_blocks: Annotated[int, typer.Option(help="Of 512 tokens in each worker's cache.")] = 2000,
+    seeds: Annotated[int, typer.Option(help="Runs of each line; ties are broken by chance.")] = 3,
+) -> None:
+    """Time to first token of every policy on Mooncake's traces, by a simulated clock.
+
+    Offered load: the work of all requests if no cache ever hit, over the time in which they come
+    and the number of workers. At 1.1, who finds nothing cannot keep up.
+    """
+    policies = policy or list(POLICIES)
+    service = ServiceTime()
+    traces = {name: read_trace(name, num_requests) for name in NAMES}
+    cases = [Case(name, n, load) for name in NAMES for n in (4, 8) for load in (0.9, 1.1)]
+    traces[HOT] = hot_prefix(num_requests=num_requests or 4000)
+    cases.append(Case(HOT, 8, 0.9))
+    table = Table(
+        "trace", "workers", "offered", "policy", "mean TTFT s", "p50", "p90", "p99", "hits %",
+        "busiest / mean",
+        title=f"Prefill workers with {num_blocks} blocks of 512 tokens, mean of {seeds} runs",
+    )  # fmt: skip
+    with Progress(console=Console(stderr=True)) as progress:
+        total = sum(len(traces[case.trace]) for case in cases) * len(policies) * seeds
+        task = progress.add_task("simulating", total=total)
+        for case in cases:
+            trace = traces[case.trace]
+            work_s = service.no_cache_s(trace) / case.offered
+            arrivals = at_rate(trace, work_s, case.num_workers)
+            for name in policies:
+                results = _runs(
+                    name, case, arrivals, num_blocks, seeds, lambda: progress.advance(task)
+                )
+                table.add_row(case.trace, str(case.num_workers), f"{case.offered}", name,
+                              *_columns(results))  # fmt: skip
+            table.add_section()
+    Console(width=120).print(table)
+
+
+@app.command()
+def decide(
+    num_decisions: Annotated[int, typer.Option(help="Decisions per line.")] = 1000,
+) -> None:
+    """Microseconds per decision at 1, 16 and 128 workers, for prompts up to 128k tokens."""
+    configure_logs(service="bench", level="warning", as_json=False)
+    table = Table(
+        "prefill workers", "prompt tokens", "blocks", "hash µs", "decide p50 µs", "decide p99 µs",
+        "book p50 µs", title=f"{num_decisions} decisions each, 4 requests in flight per worker",
+    )  # fmt: skip
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("measuring", total=3 * len(PROMPT_TOKENS))
+        for num_workers in (1, 16, 128):
+            for num_tokens in PROMPT_TOKENS:
+                times = asyncio.run(measure(num_workers, num_tokens, num_decisions=num_decisions))
+                table.add_row(
+                    f"{num_workers}", f"{num_tokens}", f"{num_tokens // 16}",
+                    f"{times.hash_us:.0f}", f"{times.route_p50_us:.0f}",
+                    f"{times.route_p99_us:.0f}", f"{times.book_p50_us:.0f}",
+                )  # fmt: skip
+                progress.advance(task)
+            table.add_section()
+    Console(width=120).print(table)
+
+
+def _runs(
+    policy: str,
+    case: Case,
+    arrivals: list[Arrival],
+    num_blocks: int,
+    seeds: int,
+    advance: Callable[[], None],
+) -> list[Result]:
+    return [
+        Simulation(policy, num_workers=case.num_workers, num_blocks=num_blocks, seed=seed).run(
+            arrivals, advance=advance
+        )
+        for seed in range(seeds)
+    ]
+
+
+def _columns(results: list[Result]) -> list[str]:
+    seconds = [fmean(r.mean_ms for r in results) / 1000]
+    seconds += [fmean(r.percentile_ms(p) for r in results) / 1000 for p in (0.5, 0.9, 0.99)]
+    hits = 100 * fmean(r.hit_rate for r in results)
+    peak = fmean(r.peak_load for r in results)
+    return [*(f"{s:.2f}" for s in seconds), f"{hits:.1f}", f"{peak:.2f}"]
+
+
+if __name__ == "__main__":
+    app()

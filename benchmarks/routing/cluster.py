@@ -1,0 +1,240 @@
+"""Simulated workers in front of which the real scheduler decides, by a clock that we turn.
+
+A prefill worker computes one prompt after the other, in the order of their coming, in the time
+that `ServiceTime` says, and keeps blocks in an LRU cache of fixed size, tails evicted first. What
+it holds is looked up when a prompt's turn comes, so a hit may have come or gone since the
+decision. One decode worker writes all answers, without limits: these runs are about first tokens.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.routing.traces import BLOCK_SIZE
+from services.router.endpoint import Endpoint
+from services.router.routing.base import RoutingRequest
+from services.router.routing.book import Book
+from services.router.routing.policies.find import find_policy
+from services.router.routing.profile import WorkerProfile
+from services.router.routing.scheduler import Scheduler
+from shared.directory.base import WorkerLoad, WorkerRecord
+from shared.identity import Role, WorkerId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from benchmarks.routing.traces import Arrival
+    from services.router.routing.book import Booking
+
+#: Nobody's KV pool is too small in these runs.
+PLENTY = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime:
+    """Milliseconds to compute a prompt. Defaults: 20,000 tokens/s, attention as much at 100,000."""
+
+    each_ms: float = 5.0
+    per_token_ms: float = 0.05
+    per_pair_ms: float = 1e-6
+
+    def prefill_ms(self, num_tokens: int, num_held: int) -> float:
+        """With the first `num_held` tokens there."""
+        num_computed = num_tokens - num_held
+        num_pairs = num_computed * (num_tokens + num_held) / 2
+        return self.each_ms + self.per_token_ms * num_computed + self.per_pair_ms * num_pairs
+
+    def no_cache_s(self, arrivals: Sequence[Arrival]) -> float:
+        """Work of all of them if nothing were ever found."""
+        return sum(self.prefill_ms(a.num_tokens, 0) for a in arrivals) / 1000
+
+
+@dataclass(slots=True)
+class _Waiting:
+    arrival: Arrival
+    booking: Booking
+    #: Known when its turn has come, told to the router when it is done.
+    num_held: int = 0
+    took_ms: float = 0.0
+
+
+class SimWorker:
+    """One prefill worker."""
+
+    def __init__(self, endpoint: Endpoint, num_blocks: int) -> None:
+        self.endpoint = endpoint
+        self.waiting: deque[_Waiting] = deque()
+        self.busy_ms = 0.0
+        self.num_requests = 0
+        self._num_blocks = num_blocks
+        #: Least recently used first.
+        self._blocks: OrderedDict[bytes, None] = OrderedDict()
+
+    def num_held(self, hashes: Sequence[bytes]) -> int:
+        """Leading blocks in its cache."""
+        return sum(1 for _ in itertools.takewhile(self._blocks.__contains__, hashes))
+
+    def touch(self, hashes: Sequence[bytes]) -> None:
+        """Use or store them; what is too much is evicted."""
+        for block_hash in reversed(hashes):
+            self._blocks[block_hash] = None
+            self._blocks.move_to_end(block_hash)
+        while len(self._blocks) > self._num_blocks:
+            self._blocks.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run gave."""
+
+    ttft_ms: list[float]
+    num_prompt_tokens: int
+    num_held_tokens: int
+    #: Of each worker, in the order of their names.
+    busy_ms: list[float]
+    num_requests: list[int]
+
+    @property
+    def mean_ms(self) -> float:
+        """Mean time to the first token."""
+        return sum(self.ttft_ms) / len(self.ttft_ms)
+
+    def percentile_ms(self, share: float) -> float:
+        """Nearest rank."""
+        return sorted(self.ttft_ms)[min(len(self.ttft_ms) - 1, int(share * len(self.ttft_ms)))]
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of prompt tokens that were found."""
+        return self.num_held_tokens / self.num_prompt_tokens
+
+    @property
+    def peak_load(self) -> float:
+        """The busiest worker's time over the mean."""
+        return max(self.busy_ms) / (sum(self.busy_ms) / len(self.busy_ms))
+
+
+class Simulation:
+    """A cluster under one policy. The same arguments give the same result, to the last digit."""
+
+    def __init__(
+        self,
+        policy: str,
+        *,
+        num_workers: int,
+        num_blocks: int = 2000,
+        service: ServiceTime | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._now_s = 0.0
+        self._service = service or ServiceTime()
+        fleet = WorkerProfile()
+        self._workers = [
+            SimWorker(_endpoint(f"prefill-{i:03}", Role.PREFILL, fleet), num_blocks)
+            for i in range(num_workers)
+        ]
+        self._by_id = {worker.endpoint.record.worker: worker for worker in self._workers}
+        self._endpoints = {
+            Role.PREFILL: [worker.endpoint for worker in self._workers],
+            Role.DECODE: [_endpoint("decode", Role.DECODE, None)],
+        }
+        self._scheduler = Scheduler(
+            self._endpoints.__getitem__,
+            policy=find_policy(policy, random.Random(seed)),
+            prefixes=self,
+            book=Book(clock=lambda: self._now_s),
+        )
+        self._events: list[tuple[float, int, SimWorker]] = []
+        self._order = itertools.count()
+        self._ttft_ms: list[float] = []
+        self._num_held_tokens = 0
+
+    def lookup(self, hashes: Sequence[bytes]) -> Mapping[WorkerId, int]:
+        """See PrefixLookup: the workers report at once what they store and evict."""
+        counts = {id_: worker.num_held(hashes) for id_, worker in self._by_id.items()}
+        return {id_: count for id_, count in counts.items() if count}
+
+    def run(
+        self, arrivals: Sequence[Arrival], *, advance: Callable[[], None] | None = None
+    ) -> Result:
+        """Serve all of them; `advance` is called after each."""
+        for arrival in arrivals:
+            self._finish_until(arrival.at_s)
+            self._now_s = arrival.at_s
+            self._send(arrival)
+            if advance is not None:
+                advance()
+        self._finish_until(float("inf"))
+        return Result(
+            self._ttft_ms,
+            sum(a.num_tokens for a in arrivals),
+            self._num_held_tokens,
+            [worker.busy_ms for worker in self._workers],
+            [worker.num_requests for worker in self._workers],
+        )
+
+    def _send(self, arrival: Arrival) -> None:
+        # Only full blocks are shared.
+        hashes = arrival.hashes[: arrival.num_tokens // BLOCK_SIZE]
+        request = RoutingRequest(
+            num_prompt_tokens=arrival.num_tokens,
+            max_tokens=arrival.num_output_tokens,
+            block_hashes=hashes if self._scheduler.policy.uses_prefixes else (),
+        )
+        route = self._scheduler.route(request)
+        booking = self._scheduler.book.begin(
+            route, num_prompt_tokens=arrival.num_tokens, block_hashes=request.block_hashes
+        )
+        worker = self._by_id[route.prefill[0].record.worker]
+        worker.num_requests += 1
+        worker.waiting.append(_Waiting(arrival, booking))
+        if len(worker.waiting) == 1:
+            self._start(worker)
+
+    def _start(self, worker: SimWorker) -> None:
+        arrival = worker.waiting[0].arrival
+        num_held = self._num_held(worker, arrival)
+        self._num_held_tokens += num_held
+        worker.touch(arrival.hashes[: num_held // BLOCK_SIZE])
+        took_ms = self._service.prefill_ms(arrival.num_tokens, num_held)
+        worker.busy_ms += took_ms
+        worker.waiting[0].num_held, worker.waiting[0].took_ms = num_held, took_ms
+        event = (self._now_s + took_ms / 1000, next(self._order), worker)
+        heapq.heappush(self._events, event)
+
+    def _num_held(self, worker: SimWorker, arrival: Arrival) -> int:
+        full = arrival.hashes[: arrival.num_tokens // BLOCK_SIZE]
+        return min(worker.num_held(full) * BLOCK_SIZE, arrival.num_tokens - 1)
+
+    def _finish_until(self, until_s: float) -> None:
+        while self._events and self._events[0][0] <= until_s:
+            self._now_s, _, worker = heapq.heappop(self._events)
+            done = worker.waiting.popleft()
+            self._ttft_ms.append((self._now_s - done.arrival.at_s) * 1000)
+            worker.touch(done.arrival.hashes[: done.arrival.num_tokens // BLOCK_SIZE])
+            worker.endpoint.profile.observe_prefill(
+                done.arrival.num_tokens, done.num_held, done.took_ms
+            )
+            done.booking.add_tokens(1)
+            done.booking.release()
+            if worker.waiting:
+                self._start(worker)
+
+
+def _endpoint(name: str, role: Role, fleet: WorkerProfile | None) -> Endpoint:
+    record = WorkerRecord(
+        worker=WorkerId(name, "1"),
+        role=role,
+        address=f"{name}:1",
+        model="simulated",
+        namespace="00",
+        block_size=BLOCK_SIZE,
+        num_blocks=PLENTY,
+        max_model_len=PLENTY * BLOCK_SIZE,
+    )
+    return Endpoint(record, WorkerLoad(), ready=True, profile=WorkerProfile(fleet))

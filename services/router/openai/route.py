@@ -1,0 +1,67 @@
+"""POST /v1/route: where a request would go, and why. Takes a body of either generating endpoint."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+from msgspec import UNSET, UnsetType
+
+from services.router.openai.body import parse_body, read_body
+from services.router.openai.errors import FieldError
+from services.router.openai.responses import json_response
+from services.router.openai.schema_chat import ChatBody
+from services.router.openai.schema_completion import CompletionBody
+
+if TYPE_CHECKING:
+    from services.router.generation import Explainer, GenerationRequest
+    from services.router.openai.backend import Backend
+    from services.router.openai.chat import ChatCompletions
+    from services.router.openai.completions import Completions
+
+
+class RouteEndpoint:
+    """Explains decisions. Nothing is sent to a worker and nothing is booked."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        explainer: Explainer,
+        *,
+        chat: ChatCompletions,
+        completions: Completions,
+    ) -> None:
+        self._backend = backend
+        self._explainer = explainer
+        self._chat = chat
+        self._completions = completions
+
+    async def explain(self, request: Request) -> Response:
+        """Each worker's cost by term, what it holds of the prompt, and the route of now."""
+        raw = await read_body(request, max_bytes=self._backend.limits.max_body_bytes)
+        return json_response(self._explainer.explain(await self._read(request, raw)))
+
+    async def _read(self, request: Request, raw: bytes) -> GenerationRequest:
+        arrival_s = time.monotonic()
+        if _is_chat(raw):
+            return await self._chat.read(request, parse_body(ChatBody, raw), raw, arrival_s)
+        body = parse_body(CompletionBody, raw)
+        _, generations = await self._completions.read(request, body, raw, arrival_s)
+        if len(generations) != 1:
+            message = f"prompt must be a single prompt here, not {len(generations)}"
+            raise FieldError(message, param="prompt")
+        return generations[0]
+
+
+class _Kind(msgspec.Struct):
+    messages: msgspec.Raw | UnsetType = UNSET
+
+
+def _is_chat(raw: bytes) -> bool:
+    try:
+        return msgspec.json.decode(raw, type=_Kind).messages is not UNSET
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # The schema's own error is the better one.
+        return False

@@ -1,0 +1,150 @@
+"""The router's own book of what it has sent where. It is never out of date, as polled load is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from typing import TYPE_CHECKING
+
+from services.router.routing.predicted import PredictedBlocks
+from services.router.routing.recent import Recent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from services.router.endpoint import Endpoint
+    from services.router.routing.base import Route
+
+#: What came longer ago hardly counts in the rate of arrivals.
+ARRIVALS_WINDOW_S = 30.0
+
+
+class ArrivalRate:
+    """Requests per second, the latest counting most."""
+
+    def __init__(self, window_s: float = ARRIVALS_WINDOW_S) -> None:
+        self._window_s = window_s
+        self._recent = Recent(window_s)
+        self._first_s: float | None = None
+
+    def note(self, now_s: float) -> None:
+        """One came."""
+        if self._first_s is None:
+            self._first_s = now_s
+        self._recent.add(1.0, now_s)
+
+    def per_s(self, now_s: float) -> float:
+        """The rate of now. The first seconds underestimate it rather than overestimate."""
+        if self._first_s is None:
+            return 0.0
+        seen_s = max(1.0, now_s - self._first_s)
+        return self._recent.total(now_s) / (self._window_s * -math.expm1(-seen_s / self._window_s))
+
+
+class Book:
+    """Everything in flight: per worker in its `Endpoint.work`, per block in `predicted`."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        predicted: PredictedBlocks | None = None,
+    ) -> None:
+        self.clock = clock
+        self.predicted = predicted or PredictedBlocks()
+        self.arrivals = ArrivalRate()
+        self._keys = itertools.count()
+
+    def begin(
+        self, route: Route, *, num_prompt_tokens: int, block_hashes: Sequence[bytes] = ()
+    ) -> Booking:
+        """A request is sent: it computes its prompt, then writes its answer."""
+        self.arrivals.note(self.clock())
+        return Booking(self, route, num_prompt_tokens, block_hashes, next(self._keys))
+
+    def begin_follower(self, route: Route, *, num_prompt_tokens: int) -> Booking:
+        """A further answer to a prompt that the decode worker holds already."""
+        return Booking(self, route, num_prompt_tokens, (), None)
+
+
+class Booking:
+    """A sequence's entry in the book. `release` may come twice, at any time."""
+
+    def __init__(
+        self,
+        book: Book,
+        route: Route,
+        num_prompt_tokens: int,
+        block_hashes: Sequence[bytes],
+        key: int | None,
+    ) -> None:
+        """Without a `key` there is no prompt to compute."""
+        now_s = book.clock()
+        self._book = book
+        self._decode = route.decode.work
+        self._num_tokens = num_prompt_tokens
+        self._key = key
+        self._open = True
+        self._decoding = False
+        self._num_decoding_first = 0
+        self._num_decoding_last = 0
+        self._decode.num_requests += 1
+        self._decode.num_held_tokens += num_prompt_tokens
+        computing: Endpoint = route.prefill[0] if route.prefill else route.decode
+        self._computing = computing.work
+        self._predictions = []
+        if key is None:
+            self._begin_decoding()
+            return
+        self._computing.add_prompt(key, num_prompt_tokens, route.estimate.prefill_ms, now_s)
+        if self._computing is not self._decode:
+            self._computing.num_requests += 1
+        for endpoint in {computing, route.decode}:
+            prediction = book.predicted.add(endpoint.record.worker, block_hashes, now_s)
+            if prediction is not None:
+                self._predictions.append(prediction)
+
+    @property
+    def num_decoding(self) -> float:
+        """Sequences in the decode worker's batch while this one was: at its ends, on average."""
+        last = self._decode.num_decoding if self._open else self._num_decoding_last
+        return (self._num_decoding_first + last) / 2
+
+    def add_tokens(self, count: int) -> None:
+        """The sequence has grown. The first time, its prompt is computed."""
+        if self._open and count:
+            self._end_prompt(computed=True)
+            self._num_tokens += count
+            self._decode.num_held_tokens += count
+
+    def release(self) -> None:
+        """The sequence has ended."""
+        if self._open:
+            self._end_prompt(computed=False)
+            self._open = False
+            self._num_decoding_last = self._decode.num_decoding
+            self._decode.num_requests -= 1
+            self._decode.num_held_tokens -= self._num_tokens
+            self._decode.num_decoding -= self._decoding
+
+    def _end_prompt(self, *, computed: bool) -> None:
+        if self._key is None:
+            return
+        now_s = self._book.clock()
+        self._computing.end_prompt(self._key, now_s)
+        self._key = None
+        if self._computing is not self._decode:
+            self._computing.num_requests -= 1
+        for prediction in self._predictions:
+            if computed:
+                self._book.predicted.settle(prediction, now_s)
+            else:
+                self._book.predicted.drop(prediction)
+        if computed:
+            self._begin_decoding()
+
+    def _begin_decoding(self) -> None:
+        self._decoding = True
+        self._decode.num_decoding += 1
+        self._num_decoding_first = self._decode.num_decoding

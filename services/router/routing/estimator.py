@@ -1,0 +1,155 @@
+"""What the router expects of each worker that could serve a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.router.routing.base import Candidate
+from services.router.routing.work import RECENT_WINDOW_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from services.router.endpoint import Endpoint
+    from services.router.routing.base import RoutingRequest
+    from services.router.routing.book import Book
+    from shared.identity import WorkerId
+
+#: A backlog lasts longer than its work, because more comes meanwhile: by 1 / (1 - load). Taken for
+#: a load of 0.7; the measured load would make routing swing where it is near 1.
+BACKLOG_STRETCH = 3.3
+#: Times the mean of recent work. From the first on a worker is too popular; at the second one all
+#: that it could save by its blocks is outweighed, and somebody else computes and holds them, too.
+WARM, HOT = 1.05, 1.2
+#: Requests like this one that are added to everybody's work, so that a few do not make it hot.
+HEAT_REQUESTS = 5
+#: A worker that is busy for less than this share of the time is hot in part only: while there is
+#: little to do, one conversation may well be all the work, and should stay where it is.
+BUSY_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Who holds how much of one prompt."""
+
+    #: Leading blocks as reported.
+    reported: Mapping[WorkerId, int]
+    hashes: Sequence[bytes]
+
+
+class Estimator:
+    """Turns the book, the profiles and the holdings into milliseconds."""
+
+    def __init__(self, book: Book, *, peer_fetch: bool) -> None:
+        """`peer_fetch`: workers fetch what a peer holds where that is faster than computing."""
+        self._book = book
+        self._peer_fetch = peer_fetch
+
+    def prefill(
+        self, request: RoutingRequest, endpoints: Sequence[Endpoint], holdings: Holdings
+    ) -> list[Candidate]:
+        """If these compute the prompt."""
+        now_s = self._book.clock()
+        longest = max(holdings.reported.values(), default=0)
+        candidates = []
+        for endpoint in endpoints:
+            candidate = self._candidate(request, endpoint, holdings, now_s)
+            self._add_prompt(candidate, request, longest, now_s)
+            candidates.append(candidate)
+        self._add_crowding(candidates, now_s)
+        self._add_heat(candidates, request, now_s)
+        return candidates
+
+    def decode(
+        self,
+        request: RoutingRequest,
+        endpoints: Sequence[Endpoint],
+        holdings: Holdings,
+        *,
+        computes: bool,
+    ) -> list[Candidate]:
+        """If these write the answer; `computes`: and read the prompt themselves."""
+        if computes:
+            candidates = self.prefill(request, endpoints, holdings)
+        else:
+            now_s = self._book.clock()
+            candidates = [self._candidate(request, e, holdings, now_s) for e in endpoints]
+        num_tokens = request.num_prompt_tokens
+        for candidate in candidates:
+            record, work = candidate.endpoint.record, candidate.endpoint.work
+            profile = candidate.endpoint.profile
+            if not computes:
+                candidate.transfer_ms = profile.transfer_ms(num_tokens - candidate.num_held_tokens)
+            num_held = work.num_held_tokens + num_tokens
+            candidate.itl_ms = profile.itl_ms(work.num_decoding + 1, num_held)
+            num_over = num_held - record.num_blocks * record.block_size
+            if num_over > 0:
+                candidate.preemption_ms = profile.prefill_ms(num_over, 0)
+        return candidates
+
+    def _candidate(
+        self, request: RoutingRequest, endpoint: Endpoint, holdings: Holdings, now_s: float
+    ) -> Candidate:
+        hashes, record = holdings.hashes, endpoint.record
+        if not hashes:
+            return Candidate(endpoint)
+        num_blocks = holdings.reported.get(record.worker, 0)
+        if num_blocks < len(hashes):
+            predicted = self._book.predicted.held(record.worker, hashes, now_s)
+            num_blocks = max(num_blocks, predicted)
+        # The last token is always computed: its logits are the first token.
+        num_tokens = min(num_blocks * record.block_size, request.num_prompt_tokens - 1)
+        return Candidate(endpoint, num_blocks, num_tokens)
+
+    def _add_prompt(
+        self, candidate: Candidate, request: RoutingRequest, longest: int, now_s: float
+    ) -> None:
+        endpoint, num_held = candidate.endpoint, candidate.num_held_tokens
+        num_tokens, profile = request.num_prompt_tokens, endpoint.profile
+        candidate.queue_ms = endpoint.work.queue_ms(now_s)
+        candidate.prefill_ms = profile.prefill_ms(num_tokens, num_held)
+        if not self._peer_fetch:
+            return
+        num_there = min(longest * endpoint.record.block_size, num_tokens - 1)
+        if num_there > num_held:
+            transfer_ms = profile.transfer_ms(num_there - num_held)
+            prefill_ms = profile.prefill_ms(num_tokens, num_there)
+            if transfer_ms + prefill_ms < candidate.prefill_ms:
+                candidate.num_fetched_tokens = num_there - num_held
+                candidate.transfer_ms, candidate.prefill_ms = transfer_ms, prefill_ms
+
+    def _add_crowding(self, candidates: list[Candidate], now_s: float) -> None:
+        """Expected requests that come while there is a backlog, times what each waits longer.
+
+        The backlog is everybody's mean: with a worker's own, a queue would be counted twice.
+        """
+        if not candidates:
+            return
+        arrivals_per_s = self._book.arrivals.per_s(now_s) / len(candidates)
+        per_ms = arrivals_per_s * BACKLOG_STRETCH / 1000
+        mean_queue_ms = sum(c.queue_ms for c in candidates) / len(candidates)
+        for candidate in candidates:
+            work_ms = candidate.prefill_ms
+            candidate.crowding_ms = work_ms * (mean_queue_ms + work_ms) * per_ms
+
+    def _add_heat(self, candidates: list[Candidate], request: RoutingRequest, now_s: float) -> None:
+        """Replicate a prefix that most of the work goes after.
+
+        A queue does that only when it is longer than what the holder saves. Until then one worker
+        would be nearly saturated, for ever, while the others have little to do.
+        """
+        if len(candidates) < 2:
+            return
+        num_tokens = request.num_prompt_tokens
+        recents = [c.endpoint.work.recent_ms(now_s) for c in candidates]
+        mean_ms = sum(recents) / len(candidates)
+        for candidate, recent_ms in zip(candidates, recents, strict=True):
+            if recent_ms <= WARM * mean_ms:
+                continue
+            cold_ms = candidate.endpoint.profile.prefill_ms(num_tokens, 0)
+            some_ms = HEAT_REQUESTS * cold_ms
+            heat = (recent_ms + some_ms) / (mean_ms + some_ms)
+            if heat > WARM:
+                busy = min(1.0, recent_ms / (BUSY_SHARE * RECENT_WINDOW_S * 1000))
+                candidate.hot_ms = busy * cold_ms * (heat - WARM) / (HOT - WARM)

@@ -1,0 +1,133 @@
+"""A decision in full: what every worker would have cost, and who was left out and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from services.router.routing.slo import refuse
+from shared.errors import OverloadedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.routing.base import Candidate, Policy, RoutingRequest, Scorer
+    from services.router.routing.scheduler import Choice, Decision
+
+
+class CandidateView(msgspec.Struct, kw_only=True):
+    """A worker that could serve the request."""
+
+    worker: str
+    #: The sum of `terms_ms`: what the policy orders by.
+    cost_ms: float
+    #: By scorer.
+    terms_ms: dict[str, float]
+    #: Prompt tokens that it holds, and that it would fetch from a peer.
+    num_held_tokens: int
+    num_fetched_tokens: int
+    #: Expected time to the first token if it computes the prompt.
+    ttft_ms: float
+    #: Expected time between tokens if it writes the answer.
+    itl_ms: float
+    #: From the router's book.
+    num_requests: int
+    num_waiting_tokens: int
+
+
+class RoleView(msgspec.Struct, kw_only=True):
+    """The workers of one role, best first."""
+
+    candidates: list[CandidateView]
+    #: Why the others cannot serve it, by worker.
+    left_out: dict[str, str]
+
+
+class SourceView(msgspec.Struct):
+    """A peer that holds more of the prompt than the worker that would compute it."""
+
+    worker: str
+    num_blocks: int
+
+
+class RouteView(msgspec.Struct, kw_only=True):
+    """Where the request would go."""
+
+    decode: str
+    prefill: list[str]
+    sources: list[SourceView]
+    expected_ttft_ms: float
+    expected_itl_ms: float
+
+
+class Explanation(msgspec.Struct, kw_only=True):
+    """One decision. Nothing was sent and nothing booked."""
+
+    policy: str
+    num_prompt_tokens: int
+    #: Full blocks of the prompt that were hashed.
+    num_blocks: int
+    decode: RoleView
+    prefill: RoleView
+    #: None if no decode worker can take it.
+    route: RouteView | None
+    #: Why it would be refused although there are workers.
+    refused: str | None
+
+
+def explain(policy: Policy, request: RoutingRequest, decision: Decision) -> Explanation:
+    """Put a decision into words and numbers."""
+    refused = None
+    if decision.route is not None:
+        try:
+            refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
+        except OverloadedError as error:
+            refused = str(error)
+    return Explanation(
+        policy=policy.name,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_blocks=len(request.block_hashes),
+        decode=_role(request, decision.decode, policy.decode_scorers),
+        prefill=_role(request, decision.prefill, policy.prefill_scorers),
+        route=_route(decision),
+        refused=refused,
+    )
+
+
+def _role(request: RoutingRequest, choice: Choice, scorers: Sequence[Scorer]) -> RoleView:
+    return RoleView(
+        candidates=[_candidate(request, candidate, scorers) for candidate in choice.candidates],
+        left_out={endpoint.name: reason for endpoint, reason in choice.left_out},
+    )
+
+
+def _candidate(
+    request: RoutingRequest, candidate: Candidate, scorers: Sequence[Scorer]
+) -> CandidateView:
+    terms = {scorer.name: scorer.cost_ms(request, candidate) for scorer in scorers}
+    work = candidate.endpoint.work
+    return CandidateView(
+        worker=candidate.endpoint.name,
+        cost_ms=sum(terms.values()),
+        terms_ms=terms,
+        num_held_tokens=candidate.num_held_tokens,
+        num_fetched_tokens=candidate.num_fetched_tokens,
+        ttft_ms=candidate.ttft_ms,
+        itl_ms=candidate.itl_ms,
+        num_requests=work.num_requests,
+        num_waiting_tokens=work.num_waiting_tokens,
+    )
+
+
+def _route(decision: Decision) -> RouteView | None:
+    route = decision.route
+    if route is None:
+        return None
+    return RouteView(
+        decode=route.decode.name,
+        prefill=[endpoint.name for endpoint in route.prefill],
+        sources=[SourceView(peer.endpoint.name, peer.num_blocks) for peer in route.sources],
+        expected_ttft_ms=route.estimate.ttft_ms,
+        expected_itl_ms=route.estimate.itl_ms,
+    )

@@ -1,0 +1,85 @@
+"""Fits a cost with non-negative coefficients to measurements as they come, outliers among them.
+
+Ridge regression towards a prior with exponential forgetting. Rows are divided by the predicted
+value, so that relative errors count, and weighted after Huber ("Robust estimation of a location
+parameter", 1964) with a threshold that follows the median error. Negative coefficients are left
+out one by one (the active set of Lawson and Hanson's non-negative least squares).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: What a measurement counts when the next one comes. 0.98: the last fifty or so decide.
+FORGETTING = 0.98
+#: How many measurements the prior is worth: few, since a coefficient that is far too small in the
+#: prior is weak in every row. It decides only what the measurements leave open.
+PRIOR_WEIGHT = 0.01
+#: Errors beyond so many times the median one count less.
+HUBER_MEDIANS = 2.0
+_MEDIAN_STEP = 1.15
+_MEDIAN_BOUNDS = (0.02, 2.0)
+
+
+class RobustFit:
+    """y = coefficients · x, with x, y and the coefficients at least 0."""
+
+    def __init__(
+        self, prior: Callable[[], Sequence[float]], *, prior_weight: float = PRIOR_WEIGHT
+    ) -> None:
+        """`prior` gives the coefficients that are believed without measurements, all over 0."""
+        self._prior = prior
+        self._prior_weight = prior_weight
+        size = len(prior())
+        self._products = np.zeros((size, size))
+        self._targets = np.zeros(size)
+        self._median_error = _MEDIAN_BOUNDS[1]
+        self.num_measurements = 0
+        self._coefficients = tuple(prior())
+
+    @property
+    def coefficients(self) -> Sequence[float]:
+        """The prior's, until there is a measurement."""
+        return self._coefficients if self.num_measurements else self._prior()
+
+    def predict(self, x: Sequence[float]) -> float:
+        """The expected value."""
+        return sum(a * b for a, b in zip(self.coefficients, x, strict=True))
+
+    def observe(self, x: Sequence[float], y: float) -> None:
+        """A measurement. One that cannot be (not over 0) is ignored."""
+        expected = self.predict(x)
+        if not y > 0 or not expected > 0:
+            return
+        error = abs(y - expected) / expected
+        weight = min(1.0, HUBER_MEDIANS * self._median_error / error) if error else 1.0
+        step = _MEDIAN_STEP if error > self._median_error else 1 / _MEDIAN_STEP
+        low, high = _MEDIAN_BOUNDS
+        self._median_error = min(high, max(low, self._median_error * step))
+        row = np.asarray(x) / expected
+        self._products = FORGETTING * self._products + weight * np.outer(row, row)
+        self._targets = FORGETTING * self._targets + weight * (y / expected) * row
+        self.num_measurements += 1
+        self._coefficients = tuple(self._solve())
+
+    def _solve(self) -> list[float]:
+        prior = np.asarray(self._prior())
+        # In units of the prior every coefficient is about 1.
+        products = self._products * np.outer(prior, prior) + self._prior_weight * np.eye(len(prior))
+        targets = self._targets * prior + self._prior_weight
+        active = list(range(len(prior)))
+        while True:
+            solution = np.linalg.solve(products[np.ix_(active, active)], targets[active])
+            negative = [i for i, value in zip(active, solution, strict=True) if value < 0]
+            if not negative:
+                break
+            worst = min(zip(solution, active, strict=True))[1]
+            active.remove(worst)
+        result = np.zeros(len(prior))
+        result[active] = solution * prior[active]
+        return [float(value) for value in result]

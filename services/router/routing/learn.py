@@ -1,0 +1,46 @@
+"""Teaches workers' profiles with what an answer says it cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from services.router.generation import Timings, Usage
+    from services.router.routing.base import Route
+    from services.router.routing.book import Booking
+
+
+def learn_prefill(route: Route, usage: Usage, timings: Timings) -> None:
+    """Who computed the prompt, how much of it, and in what time; and what moving it took."""
+    if not usage.transferred_tokens:
+        route.decode.profile.observe_prefill(
+            usage.prompt_tokens, usage.local_hit_tokens, timings.prefill_ms
+        )
+        return
+    name = timings.prefill_worker
+    endpoint = next((e for e in route.prefill if e.name == name), None)
+    if endpoint is None:
+        return
+    num_held = usage.local_hit_tokens + usage.transferred_hit_tokens
+    # A prefill worker's hit that was no longer than the decode worker's is not told.
+    if usage.transferred_hit_tokens or not usage.local_hit_tokens:
+        endpoint.profile.observe_prefill(usage.prompt_tokens, num_held, timings.prefill_ms)
+    # A transfer lasts as long as the computation that it overlaps with. Only where most of the
+    # prompt was there does its time say how fast blocks move.
+    if 2 * usage.transferred_hit_tokens >= usage.transferred_tokens:
+        for profile in (endpoint.profile, route.decode.profile):
+            profile.observe_transfer(
+                usage.transferred_tokens, timings.transfer_bytes, timings.transfer_ms
+            )
+
+
+def learn_decode(
+    route: Route, booking: Booking, timings: Timings, *, num_output_tokens: int
+) -> None:
+    """How long a step took with the batch that the answer was in."""
+    if num_output_tokens > 1:
+        route.decode.profile.observe_decode(
+            booking.num_decoding,
+            route.decode.work.num_held_tokens,
+            timings.decode_ms / (num_output_tokens - 1),
+        )

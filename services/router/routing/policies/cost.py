@@ -1,0 +1,27 @@
+"""The default: the least expected milliseconds, the request's own and those of others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.router.routing.base import Policy
+from services.router.routing.picker import LeastCost
+from services.router.routing.scorers import Crowding, DecodeLoad, Heat, Prefill, Queue, Transfer
+
+if TYPE_CHECKING:
+    import random
+
+#: A reader notices the first token more than the pace of the others.
+DECODE_WEIGHT_TOKENS = 20.0
+
+
+def policy(rng: random.Random) -> Policy:
+    """T_queue + T_prefill + T_transfer + T_crowding + T_heat + w · decode load."""
+    decode_load = DecodeLoad(DECODE_WEIGHT_TOKENS)
+    return Policy(
+        name="cost",
+        decode_scorers=(Queue(), Prefill(), Transfer(), Crowding(), Heat(), decode_load),
+        prefill_scorers=(Queue(), Prefill(), Transfer(), Crowding(), Heat()),
+        decode_picker=LeastCost(rng),
+        prefill_picker=LeastCost(rng),
+    )

@@ -1,0 +1,24 @@
+"""Where the least work waits, whoever holds the prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.router.routing.base import Policy
+from services.router.routing.picker import LeastCost
+from services.router.routing.scorers import DecodeLoad, Queue
+
+if TYPE_CHECKING:
+    import random
+
+
+def policy(rng: random.Random) -> Policy:
+    """Least queue for prompts; least queue and shortest step for answers."""
+    return Policy(
+        name="least-loaded",
+        decode_scorers=(Queue(), DecodeLoad(1.0)),
+        prefill_scorers=(Queue(),),
+        decode_picker=LeastCost(rng),
+        prefill_picker=LeastCost(rng),
+        uses_prefixes=False,
+    )

@@ -1,0 +1,23 @@
+"""Everybody in turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.router.routing.base import Policy
+from services.router.routing.picker import InTurn
+
+if TYPE_CHECKING:
+    import random
+
+
+def policy(_rng: random.Random) -> Policy:
+    """By name, whatever anybody holds or works on."""
+    return Policy(
+        name="round-robin",
+        decode_scorers=(),
+        prefill_scorers=(),
+        decode_picker=InTurn(),
+        prefill_picker=InTurn(),
+        uses_prefixes=False,
+    )

@@ -1,0 +1,23 @@
+"""Anybody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.router.routing.base import Policy
+from services.router.routing.picker import Shuffled
+
+if TYPE_CHECKING:
+    import random
+
+
+def policy(rng: random.Random) -> Policy:
+    """At random, whatever anybody holds or works on."""
+    return Policy(
+        name="random",
+        decode_scorers=(),
+        prefill_scorers=(),
+        decode_picker=Shuffled(rng),
+        prefill_picker=Shuffled(rng),
+        uses_prefixes=False,
+    )

@@ -1,0 +1,50 @@
+"""Refuses requests whose bounds nobody is expected to meet, before any work is done for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.errors import OverloadedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.routing.base import Candidate, RoutingRequest
+
+LONGEST_RETRY_S = 60.0
+
+
+def meets_ttft(request: RoutingRequest, candidates: list[Candidate]) -> list[Candidate]:
+    """Those that should meet the bound first, otherwise in the order that they have."""
+    bound = request.max_ttft_ms
+    if bound is None:
+        return candidates
+    return sorted(candidates, key=lambda candidate: candidate.ttft_ms > bound)
+
+
+def meets_itl(request: RoutingRequest, candidates: list[Candidate]) -> list[Candidate]:
+    """The same for the time between tokens."""
+    bound = request.max_itl_ms
+    if bound is None:
+        return candidates
+    return sorted(candidates, key=lambda candidate: candidate.itl_ms > bound)
+
+
+def refuse(request: RoutingRequest, decode: Candidate, prefill: Sequence[Candidate]) -> None:
+    """Raise if the best are not good enough.
+
+    Raises:
+        OverloadedError: with the time in which the queue should be short enough.
+    """
+    if request.max_ttft_ms is not None:
+        ttft_ms = (prefill[0] if prefill else decode).ttft_ms
+        if ttft_ms > request.max_ttft_ms:
+            raise _overloaded("first token", ttft_ms, request.max_ttft_ms)
+    if request.max_itl_ms is not None and decode.itl_ms > request.max_itl_ms:
+        raise _overloaded("time between tokens", decode.itl_ms, request.max_itl_ms)
+
+
+def _overloaded(what: str, expected_ms: float, bound_ms: float) -> OverloadedError:
+    message = f"expected {what}: {expected_ms:.0f} ms; at most {bound_ms:.0f} ms are allowed"
+    retry_after_s = min(LONGEST_RETRY_S, max(1.0, (expected_ms - bound_ms) / 1000))
+    return OverloadedError(message, retry_after_s=retry_after_s)
