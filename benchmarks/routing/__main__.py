@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated
@@ -93,7 +92,7 @@ def decide(
         task = progress.add_task("measuring", total=3 * len(PROMPT_TOKENS))
         for num_workers in (1, 16, 128):
             for num_tokens in PROMPT_TOKENS:
-                times = asyncio.run(measure(num_workers, num_tokens, num_decisions=num_decisions))
+                times = measure(num_workers, num_tokens, num_decisions=num_decisions)
                 table.add_row(
                     f"{num_workers}", f"{num_tokens}", f"{num_tokens // 16}",
                     f"{times.hash_us:.0f}", f"{times.route_p50_us:.0f}",

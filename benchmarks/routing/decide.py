@@ -14,10 +14,10 @@ from services.router.routing.base import RoutingRequest
 from services.router.routing.policies.find import find_policy
 from services.router.routing.scheduler import Scheduler
 from shared.directory.base import WorkerLoad, WorkerRecord
-from shared.directory.memory import MemoryRegistry
-from shared.directory.memory_blocks import MemoryBlockDirectory
+from shared.directory.index import BlockIndex
 from shared.identity import Role, WorkerId
 from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,14 +44,14 @@ class DecisionTimes:
     book_p50_us: float
 
 
-async def measure(num_workers: int, num_tokens: int, *, num_decisions: int) -> DecisionTimes:
+def measure(num_workers: int, num_tokens: int, *, num_decisions: int) -> DecisionTimes:
     """`num_workers` prefill workers and one decode worker; each holds a beginning of the prompt."""
     rng = random.Random(1)
     prompt = [rng.randrange(100_000) for _ in range(num_tokens)]
     root = root_hash(NAMESPACE)
     hash_us = min(_timed_us(lambda: hash_blocks(root, prompt, BLOCK_SIZE)) for _ in range(5))
     hashes = hash_blocks(root, prompt, BLOCK_SIZE)
-    scheduler = await _scheduler(num_workers, hashes)
+    scheduler = _scheduler(num_workers, hashes)
     open_bookings = _fill_book(scheduler, num_workers, num_tokens, rng)
     request = RoutingRequest(num_prompt_tokens=num_tokens, max_tokens=100, block_hashes=hashes)
     route_us, book_us = [], []
@@ -75,9 +75,8 @@ async def measure(num_workers: int, num_tokens: int, *, num_decisions: int) -> D
     )
 
 
-async def _scheduler(num_workers: int, hashes: Sequence[bytes]) -> Scheduler:
-    registry = MemoryRegistry()
-    blocks = MemoryBlockDirectory(registry)
+def _scheduler(num_workers: int, hashes: Sequence[bytes]) -> Scheduler:
+    index = BlockIndex()
     endpoints: dict[Role, list[Endpoint]] = {Role.PREFILL: [], Role.DECODE: []}
     for number in range(num_workers + 1):
         role = Role.PREFILL if number else Role.DECODE
@@ -91,11 +90,11 @@ async def _scheduler(num_workers: int, hashes: Sequence[bytes]) -> Scheduler:
             num_blocks=100_000,
             max_model_len=1_000_000,
         )
-        await registry.register(record, 3600)
-        await blocks.replace(record.worker, 1, hashes[: len(hashes) * number // num_workers])
+        held = hashes[: len(hashes) * number // num_workers]
+        index.replace(record.worker, 1, {BlockTier.DEVICE: held})
         endpoints[role].append(Endpoint(record, WorkerLoad(), ready=True))
     return Scheduler(
-        endpoints.__getitem__, policy=find_policy("cost", random.Random(1)), prefixes=blocks
+        endpoints.__getitem__, policy=find_policy("cost", random.Random(1)), prefixes=index
     )
 
 
