@@ -20,6 +20,8 @@ class Status(Enum):
 
     #: In the queue, without blocks.
     WAITING = auto()
+    #: Has blocks that a lower tier fills; not scheduled.
+    LOADING = auto()
     #: Has blocks that a peer fills; not scheduled.
     RECEIVING = auto()
     #: Has blocks; every step may compute some of its tokens.

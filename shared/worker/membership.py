@@ -15,6 +15,7 @@ import structlog
 
 from shared.directory.base import BlockUpdate, WorkerLoad
 from shared.errors import BatonError, SequenceGapError, UnknownIncarnationError
+from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,7 +59,12 @@ class Membership:
         self._connected = True
 
     def note(self, change: CacheChange) -> None:
-        """Queue what changed in the engine's cache. Called on the event loop, in order."""
+        """Queue what changed in the engine's cache. Called on the event loop, in order.
+
+        The directory knows one tier so far, and takes each hash for one that is in the pool.
+        """
+        if change.tier is not BlockTier.DEVICE:
+            return
         self._changes.append(change)
         if len(self._changes) > MAX_PENDING_CHANGES:
             self._require_snapshot()

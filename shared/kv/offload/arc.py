@@ -98,7 +98,7 @@ class ArcPolicy:
             keys.clear()
         self.target = 0.0
 
-    def keys(self) -> Iterable[bytes]:
+    def order(self) -> Iterable[bytes]:
         """Those wanted once first, each list from its oldest on."""
         return [*self._recent, *self._frequent]
 

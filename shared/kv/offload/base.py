@@ -23,7 +23,7 @@ class StorePlan:
     evicted: tuple[tuple[bytes, int], ...] = ()
 
     @property
-    def keys(self) -> tuple[bytes, ...]:
+    def order(self) -> tuple[bytes, ...]:
         """Of `stores`."""
         return tuple(key for key, _ in self.stores)
 
@@ -98,7 +98,7 @@ class EvictionPolicy(Protocol):
         """All are gone."""
         ...
 
-    def keys(self) -> Iterable[bytes]:
+    def order(self) -> Iterable[bytes]:
         """All blocks, those that would be evicted first in front."""
         ...
 

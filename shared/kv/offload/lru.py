@@ -44,7 +44,7 @@ class LruPolicy:
         """All are gone."""
         self._order.clear()
 
-    def keys(self) -> Iterable[bytes]:
+    def order(self) -> Iterable[bytes]:
         """Oldest first."""
         return list(self._order)
 

@@ -64,7 +64,7 @@ class BlockOffloadManager:
 
     def ready_keys(self) -> list[bytes]:
         """What lookups find, in the order in which it would be evicted."""
-        return [key for key in self._policy.keys() if self._entries[key].ready]
+        return [key for key in self._policy.order() if self._entries[key].ready]
 
     def lookup(self, keys: Iterable[bytes]) -> int:
         """See `OffloadManager`."""
@@ -156,7 +156,7 @@ class BlockOffloadManager:
         """Raise InternalError if slots, entries and policy disagree."""
         slots = [*self._free_slots, *(entry.slot for entry in self._entries.values())]
         _check(sorted(slots) == list(range(self.capacity)), "a slot is lost or used twice")
-        _check(sorted(self._policy.keys()) == sorted(self._entries), "the policy knows others")
+        _check(sorted(self._policy.order()) == sorted(self._entries), "the policy knows others")
         num_ready = sum(entry.ready for entry in self._entries.values())
         _check(num_ready == self._num_ready, "the count of ready blocks is wrong")
         self._policy.check_integrity()

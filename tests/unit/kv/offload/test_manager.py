@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -11,9 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from shared.errors import InternalError
 from shared.kv.change_log import CacheChange
-from shared.kv.offload.base import StorePlan
 from shared.kv.offload.manager import BlockOffloadManager, OffloadPolicy
 from shared.kv.tier import BlockTier
+
+if TYPE_CHECKING:
+    from shared.kv.offload.base import StorePlan
 
 CAPACITY = 6
 KEYS = [bytes([n]) for n in range(14)]

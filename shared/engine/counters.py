@@ -1,0 +1,18 @@
+"""The names of what an engine counts."""
+
+from __future__ import annotations
+
+#: What `EngineStats.counters` counts since start.
+COUNTERS = (
+    "engine_steps",
+    "computed_tokens",
+    "generation_tokens",
+    "num_preemptions",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "transfers_completed",
+    # Failed, or not begun because so little was left to compute.
+    "transfers_unused",
+    "requests_aborted",
+    "requests_failed",
+)
