@@ -51,6 +51,12 @@ class KVOffload:
         """Whether somebody waits for blocks."""
         return any(isinstance(job, LoadJob) for job in (*self._tiers.jobs, *self._deferred))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is on its way, or should be."""
+        waiting = self.stores.num_waiting or self._num_pending_writes
+        return bool(waiting or self._tiers.jobs or self._deferred)
+
     def on_news(self, callback: Callable[[], None]) -> None:
         """Call back, in another thread, whenever `poll` has something to do."""
         self._threads.on_done = callback
@@ -178,7 +184,7 @@ class KVOffload:
             self._tiers.remove(removed)
             for _ in writes:
                 job = self._threads.write_of(key, slot)
-                job.used_at_s = start_s - age * 1e-3
+                job.used_at_s = start_s - age * 1e-6
                 self._threads.submit(job)
                 self.settle()
         self._host.complete_load(keys)

@@ -30,6 +30,11 @@ class HostStores:
         #: Blocks of the pool that are being copied.
         self.num_storing = 0
 
+    @property
+    def num_waiting(self) -> int:
+        """Blocks that are not yet on their way."""
+        return len(self._candidates)
+
     def note_final(self, keys: Iterable[bytes]) -> None:
         """These blocks of the pool can be stored from now on."""
         self._candidates.update(dict.fromkeys(keys))

@@ -16,6 +16,7 @@ import structlog
 
 from shared.engine.offload.block_file import CorruptBlockError
 from shared.engine.offload.jobs import LoadJob, RemoveJob, StoreJob, WriteJob
+from shared.errors import InternalError
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from shared.engine.offload.block_folder import BlockFolder
     from shared.engine.offload.copies import BlockCopies
-    from shared.engine.offload.jobs import Job, Slots
+    from shared.engine.offload.jobs import Job
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +85,10 @@ class TierThreads:
         else:
             self._disk_queue.put(job)
 
+    def read(self, job: LoadJob) -> None:
+        """Queue the reading of what a load wants from disk."""
+        self._disk_queue.put(job)
+
     def write_of(self, key: bytes, slot: int) -> WriteJob:
         """What writes a slot's block to disk. Nobody may be writing to the slot."""
         return WriteJob(
@@ -102,42 +107,49 @@ class TierThreads:
 
     def _copy(self) -> None:
         while (job := self._copy_queue.get()) is not None:
-            try:
-                self._spill(job.spills)
-                job.spills = ()
-                if isinstance(job, StoreJob):
-                    self._store(job)
-                elif BlockTier.DISK in job.tiers and not job.was_read:
-                    job.queued_s = time.monotonic()
-                    self._disk_queue.put(job)
-                    continue
-                else:
-                    self._load(job)
-            except Exception as error:  # whatever it was, its owner must hear of it
-                log.exception("kv_offload_copy_failed")
-                job.error = error
-            self._tell(job)
+            self.run_copy(job)
 
     def _disk(self) -> None:
-        folder = self._folder
-        while folder is not None and (job := self._disk_queue.get()) is not None:
-            if isinstance(job, LoadJob):
-                self._read(job, folder)
-                self._copy_queue.put(job)
-            elif isinstance(job, RemoveJob):
-                folder.remove(job.keys)
-            else:
-                start_s = time.monotonic()
-                try:
-                    folder.write(job.key, job.data, job.checksum, used_at_s=job.used_at_s)
-                except OSError as error:
-                    job.error = error
-                job.seconds = time.monotonic() - start_s
-                self._tell(job)
+        while (job := self._disk_queue.get()) is not None:
+            self.run_disk(job)
 
-    def _spill(self, spills: Slots) -> None:
-        for key, slot in spills:
-            self._disk_queue.put(self.write_of(key, slot))
+    def run_copy(self, job: StoreJob | LoadJob) -> None:
+        """The next part of a job that copies memory. In the copying thread."""
+        try:
+            for key, slot in job.spills:
+                self.submit(self.write_of(key, slot))
+            job.spills = ()
+            if isinstance(job, StoreJob):
+                self._store(job)
+            elif BlockTier.DISK in job.tiers and not job.was_read:
+                job.queued_s = time.monotonic()
+                self.read(job)
+                return
+            else:
+                self._load(job)
+        except Exception as error:  # whatever it was, its owner must hear of it
+            log.exception("kv_offload_copy_failed")
+            job.error = error
+        self._tell(job)
+
+    def run_disk(self, job: LoadJob | WriteJob | RemoveJob) -> None:
+        """A job's files. In the disk's thread."""
+        folder = self._folder
+        if folder is None:
+            raise InternalError("there is no disk tier")
+        if isinstance(job, LoadJob):
+            self._read(job, folder)
+            self.submit(job)
+        elif isinstance(job, RemoveJob):
+            folder.remove(job.keys)
+        else:
+            start_s = time.monotonic()
+            try:
+                folder.write(job.key, job.data, job.checksum, used_at_s=job.used_at_s)
+            except OSError as error:
+                job.error = error
+            job.seconds = time.monotonic() - start_s
+            self._tell(job)
 
     def _store(self, job: StoreJob) -> None:
         start_s = time.monotonic()

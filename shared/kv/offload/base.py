@@ -23,7 +23,7 @@ class StorePlan:
     evicted: tuple[tuple[bytes, int], ...] = ()
 
     @property
-    def order(self) -> tuple[bytes, ...]:
+    def keys(self) -> tuple[bytes, ...]:
         """Of `stores`."""
         return tuple(key for key, _ in self.stores)
 
