@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.engine.offload.offload import KVOffload
     from shared.engine.sequence import Sequence
     from shared.kv.block_pool import BlockPool
     from shared.kv.prefix_cache import PrefixCache
@@ -20,6 +23,11 @@ class PrefixHit:
     #: The rest is computed by the step that is being scheduled.
     num_final: int
 
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing of it is still to be computed."""
+        return self.num_final == len(self.blocks)
+
 
 class BlockManager:
     """Between the scheduler, which thinks in tokens, and the pool, which thinks in blocks.
@@ -30,9 +38,17 @@ class BlockManager:
     reads any. Nobody outside the step sees these before they are final.
     """
 
-    def __init__(self, pool: BlockPool, cache: PrefixCache, *, block_size: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        cache: PrefixCache,
+        *,
+        block_size: int,
+        offload: KVOffload | None = None,
+    ) -> None:
         self._pool = pool
         self._cache = cache
+        self._offload = offload
         self.block_size = block_size
         #: Hash to the block that the step being scheduled fills.
         self._scheduled: dict[bytes, int] = {}
@@ -69,12 +85,41 @@ class BlockManager:
                 blocks.append(block)
         return PrefixHit(blocks, num_final)
 
+    def num_loadable(self, seq: Sequence, hit: PrefixHit) -> int | None:
+        """How many blocks behind those that were hit are better loaded than computed.
+
+        None: that is not yet known; ask again when a load is over. Who starts from blocks of this
+        step must be part of it, so nothing is loaded then.
+        """
+        if self._offload is None or seq.prompt_logprobs is not None or not hit.is_final:
+            return 0
+        hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
+        return self._offload.loads.num_worth(hashes[len(hit.blocks) :])
+
+    def load(self, seq: Sequence, num_blocks: int, done: Callable[[int], None]) -> bool:
+        """Load that many blocks behind those that were hit, if that is still possible.
+
+        `done` gets the number of those that arrived; `join_loaded` tells the sequence.
+        """
+        if self._offload is None:
+            return False
+        behind = slice(seq.num_published_blocks, seq.num_published_blocks + num_blocks)
+        hashes, blocks = seq.block_hashes[behind], seq.block_table[behind]
+        return self._offload.loads.load(hashes, blocks, done) > 0
+
+    def join_loaded(self, seq: Sequence, num_blocks: int) -> None:
+        """These blocks behind those that were hit are final, and need no computing."""
+        seq.num_computed_tokens += num_blocks * self.block_size
+        seq.num_cached_tokens = seq.num_final_tokens = seq.num_computed_tokens
+        self.publish(seq)
+
     def num_tokens_in(self, num_full_blocks: int) -> int:
         """Tokens that full blocks hold."""
         return num_full_blocks * self.block_size
 
-    def try_admit(self, seq: Sequence, hit_blocks: list[int], *, num_spare_blocks: int) -> bool:
+    def try_admit(self, seq: Sequence, hit: PrefixHit, *, num_spare_blocks: int) -> bool:
         """Give the sequence blocks for all its tokens, if that leaves `num_spare_blocks` free."""
+        hit_blocks = hit.blocks
         num_new = self._num_blocks(seq.num_tokens) - len(hit_blocks)
         num_needed = num_new + self._pool.num_free_among(hit_blocks) + num_spare_blocks
         if num_needed > self._pool.num_free:
@@ -84,7 +129,10 @@ class BlockManager:
         seq.block_table.extend(self._pool.allocate(num_new))
         seq.num_published_blocks = len(hit_blocks)
         seq.num_cached_tokens = len(hit_blocks) * self.block_size
+        seq.num_final_tokens = hit.num_final * self.block_size
         seq.num_computed_tokens = seq.num_cached_tokens
+        if self._offload is not None:
+            self._offload.touch(seq.full_block_hashes(seq.num_tokens - 1, self.block_size))
         return True
 
     def try_grow(self, seq: Sequence, num_tokens: int) -> bool:
@@ -92,7 +140,7 @@ class BlockManager:
         if num_tokens <= len(seq.block_table) * self.block_size:
             return True
         num_new = self._num_blocks(num_tokens) - len(seq.block_table)
-        if num_new > self._pool.num_free:
+        if num_new > self._pool.num_free and not self._wait_for(num_new):
             return False
         seq.block_table.extend(self._pool.allocate(num_new))
         return True
@@ -104,6 +152,8 @@ class BlockManager:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
             self._cache.publish(seq.block_table[first:end], hashes[first:])
             seq.num_published_blocks = end
+            if self._offload is not None:
+                self._offload.stores.note_final(hashes[first:])
 
     def free(self, seq: Sequence) -> None:
         """Take all blocks away. The only way in which a sequence's blocks go back."""
@@ -114,7 +164,17 @@ class BlockManager:
         """Raise InternalError unless `seqs` and pins account for every reference."""
         self._pool.check_integrity()
         used = Counter(block for seq in seqs for block in seq.block_table)
-        self._pool.check_references(used + self._cache.pinned())
+        used += self._cache.pinned()
+        if self._offload is not None:
+            self._offload.check_integrity()
+            used += self._offload.references()
+        self._pool.check_references(used)
+
+    def _wait_for(self, num_blocks: int) -> bool:
+        """Let blocks come back that are only being copied; whether that is enough."""
+        if self._offload is None or not self._offload.end_stores():
+            return False
+        return num_blocks <= self._pool.num_free
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import setting
 from shared.engine.scheduler import SchedulingPolicy
 from shared.errors import ConfigError
+from shared.kv.offload.manager import OffloadPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,20 @@ class EngineConfig:
         SchedulingPolicy.FCFS, help="fcfs, or priority: lower values first"
     )
 
+    kv_offload_host_gib: float = setting(
+        0.0, help="host memory for KV blocks that leave the pool, in GiB; 0 turns offload off"
+    )
+    kv_offload_disk_dir: Path | None = setting(
+        None, help="folder for KV blocks that leave host memory; no other worker may use it"
+    )
+    kv_offload_disk_gib: float = setting(0.0, help="most that is kept in that folder, in GiB")
+    kv_offload_policy: OffloadPolicy = setting(
+        OffloadPolicy.LRU, help="lru, or arc: who leaves a full tier"
+    )
+    kv_offload_always_load: bool = setting(
+        False, help="load offloaded blocks even where computing them seems to be faster"
+    )
+
     async_scheduling: bool | None = setting(
         None,
         help="prepare a step while the one before it still runs; by default on a GPU only",
@@ -69,6 +86,29 @@ class EngineConfig:
             "max_num_batched_tokens",
             f"must be at least max_num_seqs ({self.max_num_seqs}), so that every running "
             "sequence gets a token in every step",
+        )
+
+        self._check_offload()
+
+    def _check_offload(self) -> None:
+        for name in ("kv_offload_host_gib", "kv_offload_disk_gib"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value >= 0, name, "must be at least 0")
+        has_disk = self.kv_offload_disk_dir is not None
+        _require(
+            has_disk == (self.kv_offload_disk_gib > 0),
+            "kv_offload_disk_dir",
+            "and kv_offload_disk_gib need each other",
+        )
+        _require(
+            not has_disk or self.kv_offload_host_gib > 0,
+            "kv_offload_disk_dir",
+            "needs kv_offload_host_gib too: blocks reach the disk through host memory",
+        )
+        _require(
+            self.enable_prefix_caching or not self.kv_offload_host_gib,
+            "kv_offload_host_gib",
+            "needs enable_prefix_caching",
         )
 
     def check_unchunked(self, max_model_len: int) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from itertools import count
 from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.engine.block_manager import BlockManager
+from shared.engine.counters import COUNTERS
 from shared.engine.events import EngineStats, FinishReason
 from shared.engine.kv_staging import KVStaging
-from shared.engine.kv_storage import plan_memory, read_layout
+from shared.engine.kv_storage import plan_memory, read_layout, read_namespace
 from shared.engine.model_parts import build_model_parts
+from shared.engine.offload.build import build_offload
+from shared.engine.offload.cached_blocks import CachedBlocks
 from shared.engine.postprocess import Postprocessor
-from shared.engine.scheduler import Scheduler
+from shared.engine.scheduler_build import build_scheduler
 from shared.engine.sequence import Sequence, Status
 from shared.engine.step_pipeline import StepPipeline, failure
 from shared.engine.validation import RequestValidator
 from shared.errors import InternalError, InvalidRequestError, RequestCancelledError
-from shared.kv.block_hash import namespace_hash, root_hash
+from shared.kv.block_hash import root_hash
 from shared.kv.block_pool import BlockPool
 from shared.kv.prefix_cache import PrefixCache
 
@@ -34,25 +37,6 @@ if TYPE_CHECKING:
     from shared.model.loader import LoadedModel
 
 log = structlog.get_logger(__name__)
-
-#: What `EngineStats.counters` counts since start.
-COUNTERS = (
-    "engine_steps",
-    # Those with prompts in them, their tokens, and what they took in microseconds.
-    "prefill_steps",
-    "prefill_step_tokens",
-    "prefill_step_us",
-    "computed_tokens",
-    "generation_tokens",
-    "num_preemptions",
-    "prefix_cache_queries",
-    "prefix_cache_hits",
-    "transfers_completed",
-    # Failed, or not begun because so little was left to compute.
-    "transfers_unused",
-    "requests_aborted",
-    "requests_failed",
-)
 
 
 class Engine:
@@ -75,16 +59,9 @@ class Engine:
         )
         self.model_fingerprint = loaded.fingerprint
         #: Root of the block hashes; workers share blocks only if theirs are equal.
-        self.namespace = namespace_hash(
-            model_fingerprint=loaded.fingerprint,
-            dtype=self.layout.dtype,
-            kv_dtype=self.layout.dtype,
-            layout_version=self.layout.version,
-            block_size=config.block_size,
-        )
+        self.namespace = read_namespace(loaded, self.layout)
         self._pool = BlockPool(self.num_blocks)
         self._cache = PrefixCache(self._pool, enabled=config.enable_prefix_caching)
-        self._scheduler = _scheduler(self._pool, self._cache, config)
         self._parts = build_model_parts(
             loaded,
             config,
@@ -93,6 +70,12 @@ class Engine:
             max_model_len=self.max_model_len,
             recorder=recorder,
         )
+        offload = build_offload(
+            config, self.layout, self._parts.storage, self._pool, namespace=self.namespace
+        )
+        #: What this engine knows by content, in all tiers.
+        self.cached = CachedBlocks(self._pool, self._cache, offload)
+        self._scheduler = build_scheduler(self._pool, self._cache, offload, config)
         self._counters = Counter(dict.fromkeys(COUNTERS, 0))
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
         self._steps = StepPipeline(
@@ -196,7 +179,23 @@ class Engine:
         """Whether `step` would do anything. If not, only another call can change that."""
         if self._events or self._steps.in_flight:
             return True
-        return not self._stalled and bool(self._scheduler.running or self._scheduler.waiting)
+        return not self._stalled and self._scheduler.has_work
+
+    def take_loaded(self) -> None:
+        """Let sequences go on whose blocks have arrived from lower tiers; `step` does so too."""
+        if self.cached.poll():
+            self._stalled = False
+
+    def wait_for_loads(self) -> bool:
+        """Sleep until blocks have arrived, if any are loading; whether any were.
+
+        For a caller whose sequences all wait for them, when there is nothing else to do.
+        """
+        if self.broken is not None or self.cached.offload is None or not self.cached.is_loading:
+            return False
+        self.cached.offload.wait()
+        self._stalled = False
+        return True
 
     def step(self) -> list[EngineEvent]:
         """Compute one batch; returns what happened since the last call, in order.
@@ -215,35 +214,37 @@ class Engine:
 
     def end_step(self) -> list[EngineEvent]:
         """The second half of `step`, which takes its time. Nothing may be called in between."""
-        return self._guarded(self._steps.finish)
+        return self._guarded(self._finish)
 
     def take_cache_changes(self) -> list[CacheChange]:
-        """What prefix lookup gained and lost since the last call."""
-        return self._pool.changes.take()
+        """What prefix lookup gained and lost since the last call, in each tier."""
+        return self.cached.take_changes()
 
     def cache_snapshot(self) -> list[bytes]:
-        """Every hash that prefix lookup finds now, once."""
+        """Every hash that prefix lookup finds in the pool now, once."""
         return self._pool.hashes()
 
     def reset_prefix_cache(self) -> int:
-        """Forget all cached prefixes; returns how many blocks held one.
+        """Forget all cached prefixes in all tiers; returns how many blocks of the pool held one.
 
         Raises:
             UnavailableError: blocks are in use.
         """
-        return self._pool.forget_all()
+        return self.cached.forget_all()
 
     def stats(self) -> EngineStats:
         """A snapshot."""
         return EngineStats(
             num_running=len(self._scheduler.running),
             num_waiting=len(self._scheduler.waiting),
+            num_loading=len(self._scheduler.loading),
             num_receiving=len(self._scheduler.receiving),
             num_held=len(self._scheduler.held),
             num_blocks=self._pool.num_blocks,
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
             counters=dict(self._counters),
+            tiers=self.cached.stats(),
         )
 
     def check_integrity(self) -> None:
@@ -251,7 +252,8 @@ class Engine:
         self._scheduler.check_integrity()
 
     def close(self) -> None:
-        """Give the KV memory back."""
+        """Give the memory back; with a disk tier, first save to it what only host memory holds."""
+        self.cached.close()
         self._parts.storage.close()
 
     def _guarded(self, half: Callable[[], list[EngineEvent]]) -> list[EngineEvent]:
@@ -265,7 +267,14 @@ class Engine:
             self._steps.abandon()
             return [failure(seq, error) for seq in self._scheduler.abandon()]
 
+    def _finish(self) -> list[EngineEvent]:
+        start_s = time.monotonic()
+        events = self._steps.finish()
+        self.cached.after_step(self._steps.scheduled.values(), time.monotonic() - start_s)
+        return events
+
     def _schedule(self) -> list[EngineEvent]:
+        self.take_loaded()
         events, did_anything = self._steps.schedule()
         self._parts.storage.reach(self._pool.num_touched)
         # A step in flight may end sequences, and then there is room.
@@ -286,14 +295,3 @@ class Engine:
         reason = None if first_token is None else self._postprocessor.finish_reason(seq)
         if reason is not None:
             self._events.append(self._postprocessor.ending(seq, reason))
-
-
-def _scheduler(pool: BlockPool, cache: PrefixCache, config: EngineConfig) -> Scheduler:
-    return Scheduler(
-        BlockManager(pool, cache, block_size=config.block_size),
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        policy=config.scheduling_policy,
-        long_prefill_token_threshold=config.long_prefill_token_threshold,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-    )

@@ -10,10 +10,11 @@ import asyncio
 import queue
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from shared.engine.command import Command
 from shared.engine.events import Failed
 from shared.engine.request_stream import RequestStream, is_last
 from shared.errors import InternalError, UnavailableError
@@ -24,42 +25,11 @@ if TYPE_CHECKING:
     from shared.engine.engine import Engine
     from shared.engine.events import CacheChange, EngineEvent, EngineStats
     from shared.engine.request import EngineRequest
+    from shared.kv.tier import BlockTier
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-class _Command:
-    """Something to do in the engine's thread, and what becomes of it on the loop."""
-
-    def __init__(
-        self,
-        action: Callable[[], Any],
-        future: asyncio.Future[Any] | None = None,
-        then: Callable[[], None] | None = None,
-    ) -> None:
-        self._action = action
-        self._future = future
-        self._then = then
-
-    def run(self) -> Callable[[], None]:
-        """In the engine's thread; the result is for the loop to call."""
-        try:
-            return partial(self._succeed, self._action())
-        except Exception as error:  # noqa: BLE001 it belongs to the caller, not to this thread
-            return partial(self.fail, error)
-
-    def fail(self, error: Exception) -> None:
-        """On the loop."""
-        if self._future is not None and not self._future.done():
-            self._future.set_exception(error)
-
-    def _succeed(self, result: Any) -> None:
-        if self._then is not None:
-            self._then()
-        if self._future is not None and not self._future.done():
-            self._future.set_result(result)
 
 
 class EngineThread:
@@ -67,9 +37,10 @@ class EngineThread:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._streams: dict[str, RequestStream] = {}
         self._listeners: list[Callable[[CacheChange], None]] = []
+        self._promotions: set[asyncio.Future[None]] = set()
         self._stats = engine.stats()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -85,6 +56,10 @@ class EngineThread:
         """Start stepping."""
         self._loop = asyncio.get_running_loop()
         self._stopped_by = None
+        if self._engine.cached.offload is not None:
+            # Blocks that have arrived wake an idle engine.
+            take = Command(self._engine.take_loaded)
+            self._engine.cached.offload.on_news(lambda: self._commands.put(take))
         self._thread.start()
 
     async def stop(self) -> None:
@@ -128,7 +103,7 @@ class EngineThread:
         try:
             await self._call(add, then=partial(self._register, stream))
         except asyncio.CancelledError:
-            self._send(_Command(take_back))
+            self._send(Command(take_back))
             raise
         return stream
 
@@ -175,8 +150,23 @@ class EngineThread:
         try:
             return await self._call(act)
         except asyncio.CancelledError:
-            self._send(_Command(take_back))
+            self._send(Command(take_back))
             raise
+
+    async def promote(self, block_hashes: Sequence[bytes]) -> None:
+        """See `CachedBlocks.promote`; returns once it is over, or cancelled."""
+        over = asyncio.get_running_loop().create_future()
+        self._promotions.add(over)
+        try:
+            done = partial(self._post, [partial(_resolve, over)])
+            await self._call(partial(self._engine.cached.promote, block_hashes, done))
+            await over
+        finally:
+            self._promotions.discard(over)
+
+    async def count_cached(self, block_hashes: Sequence[bytes]) -> int:
+        """How many leading blocks are cached, in whatever tier."""
+        return await self._call(partial(self._engine.cached.count, block_hashes))
 
     async def unpin(self, pin_id: int) -> None:
         """See `Engine.unpin`."""
@@ -190,6 +180,12 @@ class EngineThread:
         """
         return await self._call(self._engine.cache_snapshot, then=at_cut)
 
+    async def tier_snapshots(
+        self, at_cut: Callable[[], None] | None = None
+    ) -> dict[BlockTier, list[bytes]]:
+        """The same for every tier."""
+        return await self._call(self._engine.cached.snapshots, then=at_cut)
+
     async def reset_prefix_cache(self) -> int:
         """See `Engine.reset_prefix_cache`."""
         return await self._call(self._engine.reset_prefix_cache)
@@ -198,9 +194,9 @@ class EngineThread:
         self._streams[stream.request_id] = stream
 
     def _abort_soon(self, request_id: str) -> None:
-        self._send(_Command(partial(self._engine.abort, request_id)))
+        self._send(Command(partial(self._engine.abort, request_id)))
 
-    def _send(self, command: _Command) -> None:
+    def _send(self, command: Command) -> None:
         if self._stopped_by is None:
             self._commands.put(command)
         else:
@@ -208,7 +204,7 @@ class EngineThread:
 
     async def _call(self, action: Callable[[], T], then: Callable[[], None] | None = None) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._send(_Command(action, future, then))
+        self._send(Command(action, future, then))
         return await future
 
     def _run(self) -> None:
@@ -286,10 +282,18 @@ class EngineThread:
         for stream in self._streams.values():
             stream.push(Failed(request_id=stream.request_id, error=reason))
         self._streams.clear()
+        for over in self._promotions:
+            if not over.done():
+                over.set_exception(reason)
         while not self._commands.empty():
             command = self._commands.get_nowait()
             if command is not None:
                 command.fail(reason)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _call_all(messages: list[Callable[[], None]]) -> None:

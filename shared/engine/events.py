@@ -5,10 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from shared.kv.change_log import CacheChange as CacheChange  # part of what the engine says
+
+if TYPE_CHECKING:
+    from shared.engine.offload.stats import TierStats
+    from shared.kv.tier import BlockTier
 
 
 class FinishReason(StrEnum):
@@ -97,6 +102,9 @@ class EngineStats:
 
     num_running: int = 0
     num_waiting: int = 0
+    #: Wait for blocks of lower tiers.
+    num_loading: int = 0
+    #: Wait for blocks of a peer.
     num_receiving: int = 0
     num_held: int = 0
     num_blocks: int = 0
@@ -104,3 +112,5 @@ class EngineStats:
     #: Of the free ones: those that still hold a prefix somebody may hit.
     num_cached_blocks: int = 0
     counters: dict[str, int] = field(default_factory=dict)
+    #: Of the tiers below the pool, if there are any.
+    tiers: dict[BlockTier, TierStats] = field(default_factory=dict)

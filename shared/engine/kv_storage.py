@@ -9,6 +9,7 @@ import structlog
 import torch
 
 from shared.errors import ConfigError
+from shared.kv.block_hash import namespace_hash
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.prefault import Prefault
@@ -28,6 +29,17 @@ def read_layout(loaded: LoadedModel, *, block_size: int) -> KVLayout:
         block_size=block_size,
         head_dim=loaded.config.head_dim,
         dtype=str(loaded.dtype).removeprefix("torch."),
+    )
+
+
+def read_namespace(loaded: LoadedModel, layout: KVLayout) -> bytes:
+    """What the hashes of the model's blocks start from."""
+    return namespace_hash(
+        model_fingerprint=loaded.fingerprint,
+        dtype=layout.dtype,
+        kv_dtype=layout.dtype,
+        layout_version=layout.version,
+        block_size=layout.block_size,
     )
 
 

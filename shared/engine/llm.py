@@ -168,7 +168,7 @@ class LLM:
             yield request_id, Answer(index, text)
 
     def _run(self, answers: Mapping[str, Answer]) -> None:
-        while self.engine.has_work():
+        while self.engine.has_work() or self.engine.wait_for_loads():
             for event in self.engine.step():
                 answer = answers.get(event.request_id)
                 if answer is not None and answer.take(event):

@@ -8,12 +8,12 @@ compute, or not at all, and nobody is admitted in a step that had to preempt.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
-from shared.engine.events import Admitted
 from shared.engine.preemption import last_admitted, least_urgent
+from shared.engine.scheduler_output import SchedulerOutput
 from shared.engine.sequence import Status
 from shared.engine.waiting_queue import FcfsQueue, PriorityQueue
 from shared.errors import InternalError
@@ -29,29 +29,6 @@ class SchedulingPolicy(StrEnum):
 
     FCFS = "fcfs"
     PRIORITY = "priority"
-
-
-@dataclass(slots=True)
-class SchedulerOutput:
-    """One step: how many tokens of which sequences, in the order of the batch."""
-
-    budget: int
-    num_new_tokens: dict[Sequence, int] = field(default_factory=dict)
-    admitted: list[Admitted] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    #: Somebody would have to be preempted, and nobody may be while a step is in flight.
-    is_blocked: bool = False
-    num_cache_queries: int = 0
-    num_cache_hits: int = 0
-
-    def add(self, seq: Sequence, num_new_tokens: int) -> None:
-        """Compute this many tokens of `seq`."""
-        self.num_new_tokens[seq] = num_new_tokens
-        self.budget -= num_new_tokens
-
-    def drop(self, seq: Sequence) -> None:
-        """Compute nothing of `seq` after all. Nobody was admitted, so nobody relies on it."""
-        self.budget += self.num_new_tokens.pop(seq, 0)
 
 
 class Scheduler:
@@ -76,11 +53,19 @@ class Scheduler:
         self._choose_victim = least_urgent if by_priority else last_admitted
         self.waiting: WaitingQueue = PriorityQueue() if by_priority else FcfsQueue()
         self.running: list[Sequence] = []
+        self.loading: dict[str, Sequence] = {}
         self.receiving: dict[str, Sequence] = {}
         self.held: dict[str, Sequence] = {}
         #: Ended, but a step in flight still writes to their blocks.
         self.draining: list[Sequence] = []
         self.sequences: dict[str, Sequence] = {}
+        #: Have what they were loading, and nobody was told of their admission yet.
+        self._joined: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether scheduling could change anything."""
+        return bool(self.running or self.waiting or self._joined)
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence."""
@@ -96,8 +81,10 @@ class Scheduler:
         output = SchedulerOutput(self._max_num_batched_tokens)
         self._blocks.begin_step()
         self._schedule_running(output, may_preempt=may_preempt)
-        if not (output.preempted or output.is_blocked):
-            self._admit_waiting(output)
+        if not output.is_blocked:
+            self._tell_joined(output)
+            if not output.preempted:
+                self._admit_waiting(output)
         return output
 
     def advance(self, seq: Sequence, num_new_tokens: int) -> None:
@@ -150,13 +137,16 @@ class Scheduler:
             if seq.status is Status.WAITING:
                 self.waiting.remove(seq)
             seq.status = Status.ENDED
-        for places in (self.running, self.receiving, self.held, self.draining, self.sequences):
+        for places in (self.running, self.loading, self.receiving, self.held, self.draining):
             places.clear()
+        self._joined.clear()
+        self.sequences.clear()
         return unfinished
 
     def check_integrity(self) -> None:
         """Raise InternalError if a sequence is lost, or in two places."""
-        placed = [*self.running, *self.receiving.values(), *self.held.values()]
+        taken = (*self.loading.values(), *self.receiving.values(), *self.held.values())
+        placed = [*self.running, *taken]
         waiting = [seq for seq in self.sequences.values() if seq.status is Status.WAITING]
         if len(waiting) != len(self.waiting) or len(placed) + len(waiting) != len(self.sequences):
             raise InternalError("scheduler: a sequence is in no place, or in two")
@@ -173,6 +163,8 @@ class Scheduler:
         match seq.status:
             case Status.WAITING:
                 self.waiting.remove(seq)
+            case Status.LOADING:
+                del self.loading[seq.request_id]
             case Status.RECEIVING:
                 del self.receiving[seq.request_id]
             case Status.RUNNING:
@@ -253,29 +245,49 @@ class Scheduler:
         self.waiting.put_back(victim)
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
-        while len(self.running) + len(self.receiving) < self._max_num_seqs:
+        while len(self.running) + len(self.loading) + len(self.receiving) < self._max_num_seqs:
             seq = self.waiting.head()
             if seq is None or not self._try_admit(seq, output):
                 return
 
     def _try_admit(self, seq: Sequence, output: SchedulerOutput) -> bool:
         hit = self._blocks.match_prefix(seq)
+        num_loadable = self._blocks.num_loadable(seq, hit)
+        if num_loadable is None:
+            return False  # somebody else is loading what it needs
         num_hit_tokens = self._blocks.num_tokens_in(len(hit.blocks))
         num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
-        if not (num_new_tokens or seq.awaits_transfer):
+        if not (num_new_tokens or seq.awaits_transfer or num_loadable):
             return False
-        if not self._blocks.try_admit(seq, hit.blocks, num_spare_blocks=self._num_growing()):
+        if not self._blocks.try_admit(seq, hit, num_spare_blocks=self._num_growing()):
             return False
         self.waiting.remove(seq)
-        self._count_first_admission(seq, output)
-        output.admitted.append(
-            Admitted(
-                request_id=seq.request_id,
-                block_ids=tuple(seq.block_table),
-                num_cached_tokens=seq.num_cached_tokens,
-                num_final_tokens=self._blocks.num_tokens_in(hit.num_final),
-            )
-        )
+        if num_loadable and self._blocks.load(seq, num_loadable, partial(self._end_load, seq)):
+            seq.status = Status.LOADING
+            self.loading[seq.request_id] = seq
+            return True
+        self._enter(seq)
+        output.admit(seq)
+        if seq.status is Status.RUNNING and num_new_tokens:
+            self._compute(seq, num_new_tokens, output)
+        return True
+
+    def _end_load(self, seq: Sequence, num_blocks: int) -> None:
+        """So many blocks behind its cached ones have arrived: go on from there."""
+        if seq.status is not Status.LOADING:
+            return  # it has ended
+        del self.loading[seq.request_id]
+        self._blocks.join_loaded(seq, num_blocks)
+        self._enter(seq)
+        self._joined.append(seq)
+
+    def _tell_joined(self, output: SchedulerOutput) -> None:
+        for seq in self._joined:
+            if seq.status in (Status.RUNNING, Status.RECEIVING):
+                output.admit(seq)
+        self._joined.clear()
+
+    def _enter(self, seq: Sequence) -> None:
         if seq.awaits_transfer:
             # One transfer per request: after a preemption it is computed here.
             seq.awaits_transfer = False
@@ -284,17 +296,8 @@ class Scheduler:
         else:
             seq.status = Status.RUNNING
             self.running.append(seq)
-            self._compute(seq, num_new_tokens, output)
-        return True
 
     def _num_growing(self) -> int:
         """Sequences that may soon need one more block: who took it now would be preempted then."""
-        active = (*self.running, *self.receiving.values())
+        active = (*self.running, *self.loading.values(), *self.receiving.values())
         return sum(1 for seq in active if not seq.request.hold_blocks)
-
-    @staticmethod
-    def _count_first_admission(seq: Sequence, output: SchedulerOutput) -> None:
-        is_first, seq.was_admitted = not seq.was_admitted, True
-        if is_first and seq.prompt_logprobs is None:
-            output.num_cache_queries += seq.num_tokens
-            output.num_cache_hits += seq.num_cached_tokens

@@ -20,6 +20,8 @@ class Status(Enum):
 
     #: In the queue, without blocks.
     WAITING = auto()
+    #: Has blocks that a lower tier fills; not scheduled.
+    LOADING = auto()
     #: Has blocks that a peer fills; not scheduled.
     RECEIVING = auto()
     #: Has blocks; every step may compute some of its tokens.
@@ -44,6 +46,7 @@ class Sequence:
         "needs_host_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_final_tokens",
         "num_in_flight_tokens",
         "num_prompt_tokens",
         "num_published_blocks",
@@ -89,6 +92,8 @@ class Sequence:
         self.row: int | None = None
         #: Found in the prefix cache at the last admission.
         self.num_cached_tokens = 0
+        #: Of these, what was final at the admission: the rest its own step computes.
+        self.num_final_tokens = 0
         self.block_table = array("i")
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.engine.events import Failed, NewTokens
-from shared.engine.scheduler import SchedulerOutput
+from shared.engine.scheduler_output import SchedulerOutput
 from shared.engine.sequence import Status
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from shared.engine.events import EngineEvent
     from shared.engine.model_runner import LaunchedStep, ModelRunner
@@ -56,6 +56,11 @@ class StepPipeline:
     def in_flight(self) -> bool:
         """Whether a step was launched and not collected."""
         return self._in_flight is not None
+
+    @property
+    def scheduled(self) -> Mapping[Sequence, int]:
+        """The tokens of the step that was scheduled last."""
+        return self._output.num_new_tokens
 
     def schedule(self) -> tuple[list[EngineEvent], bool]:
         """What can be told before anything is computed, and whether anything was scheduled."""

@@ -13,7 +13,7 @@ class CacheChange:
 
     Within one change `cleared` comes first, then the rest in any order: no hash is in `stored` and
     in `removed` of the same change. A hash that lives in several blocks is stored with the first
-    copy and removed with the last.
+    copy and removed with the last. All of it is about one tier: another may hold the same hash.
     """
 
     stored: tuple[bytes, ...] = ()
@@ -29,16 +29,20 @@ class _Draft:
     removed: dict[bytes, None] = field(default_factory=dict)
     cleared: bool = False
 
-    def freeze(self) -> CacheChange:
+    def freeze(self, tier: BlockTier) -> CacheChange:
         return CacheChange(
-            stored=tuple(self.stored), removed=tuple(self.removed), cleared=self.cleared
+            stored=tuple(self.stored),
+            removed=tuple(self.removed),
+            cleared=self.cleared,
+            tier=tier,
         )
 
 
 class ChangeLog:
-    """Collects changes until somebody takes them."""
+    """Collects one tier's changes until somebody takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, tier: BlockTier = BlockTier.DEVICE) -> None:
+        self.tier = tier
         self._done: list[CacheChange] = []
         self._draft = _Draft()
 
@@ -68,5 +72,5 @@ class ChangeLog:
     def _close_draft(self) -> None:
         draft = self._draft
         if draft.stored or draft.removed or draft.cleared:
-            self._done.append(draft.freeze())
+            self._done.append(draft.freeze(self.tier))
             self._draft = _Draft()

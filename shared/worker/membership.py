@@ -19,7 +19,6 @@ from shared.errors import (
     SequenceGapError,
     UnknownIncarnationError,
 )
-from shared.kv.tier import BlockTier
 from shared.worker.change_batch import take_batch
 
 if TYPE_CHECKING:
@@ -157,9 +156,9 @@ class Membership:
     async def _send_snapshot(self) -> None:
         self._needs_snapshot = False
         # Changes that are queued before the cut are part of the snapshot.
-        hashes = await self._engine.cache_snapshot(at_cut=self._changes.clear)
+        hashes = await self._engine.tier_snapshots(at_cut=self._changes.clear)
         self._sequence += 1
-        await self._blocks.replace(self._record.worker, self._sequence, {BlockTier.DEVICE: hashes})
+        await self._blocks.replace(self._record.worker, self._sequence, hashes)
 
     async def _send_changes(self) -> None:
         change = take_batch(self._changes, MAX_HASHES_PER_UPDATE)

@@ -19,6 +19,26 @@ if TYPE_CHECKING:
     from shared.engine.events import EngineStats
 
 
+_TIER_GAUGES = {
+    "num_blocks": "KV blocks that can be loaded from the tier.",
+    "num_bytes": "Bytes of these blocks.",
+    "capacity_bytes": "Most bytes that the tier takes.",
+    "is_available": "1, or 0 while the tier's last write or read has failed.",
+}
+_TIER_COUNTERS = {
+    "hits": "KV blocks of the tier that were used instead of computed.",
+    "loads": "KV blocks that were read from the tier.",
+    "stores": "KV blocks that were written to the tier.",
+    "evictions": "KV blocks that left the tier for others.",
+    "dropped_stores": "KV blocks that had no room in the tier, or came too fast for it.",
+    "failed_stores": "Writes of KV blocks that failed.",
+    "failed_loads": "Loads from the tier that failed; the prompt was computed from there on.",
+    "corrupt_blocks": "KV blocks whose bytes had changed, and were not used.",
+    "load_seconds": "Seconds spent on loads, queueing included.",
+    "store_seconds": "Seconds spent on writing.",
+}
+
+
 class EngineCollector(Collector):
     """Reads the engine's last snapshot whenever Prometheus asks."""
 
@@ -33,6 +53,10 @@ class EngineCollector(Collector):
         gauges = {
             "num_requests_running": ("Sequences in the running batch.", stats.num_running),
             "num_requests_waiting": ("Sequences in the queue.", stats.num_waiting),
+            "num_requests_loading": (
+                "Sequences waiting for blocks of lower tiers.",
+                stats.num_loading,
+            ),
             "num_requests_receiving": (
                 "Sequences waiting for their blocks to arrive.",
                 stats.num_receiving,
@@ -52,6 +76,21 @@ class EngineCollector(Collector):
                 f"baton_{name}", f"Engine counter {name}.", labels=["model_name"]
             )
             counter.add_metric([self._model], value)
+            yield counter
+        yield from self._tiers(stats)
+
+    def _tiers(self, stats: EngineStats) -> Iterator[Metric]:
+        """One family per number, a sample of each for every tier below the pool."""
+        labels = ["model_name", "tier"]
+        for name, text in _TIER_GAUGES.items():
+            gauge = GaugeMetricFamily(f"baton_kv_offload_{name}", text, labels=labels)
+            for tier, one in stats.tiers.items():
+                gauge.add_metric([self._model, tier], float(getattr(one, name)))
+            yield gauge
+        for name, text in _TIER_COUNTERS.items():
+            counter = CounterMetricFamily(f"baton_kv_offload_{name}", text, labels=labels)
+            for tier, one in stats.tiers.items():
+                counter.add_metric([self._model, tier], one.counters[name])
             yield counter
 
 

@@ -55,9 +55,8 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
         self, request: transfer_pb2.LookupRequest, context: Context
     ) -> transfer_pb2.LookupResponse:
         """Count the leading blocks that are cached here now."""
-        pin, blocks = await self._engine.pin_cached(tuple(request.block_hashes))
-        await self._engine.unpin(pin)
-        return transfer_pb2.LookupResponse(num_blocks=len(blocks))
+        num_blocks = await self._engine.count_cached(tuple(request.block_hashes))
+        return transfer_pb2.LookupResponse(num_blocks=num_blocks)
 
     async def Send(  # noqa: N802 the name in the contract
         self, request: transfer_pb2.SendRequest, context: Context
@@ -65,6 +64,8 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
         """Push cached blocks into the caller's ticket: all of them, or none."""
         ticket = ticket_from_wire(request.ticket)
         connector = check_ticket(ticket, self._worker, self._info, self._connectors)
+        # What lower tiers hold goes through the pool, from where connectors send.
+        await self._engine.promote(tuple(request.block_hashes))
         pin, blocks = await self._engine.pin_cached(tuple(request.block_hashes))
         try:
             if not (len(blocks) == len(request.block_hashes) == ticket.num_blocks):

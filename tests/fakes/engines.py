@@ -126,7 +126,7 @@ def drain(
 ) -> Run:
     """Step until nothing is left to do, checking the bookkeeping after every step."""
     run = run or Run()
-    while engine.has_work() and not until(run):
+    while not until(run) and (engine.has_work() or engine.wait_for_loads()):
         assert run.num_steps < max_steps, "the engine makes no progress"
         for event in engine.step():
             run.events[event.request_id].append(event)

@@ -21,6 +21,7 @@ from shared.directory.redis.url import open_client
 from shared.engine.events import EngineStats
 from shared.identity import WorkerId
 from shared.kv.block_pool import BlockPool
+from shared.kv.tier import BlockTier
 from shared.worker import membership as membership_module
 from shared.worker.gate import RequestGate
 from shared.worker.membership import Membership
@@ -252,10 +253,12 @@ class Engine:
     def stats(self) -> EngineStats:
         return EngineStats()
 
-    async def cache_snapshot(self, at_cut: Callable[[], None] | None = None) -> list[bytes]:
+    async def tier_snapshots(
+        self, at_cut: Callable[[], None] | None = None
+    ) -> dict[BlockTier, list[bytes]]:
         if at_cut is not None:
             at_cut()
-        return self.pool.hashes()
+        return {BlockTier.DEVICE: self.pool.hashes()}
 
 
 class Worker:

@@ -90,7 +90,7 @@ def test_the_traces_are_the_published_ones(name: str, digest: str) -> None:
     assert hashlib.sha256(data).hexdigest() == digest
 
 
-async def test_decisions_can_be_measured() -> None:
-    times = await measure(4, 256, num_decisions=10)
+def test_decisions_can_be_measured() -> None:
+    times = measure(4, 256, num_decisions=10)
     assert 0 < times.route_p50_us <= times.route_p99_us
     assert times.hash_us > 0

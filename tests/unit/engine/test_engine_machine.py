@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -9,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shared.engine.events import Admitted, NewTokens
 from shared.engine.request import KVSource
 from shared.engine.request_stream import is_last
+from shared.kv.tier import BlockTier
 from tests.fakes.engines import (
     StepMode,
     drain,
@@ -19,7 +22,9 @@ from tests.fakes.engines import (
 )
 from tests.fakes.model import FakeLoadedModel
 
-NUM_BLOCKS = 16
+if TYPE_CHECKING:
+    from shared.engine.engine import Engine
+
 #: A few prompts with common beginnings, so that there are hits.
 PROMPTS = [[i] * 4 + list(range(n)) for i in (1, 2) for n in (0, 3, 4, 9, 20)]
 
@@ -28,16 +33,14 @@ class EngineMachine(RuleBasedStateMachine):
     """A worker's life: prompts computed, received, held, given up; prefixes pinned."""
 
     mode = StepMode.SYNCHRONOUS
+    num_blocks = 16
+    prompts_to_choose = PROMPTS
 
     def __init__(self) -> None:
         super().__init__()
         self.loaded = FakeLoadedModel()
-        self.engine = make_engine(
-            self.loaded,
-            self.mode,
-            num_blocks=NUM_BLOCKS,
-            max_num_seqs=4,
-            max_num_batched_tokens=10,
+        self.engine = self.make_engine(
+            num_blocks=self.num_blocks, max_num_seqs=4, max_num_batched_tokens=10
         )
         self.sender = make_engine()
         self.next_id = 0
@@ -48,6 +51,13 @@ class EngineMachine(RuleBasedStateMachine):
         self.unfinished: set[str] = set()
         self.pins: list[int] = []
         self.followed: set[bytes] = set()
+
+    def make_engine(self, **settings: Any) -> Engine:
+        """The engine under test."""
+        return make_engine(self.loaded, self.mode, **settings)
+
+    def settle(self) -> None:
+        """Wait for what the engine does beside its steps."""
 
     def take(self, events: list) -> None:
         for event in events:
@@ -63,10 +73,9 @@ class EngineMachine(RuleBasedStateMachine):
                 self.unfinished.discard(name)
                 self.receiving.pop(name, None)
 
-    @rule(
-        prompt=st.sampled_from(PROMPTS), max_tokens=st.integers(1, 8), kind=st.sampled_from("cth")
-    )
-    def add(self, prompt: list[int], max_tokens: int, kind: str) -> None:
+    @rule(which=st.integers(0, 99), max_tokens=st.integers(1, 8), kind=st.sampled_from("ccth"))
+    def add(self, which: int, max_tokens: int, kind: str) -> None:
+        prompt = self.prompts_to_choose[which % len(self.prompts_to_choose)]
         name = f"{kind}{self.next_id}"
         self.next_id += 1
         source = KVSource.TRANSFER if kind == "t" else KVSource.COMPUTE
@@ -136,6 +145,8 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def follow(self) -> None:
         for change in self.engine.take_cache_changes():
+            if change.tier is not BlockTier.DEVICE:
+                continue
             self.followed = (self.followed - set(change.removed)) | set(change.stored)
         snapshot = self.engine.cache_snapshot()
         assert self.followed == set(snapshot)
@@ -157,6 +168,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.fail_transfer(name)
         for _ in range(1000):
             self.take(self.engine.step())
+            self.engine.wait_for_loads()
             for name in sorted(self.receiving):
                 self.receiving.pop(name)
                 self.tokens[name] = []
@@ -166,9 +178,10 @@ class EngineMachine(RuleBasedStateMachine):
                 self.engine.release(name)
             if not (self.unfinished or self.engine.has_work()):
                 break
+        self.settle()
         self.engine.check_integrity()
         assert not self.unfinished, "somebody starves"
-        assert self.engine.stats().num_free_blocks == NUM_BLOCKS
+        assert self.engine.stats().num_free_blocks == self.num_blocks
 
 
 class OverlappedMachine(EngineMachine):

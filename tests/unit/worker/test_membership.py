@@ -14,6 +14,7 @@ from shared.engine.events import EngineStats
 from shared.errors import IncompatiblePeerError, UnavailableError
 from shared.identity import Role, WorkerId
 from shared.kv.change_log import CacheChange
+from shared.kv.tier import BlockTier
 from shared.worker import membership as module
 from shared.worker.gate import RequestGate
 from shared.worker.membership import Membership
@@ -44,10 +45,12 @@ class Cache:
     def stats(self) -> EngineStats:
         return EngineStats(num_running=2, num_free_blocks=5)
 
-    async def cache_snapshot(self, at_cut: Callable[[], None] | None = None) -> list[bytes]:
+    async def tier_snapshots(
+        self, at_cut: Callable[[], None] | None = None
+    ) -> dict[BlockTier, list[bytes]]:
         if at_cut is not None:
             at_cut()
-        return list(self.hashes)
+        return {BlockTier.DEVICE: list(self.hashes)}
 
 
 class Flaky(MemoryRegistry):

@@ -1,0 +1,42 @@
+"""Something that an event loop wants done in the engine's thread."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+
+class Command:
+    """An action, and what becomes of it on the loop."""
+
+    def __init__(
+        self,
+        action: Callable[[], Any],
+        future: asyncio.Future[Any] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        self._action = action
+        self._future = future
+        self._then = then
+
+    def run(self) -> Callable[[], None]:
+        """In the engine's thread; the result is for the loop to call."""
+        try:
+            return partial(self._succeed, self._action())
+        except Exception as error:  # noqa: BLE001 it belongs to the caller, not to this thread
+            return partial(self.fail, error)
+
+    def fail(self, error: Exception) -> None:
+        """On the loop."""
+        if self._future is not None and not self._future.done():
+            self._future.set_exception(error)
+
+    def _succeed(self, result: Any) -> None:
+        if self._then is not None:
+            self._then()
+        if self._future is not None and not self._future.done():
+            self._future.set_result(result)

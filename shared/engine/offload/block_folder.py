@@ -1,0 +1,157 @@
+"""A folder of block files that belongs to one worker at a time.
+
+`ROOT/NAMESPACE/HH/HASH.kv`: every namespace (model, dtype, layout, block size) has a sub-folder of
+its own, so other models' blocks are never seen. Within it one worker holds a lock: the size would
+have no bound if two counted their own files only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared.connector.checksum import layout_fingerprint
+from shared.engine.offload.block_file import (
+    HEADER_BYTES,
+    TEMPORARY_SUFFIX,
+    CorruptBlockError,
+    read_block,
+    write_block,
+)
+from shared.errors import ConfigError
+from shared.kv.block_hash import HASH_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shared.kv.layout import KVLayout
+
+log = structlog.get_logger(__name__)
+
+SUFFIX = ".kv"
+
+
+class BlockFolder:
+    """Block files by hash. `open` it; its calls come from one thread; `close` gives it free."""
+
+    def __init__(self, path: Path, lock: int, namespace: bytes, layout: KVLayout) -> None:
+        self.path = path
+        self._lock = lock
+        self._namespace = namespace
+        self._layout = layout_fingerprint(layout)
+        self.file_bytes = layout.block_bytes + HEADER_BYTES
+
+    @classmethod
+    def open(cls, root: Path, namespace: bytes, layout: KVLayout) -> BlockFolder:
+        """Take the namespace's sub-folder, making it if need be.
+
+        Raises:
+            ConfigError: it cannot be written to, or another worker has it.
+        """
+        path = root / namespace.hex()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(f"cannot write to kv_offload_disk_dir {root}: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise ConfigError(
+                f"kv_offload_disk_dir {root} is in use by another worker of this model; give each "
+                "worker a folder of its own"
+            ) from error
+        return cls(path, lock, namespace, layout)
+
+    def scan(self) -> list[bytes]:
+        """Hashes of the files that look complete, least recently used first; others are deleted."""
+        found: list[tuple[int, bytes]] = []
+        for entry in self._entries():
+            try:
+                key = _key_of(Path(entry.path))
+                stat = entry.stat(follow_symlinks=False)
+                if key is not None and stat.st_size == self.file_bytes:
+                    found.append((stat.st_mtime_ns, key))
+                elif entry.name.endswith((SUFFIX, TEMPORARY_SUFFIX)):
+                    Path(entry.path).unlink()
+            except OSError as error:
+                log.warning("kv_offload_file_skipped", path=entry.path, error=str(error))
+        return [key for _, key in sorted(found)]
+
+    def write(
+        self,
+        key: bytes,
+        data: NDArray[np.uint8],
+        checksum: int,
+        *,
+        used_at_s: float | None = None,
+    ) -> None:
+        """`used_at_s` is when the block was last used, since the epoch; by default now.
+
+        Raises:
+            OSError: the file is not there.
+        """
+        path = self._path_of(key)
+        path.parent.mkdir(exist_ok=True)
+        write_block(
+            path,
+            data,
+            namespace=self._namespace,
+            key=key,
+            layout=self._layout,
+            checksum=checksum,
+        )
+        if used_at_s is not None:
+            os.utime(path, (used_at_s, used_at_s))
+
+    def read(self, key: bytes, out: NDArray[np.uint8]) -> int:
+        """Returns the block's checksum. A corrupt file is deleted. Raises like `read_block`."""
+        path = self._path_of(key)
+        try:
+            return read_block(path, out, namespace=self._namespace, key=key, layout=self._layout)
+        except CorruptBlockError as error:
+            log.warning("kv_offload_file_corrupt", path=str(path), reason=str(error))
+            with suppress(OSError):
+                path.unlink()
+            raise
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """Delete files. What cannot be deleted now is found again at the next start."""
+        for key in keys:
+            try:
+                self._path_of(key).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("kv_offload_delete_failed", block=key.hex(), error=str(error))
+
+    def close(self) -> None:
+        """Let another worker have the folder."""
+        os.close(self._lock)
+
+    def _entries(self) -> Iterator[os.DirEntry[str]]:
+        for folder in sorted(self.path.iterdir()):
+            if folder.is_dir() and len(folder.name) == 2:
+                with os.scandir(folder) as entries:
+                    yield from entries
+
+    def _path_of(self, key: bytes) -> Path:
+        name = key.hex()
+        return self.path / name[:2] / (name + SUFFIX)
+
+
+def _key_of(path: Path) -> bytes | None:
+    """The hash that a file is named by, if it is in its place."""
+    try:
+        key = bytes.fromhex(path.stem)
+    except ValueError:
+        return None
+    is_ours = len(key) == HASH_BYTES and path.name == key.hex() + SUFFIX
+    return key if is_ours and path.parent.name == path.stem[:2] else None

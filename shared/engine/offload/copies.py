@@ -1,0 +1,93 @@
+"""Copies between the engine's blocks and the host tier's, with checksums of what was copied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from shared.connector.block_copy import checksum_blocks, copy_blocks
+from shared.kv.memory import KVMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shared.engine.kv_staging import KVStaging
+
+
+class BlockCopies(Protocol):
+    """The host tier's one region, and the way to it. Calls come from one thread."""
+
+    @property
+    def host(self) -> NDArray[np.uint8]:
+        """[slots, block bytes]"""
+        ...
+
+    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
+        """Copy the engine's `blocks` to `slots`; returns the checksums of what arrived."""
+        ...
+
+    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> NDArray[np.uint64]:
+        """Copy `slots` to the engine's `blocks`; returns the checksums of what was copied."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back."""
+        ...
+
+
+class MemoryCopies:
+    """For an engine whose blocks lie in host memory too: each byte is read once."""
+
+    def __init__(self, engine_memory: KVMemory, num_slots: int) -> None:
+        """Raises ConfigError if the memory cannot be had."""
+        self._memory = KVMemory(engine_memory.layout, num_slots)
+        self._device = engine_memory.blocks
+        self._host = self._memory.blocks
+
+    @property
+    def host(self) -> NDArray[np.uint8]:
+        """See `BlockCopies`."""
+        return self._host
+
+    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
+        """See `BlockCopies`."""
+        return copy_blocks([self._host[s] for s in slots], [self._device[b] for b in blocks])
+
+    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> NDArray[np.uint64]:
+        """See `BlockCopies`."""
+        return copy_blocks([self._device[b] for b in blocks], [self._host[s] for s in slots])
+
+    def close(self) -> None:
+        """See `BlockCopies`."""
+        del self._device, self._host
+        self._memory.close()
+
+
+class StagedCopies:
+    """For an engine whose blocks lie on an accelerator: the region is pinned host memory."""
+
+    def __init__(self, staging: KVStaging) -> None:
+        self._staging = staging
+        self._host = staging.memory.blocks
+
+    @property
+    def host(self) -> NDArray[np.uint8]:
+        """See `BlockCopies`."""
+        return self._host
+
+    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
+        """See `BlockCopies`."""
+        self._staging.to_host(blocks, slots)
+        return checksum_blocks([self._host[s] for s in slots])
+
+    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> NDArray[np.uint64]:
+        """See `BlockCopies`. The checksums are those of the slots."""
+        self._staging.to_device(slots, blocks)
+        return checksum_blocks([self._host[s] for s in slots])
+
+    def close(self) -> None:
+        """See `BlockCopies`."""
+        del self._host
+        self._staging.close()

@@ -1,0 +1,87 @@
+"""What the tiers' threads are asked to do, and what came of it.
+
+A job belongs to the engine's thread before it is submitted and after it came back; in between to
+the threads.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shared.kv.tier import BlockTier
+
+    Slots = tuple[tuple[bytes, int], ...]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class StoreJob:
+    """Copy blocks of the engine to slots of the host tier."""
+
+    keys: tuple[bytes, ...]
+    blocks: tuple[int, ...]
+    slots: tuple[int, ...]
+    #: What is still in slots that somebody else gets now, and goes to disk first.
+    spills: Slots = ()
+    error: Exception | None = None
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LoadJob:
+    """Copy a prefix's next blocks to blocks of the engine, from the tier where each one is.
+
+    What is on disk goes through slots of the host tier.
+    """
+
+    keys: tuple[bytes, ...]
+    tiers: tuple[BlockTier, ...]
+    slots: tuple[int, ...]
+    blocks: tuple[int, ...]
+    #: Gets the number of leading blocks that arrived, in the engine's thread.
+    done: Callable[[int], None]
+    spills: Slots = ()
+    was_read: bool = False
+    #: Of those on disk: what is in its slot now.
+    read: set[bytes] = field(default_factory=set)
+    #: The first block that did not arrive, and why.
+    num_loaded: int = 0
+    error: Exception | None = None
+    queued_s: float = field(default_factory=time.monotonic)
+    #: Seconds in the queue and on the way, for each step.
+    seconds: dict[BlockTier, float] = field(default_factory=dict)
+    finished_s: float = 0.0
+
+    def keys_in(self, tier: BlockTier) -> tuple[bytes, ...]:
+        """Those that come from `tier`."""
+        return tuple(key for key, there in zip(self.keys, self.tiers, strict=True) if there is tier)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class WriteJob:
+    """Write a block to disk."""
+
+    key: bytes
+    data: NDArray[np.uint8]
+    checksum: int
+    #: Seconds since the epoch; None is now.
+    used_at_s: float | None = None
+    error: Exception | None = None
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class RemoveJob:
+    """Delete blocks from disk."""
+
+    keys: tuple[bytes, ...]
+
+
+Job = StoreJob | LoadJob | WriteJob | RemoveJob

@@ -1,0 +1,87 @@
+"""Copies the pool's final blocks to the host tier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.engine.offload.jobs import StoreJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.engine.offload.tier_set import TierSet
+
+#: Blocks of one copy: short enough for loads to get in between.
+_BATCH_BLOCKS = 16
+_MAX_STORING_BLOCKS = 128
+
+
+class HostStores:
+    """Final blocks in the order in which they became so, and those on their way."""
+
+    def __init__(self, tiers: TierSet) -> None:
+        self._tiers = tiers
+        #: So few that neither the pool nor the host tier is short of blocks because of them.
+        self._max_storing = max(
+            1, min(tiers.pool.num_blocks // 8, tiers.host.capacity // 2, _MAX_STORING_BLOCKS)
+        )
+        #: Not yet on their way. A dict for its order.
+        self._candidates: dict[bytes, None] = {}
+        #: Blocks of the pool that are being copied.
+        self.num_storing = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Blocks that are not yet on their way."""
+        return len(self._candidates)
+
+    def note_final(self, keys: Iterable[bytes]) -> None:
+        """These blocks of the pool can be stored from now on."""
+        self._candidates.update(dict.fromkeys(keys))
+
+    def forget(self) -> None:
+        """Begin no more of those noted so far."""
+        self._candidates.clear()
+
+    def start(self) -> None:
+        """Send as many blocks as may be on their way."""
+        while self._candidates and self.num_storing < self._max_storing:
+            keys, blocks = self._next_batch()
+            plan = self._tiers.host.prepare_store(keys)
+            if plan is None:
+                self._tiers.counters.dropped_stores += len(keys)
+            elif keys:
+                self.num_storing += len(keys)
+                self._tiers.submit(
+                    StoreJob(
+                        keys=plan.keys,
+                        blocks=tuple(blocks),
+                        slots=plan.slots,
+                        spills=self._tiers.make_room(plan),
+                    )
+                )
+
+    def end(self, job: StoreJob) -> None:
+        """A copy is over."""
+        self.num_storing -= len(job.keys)
+        self._tiers.take_back(job)
+        self._tiers.host.complete_store(job.keys, success=job.error is None)
+        if job.error is None:
+            self._tiers.counters.stores += len(job.keys)
+        else:
+            self._tiers.counters.failed_stores += len(job.keys)
+        self._tiers.counters.store_seconds += job.seconds
+
+    def _next_batch(self) -> tuple[list[bytes], list[int]]:
+        """Candidates that are still in the pool, and not in the host tier."""
+        keys: list[bytes] = []
+        blocks: list[int] = []
+        room = min(_BATCH_BLOCKS, self._max_storing - self.num_storing)
+        while self._candidates and len(keys) < room:
+            key = next(iter(self._candidates))
+            del self._candidates[key]
+            block = self._tiers.pool.find(key)
+            if block is not None and key not in self._tiers.host:
+                keys.append(key)
+                blocks.append(block)
+        return keys, blocks

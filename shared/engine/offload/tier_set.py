@@ -1,0 +1,56 @@
+"""What everybody who moves blocks between tiers works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shared.engine.offload.jobs import RemoveJob
+from shared.engine.offload.stats import TierCounters
+
+if TYPE_CHECKING:
+    from shared.engine.offload.disk_tier import DiskTier
+    from shared.engine.offload.jobs import LoadJob, Slots, StoreJob
+    from shared.engine.offload.threads import TierThreads
+    from shared.kv.block_pool import BlockPool
+    from shared.kv.offload.base import StorePlan
+    from shared.kv.offload.manager import BlockOffloadManager
+
+
+@dataclass(slots=True)
+class TierSet:
+    """The tiers' books, and the threads that move the bytes. Used in the engine's thread."""
+
+    pool: BlockPool
+    host: BlockOffloadManager
+    disk: DiskTier | None
+    threads: TierThreads
+    #: Of the host tier.
+    counters: TierCounters = field(default_factory=TierCounters)
+    #: Submitted and not yet over: those with references to blocks of the pool.
+    jobs: set[StoreJob | LoadJob] = field(default_factory=set)
+
+    def submit(self, job: StoreJob | LoadJob) -> None:
+        """Let the threads have it. Its blocks keep the reference that this adds."""
+        self.pool.acquire(job.blocks)
+        self.jobs.add(job)
+        self.threads.submit(job)
+
+    def take_back(self, job: StoreJob | LoadJob) -> None:
+        """It is over. What is to be done with its blocks is done before this."""
+        self.jobs.discard(job)
+        self.pool.release(job.blocks)
+
+    def make_room(self, plan: StorePlan) -> Slots:
+        """Let what the host tier evicts go to disk; returns what must be written."""
+        self.counters.evictions += len(plan.evicted)
+        if self.disk is None or not plan.evicted:
+            return ()
+        writes, removed = self.disk.plan_writes(plan.evicted)
+        self.remove(removed)
+        return writes
+
+    def remove(self, keys: tuple[bytes, ...]) -> None:
+        """Delete files, before anything is written that is submitted later."""
+        if keys:
+            self.threads.submit(RemoveJob(keys=keys))
