@@ -104,7 +104,7 @@ async def updates(directory: RedisDirectory, follower: RedisFollower) -> dict[st
                 BlockUpdate(worker=worker, sequence=sequence, stored=change.stored)
             )
         rates[f"{name}_blocks_per_s"] = NUM_BLOCKS / (time.perf_counter() - started)
-        while follower.index.sequence(worker) != sequence:
+        while follower.index.sequence(worker) != sequence:  # noqa: ASYNC110 nobody tells us
             await asyncio.sleep(0.001)
         rates[f"{name}_followed_blocks_per_s"] = NUM_BLOCKS / (time.perf_counter() - started)
     return rates
@@ -176,9 +176,7 @@ def index_memory() -> dict[str, float]:
             old = names[start : start + BLOCKS_PER_CHANGE]
             new = names[INDEX_BLOCKS + start : INDEX_BLOCKS + start + BLOCKS_PER_CHANGE]
             sequence = 2 + at // BLOCKS_PER_CHANGE
-            index.apply(
-                BlockUpdate(worker=worker, sequence=sequence, stored=new, removed=old)
-            )
+            index.apply(BlockUpdate(worker=worker, sequence=sequence, stored=new, removed=old))
     churned, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return {

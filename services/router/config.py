@@ -30,8 +30,9 @@ class RouterConfig:
         None, help="one more gRPC port, of this process alone: for workers that join it"
     )
     redis_url: str | None = setting(
-        None, help="the Redis that is the directory (redis://…, rediss://…, redis+sentinel://…); "
-        "by default the router has one of its own, for one cluster with --directory"
+        None,
+        help="the Redis that is the directory (redis://…, rediss://…, redis+sentinel://…); "
+        "by default the router has one of its own, for one cluster with --directory",
     )
     max_concurrent_requests: int = setting(
         256, help="requests that the cluster works on at the same time"

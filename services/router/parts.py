@@ -80,9 +80,7 @@ def _build(
     tokenizer = Tokenizer.load(config.model)
     vocab_size = read_vocab_size(config.model, tokenizer)
     canary = Canary(channels, sessions)
-    endpoints = EndpointPool(
-        directory.registry, canary, sessions, model_names=config.model_names
-    )
+    endpoints = EndpointPool(directory.registry, canary, sessions, model_names=config.model_names)
     models = ServedModels(
         names=config.model_names,
         vocab_size=vocab_size,

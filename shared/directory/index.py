@@ -183,16 +183,14 @@ class BlockIndex:
                 num_blocks += 1
         return found | dict.fromkeys(self._workers(holding or 0), num_blocks)
 
-    def held_tiers(
-        self, worker: WorkerId, hashes: Sequence[bytes]
-    ) -> list[tuple[BlockTier, ...]]:
+    def held_tiers(self, worker: WorkerId, hashes: Sequence[bytes]) -> list[tuple[BlockTier, ...]]:
         """For each hash, the tiers of this worker that hold it, nearest first."""
         holder = self._holders.get(worker)
         if holder is None:
             return [()] * len(hashes)
         return [_TIERS[holder.tiers.get(key, 0)] for key in block_keys(hashes)]
 
-    def held(self, worker: WorkerId) -> dict[BlockTier, set[int]]:
+    def blocks_of(self, worker: WorkerId) -> dict[BlockTier, set[int]]:
         """Keys of everything that this worker holds. A copy, for checks."""
         holder = self._holders.get(worker)
         entries = () if holder is None else tuple(holder.tiers.items())

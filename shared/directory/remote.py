@@ -17,8 +17,8 @@ from shared.directory.wire import (
     tier_to_wire,
     tiers_to_wire,
 )
-from shared.rpc.status import from_rpc_error
 from shared.kv.tier import BlockTier
+from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:

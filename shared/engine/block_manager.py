@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shared.engine.sequence import Sequence
     from shared.kv.block_pool import BlockPool
+    from shared.kv.content_log import ContentLog
     from shared.kv.prefix_cache import PrefixCache
 
 
@@ -17,6 +18,9 @@ class BlockManager:
     A block that a lookup can find is full and never written again; so the blocks that a sequence
     writes to are always its own.
     """
+
+    #: Gets what published blocks contain, if anybody wants to know.
+    contents: ContentLog | None = None
 
     def __init__(self, pool: BlockPool, cache: PrefixCache, *, block_size: int) -> None:
         self._pool = pool
@@ -66,6 +70,9 @@ class BlockManager:
         first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
+            if self.contents is not None:
+                size = self.block_size
+                self.contents.note(hashes, seq.token_ids, first=first, block_size=size)
             self._cache.publish(seq.block_table[first:end], hashes[first:])
             seq.num_published_blocks = end
 

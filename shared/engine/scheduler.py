@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shared.engine.block_manager import BlockManager
     from shared.engine.sequence import Sequence
     from shared.engine.waiting_queue import WaitingQueue
+    from shared.kv.content_log import ContentLog
 
 
 class SchedulingPolicy(StrEnum):
@@ -81,6 +82,10 @@ class Scheduler:
         #: Ended, but a step in flight still writes to their blocks.
         self.draining: list[Sequence] = []
         self.sequences: dict[str, Sequence] = {}
+
+    def record_contents(self, contents: ContentLog) -> None:
+        """Note from now on what published blocks contain."""
+        self._blocks.contents = contents
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence."""

@@ -44,9 +44,7 @@ class RedisDirectory:
         worker = record.worker
         self._num_blocks[worker] = record.num_blocks
         packed = record_to_wire(record).SerializeToString(deterministic=True)
-        await self._store.register(
-            worker, packed, lease_s=lease_s, num_blocks=record.num_blocks
-        )
+        await self._store.register(worker, packed, lease_s=lease_s, num_blocks=record.num_blocks)
         # Whatever arrived before may be gone with an older lease.
         self._arrived.pop(worker, None)
 
@@ -75,9 +73,7 @@ class RedisDirectory:
     async def publish(self, update: BlockUpdate) -> None:
         """See BlockDirectory."""
         await self._store.publish(update)
-        self._arrived[update.worker] = max(
-            update.sequence, self._arrived.get(update.worker, 0)
-        )
+        self._arrived[update.worker] = max(update.sequence, self._arrived.get(update.worker, 0))
 
     async def replace(
         self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]

@@ -99,9 +99,7 @@ class RedisFollower:
             self._position = state.last_id
             return
         while id_order(self._position) < last:
-            entries = await self._store.tail(
-                self._position, wait_s=None, count=_ENTRIES_PER_TRIP
-            )
+            entries = await self._store.tail(self._position, wait_s=None, count=_ENTRIES_PER_TRIP)
             if not entries:
                 break
             self._apply_all(entries)

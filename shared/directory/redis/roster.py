@@ -29,9 +29,7 @@ class Roster:
         #: Bytes of a record to what they mean, or None if it must not be let in.
         self._checked: dict[WorkerId, tuple[bytes, WorkerRecord | None]] = {}
 
-    async def read(
-        self, leases: tuple[LeaseState, ...]
-    ) -> list[tuple[LeaseState, RegistryEvent]]:
+    async def read(self, leases: tuple[LeaseState, ...]) -> list[tuple[LeaseState, RegistryEvent]]:
         """Everyone who may serve, as JOINED events, each with its lease."""
         events = []
         checked = {}
@@ -57,7 +55,7 @@ class Roster:
                 raise InvalidRequestError(f"the record is of {record.worker}", param="worker")
             check_probe(record)
         except (DecodeError, InvalidRequestError, IncompatiblePeerError) as error:
-            log.error("worker_refused", worker=str(worker), error=str(error))  # noqa: TRY400
+            log.error("worker_refused", worker=str(worker), error=str(error))
             await self._store.refuse(worker, str(error))
             return None
         return record

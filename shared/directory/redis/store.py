@@ -182,9 +182,7 @@ class RedisStore:
                 await self._scripts["leading"]([self._own(worker)[1]], [packed], client=pipe)
             return [int(count) for count in await pipe.execute()]
 
-    async def snapshot(
-        self, worker: WorkerId
-    ) -> tuple[int, dict[BlockTier, list[bytes]]] | None:
+    async def snapshot(self, worker: WorkerId) -> tuple[int, dict[BlockTier, list[bytes]]] | None:
         """What the worker holds, as of a sequence or later; None if the incarnation is not known.
 
         The set is read in pages and goes on changing meanwhile: whoever reads it must apply every

@@ -173,7 +173,7 @@ async def test_routers_agree(side: Side, store: RedisStore, redis_server: RedisS
     for follower in [*followers, late]:
         index = follower.index
         await until(lambda index=index: index.sequence(A) == sequence)  # type: ignore[misc]
-        assert index.held(A)[DEVICE] == expected
+        assert index.blocks_of(A)[DEVICE] == expected
 
 
 class LossyStore(RedisStore):
@@ -209,9 +209,7 @@ def test_whatever_is_lost_on_the_way_the_index_ends_equal_to_the_pool(
     asyncio.run(_lossy_run(common_redis, seeds, list(faults), looks))
 
 
-async def _lossy_run(
-    server: RedisServer, seeds: list[int], faults: list[str], looks: int
-) -> None:
+async def _lossy_run(server: RedisServer, seeds: list[int], faults: list[str], looks: int) -> None:
     with server.client() as client:
         client.flushall()
     traffic = PoolTraffic(BlockPool(12))
@@ -235,7 +233,7 @@ async def _lossy_run(
         if number % looks == 0:
             await follower.refresh()
     await follower.refresh()
-    held = follower.index.held(A)[DEVICE]
+    held = follower.index.blocks_of(A)[DEVICE]
     with server.client() as client:
         in_redis = {member[1:] for member in client.smembers("baton:blocks:a:1")}
     await writer.close()
@@ -301,9 +299,7 @@ async def test_both_sides_recover_by_themselves(
         server.kill()
 
 
-async def _fault_and_recovery(
-    side: Side, server: RedisServer, proxy: TcpProxy, fault: str
-) -> None:
+async def _fault_and_recovery(side: Side, server: RedisServer, proxy: TcpProxy, fault: str) -> None:
     url = f"redis://127.0.0.1:{proxy.port}/0"
     worker, follower = Worker(side, url), side.follow(url)
     left: list[WorkerId] = []
@@ -311,13 +307,13 @@ async def _fault_and_recovery(
 
     def equal() -> bool:
         expected = set(block_keys(worker.engine.pool.hashes()))
-        return bool(expected) and follower.index.held(A)[DEVICE] == expected
+        return bool(expected) and follower.index.blocks_of(A)[DEVICE] == expected
 
     for _ in range(20):
         worker.work()
         await asyncio.sleep(0.01)
     await until(equal)
-    before = follower.index.held(A)
+    before = follower.index.blocks_of(A)
     if fault == "killed":
         server.kill()
     elif fault == "paused":
@@ -330,7 +326,7 @@ async def _fault_and_recovery(
         await proxy.cut()
     if fault != "flushed":
         await until(lambda: not follower.connected)
-        assert follower.index.held(A) == before
+        assert follower.index.blocks_of(A) == before
     for _ in range(30):
         worker.work()
         await asyncio.sleep(0.01)

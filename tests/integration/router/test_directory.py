@@ -13,7 +13,7 @@ from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.directory.remote import RemoteDirectory
 from shared.errors import UnavailableError
 from shared.rpc.server import RpcServer
-from tests.suites.directory import A, DEVICE, Clock, Cluster, DirectorySuite, hashes, record
+from tests.suites.directory import DEVICE, A, Clock, Cluster, DirectorySuite, hashes, record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from shared.directory.base import BlockUpdate
 from shared.directory.index import BlockIndex, block_keys
 from shared.errors import InvalidRequestError, SequenceGapError
-from shared.identity import WorkerId
 from shared.kv.block_pool import BlockPool
 from shared.kv.change_log import CacheChange
 from shared.kv.tier import BlockTier
@@ -20,6 +19,8 @@ from tests.suites.directory import DEVICE, DISK, HOST, A, B, hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from shared.identity import WorkerId
 
 CHAIN = hashes(*map(str, range(300)))
 
@@ -111,7 +112,7 @@ def test_after_recovery_the_index_holds_what_the_pool_holds(
     # The next look at the sequence notices what the last update's loss has left.
     if index.sequence(A) != sequence:
         index.replace(A, sequence, {DEVICE: traffic.pool.hashes()})
-    assert index.held(A)[BlockTier.DEVICE] == set(block_keys(traffic.pool.hashes()))
+    assert index.blocks_of(A)[BlockTier.DEVICE] == set(block_keys(traffic.pool.hashes()))
 
 
 @given(
@@ -147,7 +148,7 @@ def test_folded_changes_have_the_effect_of_all(
                     cleared=change.cleared, tier=change.tier,
                 )
             )  # fmt: skip
-    assert folded.held(A) == one_by_one.held(A)
+    assert folded.blocks_of(A) == one_by_one.blocks_of(A)
 
 
 def batches(changes: list[CacheChange], max_hashes: int) -> Iterable[CacheChange]:

@@ -11,7 +11,7 @@ from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.errors import OverloadedError
 from shared.identity import WorkerId
-from tests.suites.directory import A, B, DEVICE, Clock, Cluster, DirectorySuite, hashes, record
+from tests.suites.directory import DEVICE, A, B, Clock, Cluster, DirectorySuite, hashes, record
 
 
 class TestMemoryDirectory(DirectorySuite):

@@ -187,7 +187,7 @@ async def test_changes_that_wait_are_told_together(setup: Setup) -> None:
 async def test_a_refusal_ends_it(setup: Setup) -> None:
     await setup.until_held(A)
     setup.registry.refusing = True
-    (error,) = (await asyncio.gather(setup.task, return_exceptions=True))
+    (error,) = await asyncio.gather(setup.task, return_exceptions=True)
     assert isinstance(error, BaseExceptionGroup)
     assert error.subgroup(IncompatiblePeerError)
 
