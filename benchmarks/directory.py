@@ -104,7 +104,7 @@ async def updates(directory: RedisDirectory, follower: RedisFollower) -> dict[st
                 BlockUpdate(worker=worker, sequence=sequence, stored=change.stored)
             )
         rates[f"{name}_blocks_per_s"] = NUM_BLOCKS / (time.perf_counter() - started)
-        while follower.index.sequence(worker) != sequence:  # noqa: ASYNC110 it announces nothing
+        while follower.index.sequence(worker) != sequence:  # noqa: ASYNC110 nobody tells us
             await asyncio.sleep(0.001)
         rates[f"{name}_followed_blocks_per_s"] = NUM_BLOCKS / (time.perf_counter() - started)
     return rates
@@ -200,7 +200,7 @@ def lookups(num_workers: int) -> dict[str, float]:
         length = PROMPT_BLOCKS * (number + 1) // num_workers
         held = prompt[:length] + others[number * share : (number + 1) * share - length]
         index.replace(worker, 1, {BlockTier.DEVICE: held})
-    took_us = []
+    found, took_us = index.lookup(prompt), []
     for _ in range(NUM_LOOKUPS):
         started = time.perf_counter_ns()
         found = index.lookup(prompt)

@@ -190,7 +190,7 @@ class BlockIndex:
             return [()] * len(hashes)
         return [_TIERS[holder.tiers.get(key, 0)] for key in block_keys(hashes)]
 
-    def held(self, worker: WorkerId) -> dict[BlockTier, set[int]]:
+    def blocks_of(self, worker: WorkerId) -> dict[BlockTier, set[int]]:
         """Keys of everything that this worker holds. A copy, for checks."""
         holder = self._holders.get(worker)
         entries = () if holder is None else tuple(holder.tiers.items())

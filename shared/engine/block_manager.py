@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shared.engine.offload.offload import KVOffload
     from shared.engine.sequence import Sequence
     from shared.kv.block_pool import BlockPool
+    from shared.kv.content_log import ContentLog
     from shared.kv.prefix_cache import PrefixCache
 
 
@@ -37,6 +38,9 @@ class BlockManager:
     another one fills in the same step: every layer writes all keys and values of a step before it
     reads any. Nobody outside the step sees these before they are final.
     """
+
+    #: Gets what published blocks contain, if anybody wants to know.
+    contents: ContentLog | None = None
 
     def __init__(
         self,
@@ -150,6 +154,9 @@ class BlockManager:
         first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
+            if self.contents is not None:
+                size = self.block_size
+                self.contents.note(hashes, seq.token_ids, first=first, block_size=size)
             self._cache.publish(seq.block_table[first:end], hashes[first:])
             seq.num_published_blocks = end
             if self._offload is not None:

@@ -24,6 +24,7 @@ from shared.engine.validation import RequestValidator
 from shared.errors import InternalError, InvalidRequestError, RequestCancelledError
 from shared.kv.block_hash import root_hash
 from shared.kv.block_pool import BlockPool
+from shared.kv.content_log import ContentLog
 from shared.kv.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -108,6 +109,12 @@ class Engine:
     def stage_kv(self, num_host_blocks: int) -> KVStaging:
         """Host memory through which blocks of an accelerator reach peers; the caller closes it."""
         return KVStaging(self._parts.storage.tensor, self.layout, num_host_blocks)
+
+    def record_contents(self) -> ContentLog:
+        """Note from now on what published blocks contain, for a follower in another thread."""
+        contents = ContentLog()
+        self._scheduler.record_contents(contents)
+        return contents
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shared.engine.block_manager import BlockManager
     from shared.engine.sequence import Sequence
     from shared.engine.waiting_queue import WaitingQueue
+    from shared.kv.content_log import ContentLog
 
 
 class SchedulingPolicy(StrEnum):
@@ -66,6 +67,10 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether scheduling could change anything."""
         return bool(self.running or self.waiting or self._joined)
+
+    def record_contents(self, contents: ContentLog) -> None:
+        """Note from now on what published blocks contain."""
+        self._blocks.contents = contents
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence."""

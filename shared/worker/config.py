@@ -64,6 +64,15 @@ class WorkerConfig:
         help="pinned host memory through which a GPU's KV blocks pass; never less than the "
         "longest sequence needs",
     )
+    kv_events_endpoint: str | None = setting(
+        None,
+        help="where to publish KV events in vLLM's format: a ZeroMQ endpoint to bind, "
+        "e.g. tcp://*:5557",
+    )
+    kv_events_replay_endpoint: str | None = setting(
+        None, help="where to answer for events that somebody missed, e.g. tcp://*:5558"
+    )
+    kv_events_topic: str = setting("", help="topic of the KV events")
     transfer_timeout_s: float = setting(60.0, help="longest a hand-off may take")
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
@@ -75,3 +84,5 @@ class WorkerConfig:
         if bool(self.directory) == bool(self.redis_url):
             found = "both" if self.directory else "neither"
             raise ConfigError(f"one of --directory and --redis-url is required, not {found}")
+        if self.kv_events_replay_endpoint and not self.kv_events_endpoint:
+            raise ConfigError("--kv-events-replay-endpoint needs --kv-events-endpoint")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from shared.connector.base import Connector
+    from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.worker.config import WorkerConfig
     from shared.worker.reuse.prefix_reuse import PrefixReuse
@@ -65,6 +66,8 @@ class WorkerParts:
     transfers: TransferCounters
     gate: RequestGate
     metrics: CollectorRegistry
+    #: What the engine's blocks contain, if KV events are published.
+    contents: ContentLog | None
 
     def record(self, address: str) -> WorkerRecord:
         """What the directory is told."""
@@ -103,6 +106,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
     async with AsyncExitStack() as stack:
         engine = await asyncio.to_thread(_build_engine, config)
         stack.callback(engine.close)
+        contents = engine.record_contents() if config.kv_events_endpoint else None
         thread = EngineThread(engine)
         await thread.start()
         stack.push_async_callback(thread.stop)
@@ -141,6 +145,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
             transfers=transfers,
             gate=RequestGate(config.name),
             metrics=metrics,
+            contents=contents,
         )
 
 

@@ -21,6 +21,7 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.rpc.server import RpcServer
 from shared.telemetry.logs import configure_logs
 from shared.worker.joining import join, open_directories, reason_of
+from shared.worker.kv_events import publish_kv_events
 from shared.worker.metrics import serve_metrics
 from shared.worker.parts import WorkerParts, open_parts
 from shared.worker.transfer_servicer import TransferServicer
@@ -88,7 +89,7 @@ async def run_worker(
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain and return 0.
 
-    1 if the engine broke or the directory refuses the worker.
+    1 if the engine broke, or the directory refuses the worker.
 
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
@@ -105,6 +106,7 @@ async def run_worker(
         stack.push_async_callback(server.stop, 0)
         if config.metrics_port:
             stack.callback(serve_metrics(parts.metrics, config.host, config.metrics_port))
+        await publish_kv_events(parts, stack)
         address = f"{config.host}:{server.port}"
         joined = [
             join(parts, address, directory, stack) for directory in open_directories(parts, stack)

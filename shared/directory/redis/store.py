@@ -6,7 +6,7 @@ import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from redis import exceptions
 
@@ -197,12 +197,12 @@ class RedisStore:
                 cursor, members = await self._client.sscan(
                     blocks, max(cursor, 0), count=_SCAN_COUNT
                 )
-                for member in members:
+                for member in cast("Sequence[bytes]", members):
                     held[_TIERS[member[:1]]].append(member[1:])
             after = await self._client.hget(lease, "incarnation")
         if not before[0] == after == worker.incarnation.encode():
             return None
-        return int(before[1]), held
+        return int(cast("bytes", before[1])), held
 
     async def tail(
         self, after: bytes, *, wait_s: float | None, count: int
@@ -217,7 +217,7 @@ class RedisStore:
             ((entries,),) = found.values()
         else:
             ((_, entries),) = found
-        return list(entries)
+        return cast("list[tuple[bytes, dict[bytes, bytes]]]", list(entries))
 
     def _own(self, worker: WorkerId) -> list[str]:
         blocks = f"{self._blocks_prefix}{worker.name}:{worker.incarnation}"

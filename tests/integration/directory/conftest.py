@@ -9,6 +9,7 @@ import pytest
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from tests.fakes.redis_server import RedisServer
+from tests.fakes.redis_side import Side
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -37,3 +38,11 @@ async def store(redis_server: RedisServer) -> AsyncIterator[RedisStore]:
     store = RedisStore(open_client(redis_server.url))
     yield store
     await store.close()
+
+
+@pytest.fixture
+async def side() -> AsyncIterator[Side]:
+    """Whatever the test runs beside Redis, closed at its end."""
+    side = Side()
+    yield side
+    await side.close()

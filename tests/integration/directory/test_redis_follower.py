@@ -1,13 +1,11 @@
-"""A router's picture of the directory follows Redis, whatever happens to Redis or on the way."""
+"""A router's picture of the directory follows Redis, whatever happens on the way."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,68 +16,17 @@ from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.follower import RedisFollower
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
-from shared.engine.events import EngineStats
 from shared.identity import WorkerId
 from shared.kv.block_pool import BlockPool
-from shared.kv.tier import BlockTier
-from shared.worker import membership as membership_module
-from shared.worker.gate import RequestGate
-from shared.worker.membership import Membership
 from tests.fakes.cache_traffic import PoolTraffic
-from tests.fakes.redis_server import RedisServer
-from tests.fakes.tcp_proxy import TcpProxy
+from tests.fakes.redis_side import Side, until
 from tests.suites.directory import DEVICE, HOST, A, B, hashes, record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
+    from tests.fakes.redis_server import RedisServer
 
 LEASE_S = 1.0
 log = structlog.get_logger(__name__)
-
-
-async def until(condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
-    """Wait for it, but not for long."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 it is Redis that changes it
-            await asyncio.sleep(0.005)
-
-
-class Side:
-    """Everything that runs beside one Redis; closed together."""
-
-    def __init__(self) -> None:
-        self._stack = AsyncExitStack()
-
-    def store(self, url: str, *, timeout_s: float = 0.5) -> RedisStore:
-        store = RedisStore(open_client(url, timeout_s=timeout_s))
-        self._stack.push_async_callback(store.close)
-        return store
-
-    def follow(self, url: str) -> RedisFollower:
-        follower = RedisFollower(self.store(url), poll_s=0.1)
-        self.run(follower.run())
-        return follower
-
-    def run(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-
-        async def end() -> None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-        self._stack.push_async_callback(end)
-
-    async def close(self) -> None:
-        await self._stack.aclose()
-
-
-@pytest.fixture
-async def side() -> AsyncIterator[Side]:
-    side = Side()
-    yield side
-    await side.close()
 
 
 async def test_snapshot_deltas_and_ends_arrive(
@@ -174,7 +121,7 @@ async def test_routers_agree(side: Side, store: RedisStore, redis_server: RedisS
     for follower in [*followers, late]:
         index = follower.index
         await until(lambda index=index: index.sequence(A) == sequence)  # type: ignore[misc]
-        assert index.held(A)[DEVICE] == expected
+        assert index.blocks_of(A)[DEVICE] == expected
 
 
 class LossyStore(RedisStore):
@@ -234,118 +181,10 @@ async def _lossy_run(server: RedisServer, seeds: list[int], faults: list[str], l
         if number % looks == 0:
             await follower.refresh()
     await follower.refresh()
-    held = follower.index.held(A)[DEVICE]
+    held = follower.index.blocks_of(A)[DEVICE]
     with server.client() as client:
         in_redis = {member[1:] for member in client.smembers("baton:blocks:a:1")}
     await writer.close()
     await reader.close()
     assert held == set(block_keys(traffic.pool.hashes()))
     assert in_redis == {value[:8] for value in traffic.pool.hashes()}
-
-
-class Engine:
-    """The engine's cache, as membership sees it."""
-
-    def __init__(self) -> None:
-        self.pool = BlockPool(32)
-        self.traffic = PoolTraffic(self.pool)
-
-    def stats(self) -> EngineStats:
-        return EngineStats()
-
-    async def tier_snapshots(
-        self, at_cut: Callable[[], None] | None = None
-    ) -> dict[BlockTier, list[bytes]]:
-        if at_cut is not None:
-            at_cut()
-        return {BlockTier.DEVICE: self.pool.hashes()}
-
-
-class Worker:
-    """A membership with an engine whose cache changes all the time."""
-
-    def __init__(self, side: Side, url: str) -> None:
-        self.engine = Engine()
-        directory = RedisDirectory(side.store(url))
-        self._membership = Membership(
-            record=record(A, num_blocks=32),
-            registry=directory,
-            blocks=directory,
-            engine=self.engine,  # type: ignore[arg-type]
-            gate=RequestGate("a"),
-        )
-        self._seed = 0
-        side.run(self._membership.run())
-
-    def work(self) -> None:
-        for _ in range(3):
-            self._seed += 1
-            self.engine.traffic.act(self._seed)
-        for change in self.engine.pool.changes.take():
-            self._membership.note(change)
-
-
-@pytest.mark.parametrize("fault", ["killed", "paused", "flushed", "cut"])
-async def test_both_sides_recover_by_themselves(
-    side: Side, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    """I6: nobody leaves because of Redis, and the index is equal to the pool again."""
-    monkeypatch.setattr(membership_module, "LEASE_S", LEASE_S)
-    monkeypatch.setattr(membership_module, "HEARTBEAT_S", LEASE_S / 3)
-    server = RedisServer(tmp_path)
-    server.start()
-    try:
-        async with TcpProxy(server.port) as proxy:
-            await _fault_and_recovery(side, server, proxy, fault)
-            await side.close()
-    finally:
-        server.kill()
-
-
-async def _fault_and_recovery(side: Side, server: RedisServer, proxy: TcpProxy, fault: str) -> None:
-    url = f"redis://127.0.0.1:{proxy.port}/0"
-    worker, follower = Worker(side, url), side.follow(url)
-    left: list[WorkerId] = []
-    follower.members.on_leave(left.append)
-
-    def equal() -> bool:
-        expected = set(block_keys(worker.engine.pool.hashes()))
-        return bool(expected) and follower.index.held(A)[DEVICE] == expected
-
-    for _ in range(20):
-        worker.work()
-        await asyncio.sleep(0.01)
-    await until(equal)
-    before = follower.index.held(A)
-    if fault == "killed":
-        server.kill()
-    elif fault == "paused":
-        server.pause()
-    elif fault == "flushed":
-        with server.client() as client:
-            client.flushall()
-    else:
-        proxy.refusing = True
-        await proxy.cut()
-    if fault != "flushed":
-        await until(lambda: not follower.connected)
-        assert follower.index.held(A) == before
-    for _ in range(30):
-        worker.work()
-        await asyncio.sleep(0.01)
-    if fault == "paused":
-        await asyncio.sleep(5)
-        server.go_on()
-    elif fault == "killed":
-        await asyncio.sleep(2 * LEASE_S)
-        server.start()
-    elif fault == "cut":
-        proxy.refusing = False
-    back_s = time.monotonic()
-    await until(lambda: follower.connected and equal())
-    log.info("recovered", fault=fault, after_s=round(time.monotonic() - back_s, 2))
-    assert left == []
-    for _ in range(10):
-        worker.work()
-        await asyncio.sleep(0.01)
-    await until(equal)

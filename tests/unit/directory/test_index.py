@@ -112,7 +112,7 @@ def test_after_recovery_the_index_holds_what_the_pool_holds(
     # The next look at the sequence notices what the last update's loss has left.
     if index.sequence(A) != sequence:
         index.replace(A, sequence, {DEVICE: traffic.pool.hashes()})
-    assert index.held(A)[BlockTier.DEVICE] == set(block_keys(traffic.pool.hashes()))
+    assert index.blocks_of(A)[BlockTier.DEVICE] == set(block_keys(traffic.pool.hashes()))
 
 
 @given(
@@ -148,7 +148,7 @@ def test_folded_changes_have_the_effect_of_all(
                     cleared=change.cleared, tier=change.tier,
                 )
             )  # fmt: skip
-    assert folded.held(A) == one_by_one.held(A)
+    assert folded.blocks_of(A) == one_by_one.blocks_of(A)
 
 
 def batches(changes: list[CacheChange], max_hashes: int) -> Iterable[CacheChange]:

@@ -1,0 +1,49 @@
+"""What published blocks contain, for whoever tells the world in tokens. Off unless asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Blocks remembered until somebody takes them; the oldest are forgotten first.
+MAX_BLOCKS = 65_536
+
+
+class BlockContent(NamedTuple):
+    """What a hash was made of."""
+
+    #: The hash of the block before it, None for a sequence's first.
+    parent: bytes | None
+    token_ids: tuple[int, ...]
+
+
+class ContentLog:
+    """From hash to content. The engine's thread notes, another one takes: each is one step on a
+    dict, so neither waits for the other.
+    """
+
+    def __init__(self, *, max_blocks: int = MAX_BLOCKS) -> None:
+        self._max_blocks = max_blocks
+        self._contents: dict[bytes, BlockContent] = {}
+
+    def note(
+        self,
+        block_hashes: Sequence[bytes],
+        token_ids: Sequence[int],
+        *,
+        first: int,
+        block_size: int,
+    ) -> None:
+        """Blocks `first` and up of a sequence with these hashes and tokens were published."""
+        for number in range(first, len(block_hashes)):
+            parent = block_hashes[number - 1] if number else None
+            tokens = tuple(token_ids[number * block_size : (number + 1) * block_size])
+            self._contents[block_hashes[number]] = BlockContent(parent, tokens)
+        while len(self._contents) > self._max_blocks:
+            self._contents.pop(next(iter(self._contents)), None)
+
+    def take(self, block_hash: bytes) -> BlockContent | None:
+        """What the block contains, once; None if that is not known (any more)."""
+        return self._contents.pop(block_hash, None)

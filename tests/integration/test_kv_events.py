@@ -1,0 +1,162 @@
+"""A subscriber as vLLM's consumers are written follows an engine's cache by its events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import zmq
+import zmq.asyncio
+
+from shared.engine.engine_thread import EngineThread
+from shared.errors import ConfigError
+from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.change_log import CacheChange
+from shared.kv.content_log import ContentLog
+from shared.kv.tier import BlockTier
+from shared.worker.kv_events import END_OF_REPLAY, KvEventPublisher
+from tests.fakes.engines import make_engine, make_request
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+BLOCK_SIZE = 4
+HASHES = hash_blocks(root_hash(b"n"), range(24), BLOCK_SIZE)
+LOW = [int.from_bytes(value[-8:], "big") for value in HASHES]
+
+
+class Bench:
+    """A publisher, and a subscriber that has connected."""
+
+    def __init__(self, contents: ContentLog) -> None:
+        self.contents = contents
+        self.publisher = KvEventPublisher(
+            endpoint="tcp://127.0.0.1:*",
+            replay_endpoint="tcp://127.0.0.1:*",
+            topic="kv",
+            block_size=BLOCK_SIZE,
+            contents=contents,
+        )
+        self._context = zmq.asyncio.Context()
+        self.subscriber = self._context.socket(zmq.SUB)
+        self.subscriber.subscribe("kv")
+        self._task = asyncio.create_task(self.publisher.answer())
+
+    async def connect(self) -> None:
+        """Until an event arrives: a subscription takes its time."""
+        self.subscriber.connect(self.publisher.endpoints[0])
+        while not await self.subscriber.poll(20):
+            self.publisher.note(CacheChange(removed=(HASHES[0],)))
+        while await self.subscriber.poll(50):
+            await self.subscriber.recv_multipart()
+
+    async def receive(self) -> tuple[int, list[Any]]:
+        async with asyncio.timeout(10):
+            topic, sequence, payload = await self.subscriber.recv_multipart()
+        assert topic == b"kv"
+        ts, events = msgspec.msgpack.decode(payload)
+        assert ts > 0
+        return int.from_bytes(sequence, "big"), events
+
+    async def replay(self, first: int) -> list[int]:
+        """Sequences that the replay socket gives, as vLLM's example asks for them."""
+        _, endpoint = self.publisher.endpoints
+        assert endpoint is not None
+        dealer = self._context.socket(zmq.DEALER)
+        dealer.connect(endpoint)
+        await dealer.send_multipart((b"", first.to_bytes(8, "big")))
+        found = []
+        async with asyncio.timeout(10):
+            while True:
+                _, sequence, payload = await dealer.recv_multipart()
+                if sequence == END_OF_REPLAY:
+                    assert payload == b""
+                    return found
+                found.append(int.from_bytes(sequence, "big"))
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self.publisher.close()
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench(ContentLog())
+    await bench.connect()
+    yield bench
+    await bench.close()
+
+
+async def test_what_is_stored_comes_with_tokens_and_parents_in_runs(bench: Bench) -> None:
+    bench.contents.note(HASHES[:3], range(12), first=0, block_size=BLOCK_SIZE)
+    bench.contents.note(HASHES, range(24), first=5, block_size=BLOCK_SIZE)
+    bench.publisher.note(CacheChange(stored=(*HASHES[:3], HASHES[5])))
+    _, events = await bench.receive()
+    assert events == [
+        ["BlockStored", LOW[:3], None, list(range(12)), BLOCK_SIZE, None, "GPU"],
+        ["BlockStored", [LOW[5]], LOW[4], list(range(20, 24)), BLOCK_SIZE, None, "GPU"],
+    ]
+
+
+async def test_removals_clears_and_lower_tiers(bench: Bench) -> None:
+    bench.publisher.note(CacheChange(cleared=True, removed=(HASHES[1],)))
+    bench.publisher.note(CacheChange(stored=(HASHES[2],), tier=BlockTier.HOST))
+    bench.publisher.note(CacheChange(removed=(HASHES[2],), tier=BlockTier.DISK))
+    first, events = await bench.receive()
+    assert events == [["AllBlocksCleared"], ["BlockRemoved", [LOW[1]], "GPU"]]
+    assert await bench.receive() == (
+        first + 1, [["BlockStored", [LOW[2]], None, [], BLOCK_SIZE, None, "CPU"]]
+    )  # fmt: skip
+    assert await bench.receive() == (first + 2, [["BlockRemoved", [LOW[2]], "STORAGE"]])
+
+
+async def test_what_was_missed_is_sent_again(bench: Bench) -> None:
+    for block_hash in HASHES:
+        bench.publisher.note(CacheChange(stored=(block_hash,)))
+    first, _ = await bench.receive()
+    assert await bench.replay(first + 2) == list(range(first + 2, first + len(HASHES)))
+    assert await bench.replay(10**6) == []
+    assert (await bench.replay(0))[0] == 0
+
+
+async def test_an_engine_tells_what_its_blocks_contain() -> None:
+    engine = make_engine()
+    contents = engine.record_contents()
+    thread = EngineThread(engine)
+    changes: list[CacheChange] = []
+    thread.on_cache_change(changes.append)
+    await thread.start()
+    prompt = tuple(range(3, 3 + 3 * engine.layout.block_size + 1))
+    async for _ in await thread.submit(make_request("r", prompt, max_tokens=1)):
+        pass
+    await thread.stop()
+    stored = [block_hash for change in changes for block_hash in change.stored]
+    found = [contents.take(block_hash) for block_hash in stored]
+    assert [c.token_ids for c in found if c] == [
+        prompt[at : at + engine.layout.block_size]
+        for at in range(0, len(prompt) - 1, engine.layout.block_size)
+    ]
+    assert [c.parent for c in found if c] == [None, *stored[:-1]]
+    engine.close()
+
+
+def test_contents_that_nobody_takes_are_bounded() -> None:
+    contents = ContentLog(max_blocks=2)
+    contents.note(HASHES, range(24), first=0, block_size=BLOCK_SIZE)
+    assert [contents.take(h) is None for h in HASHES] == [True] * 4 + [False] * 2
+    assert contents.take(HASHES[-1]) is None
+
+
+async def test_an_endpoint_that_is_taken_is_a_clear_error(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match="KV events"):
+        KvEventPublisher(
+            endpoint=bench.publisher.endpoints[0],
+            replay_endpoint=None,
+            topic="",
+            block_size=BLOCK_SIZE,
+            contents=ContentLog(),
+        )
