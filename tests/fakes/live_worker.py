@@ -165,26 +165,32 @@ async def live_worker(
     async with open_parts(config, Role.DECODE) as parts:
         server = RpcServer(())
         add_decode(DecodeConfig(worker=config), parts, server)
-        transfer_pb2_grpc.add_TransferServicer_to_server(
-            servicer(
-                worker=parts.worker,
-                info=parts.peer_info,
-                connectors=parts.connectors,
-                engine=parts.engine,
-            ),
-            server.server,
-        )
-        worker_pb2_grpc.add_WorkerServicer_to_server(
-            WorkerServicer(
-                info=parts.describe(),
-                engine=parts.engine,
-                gate=parts.gate,
-                num_open_transfers=lambda: parts.transfers.num_open,
-            ),
-            server.server,
-        )
+        _add_worker_services(parts, server, servicer)
         await server.start("127.0.0.1:0")
         try:
             yield LiveWorker(parts, f"127.0.0.1:{server.port}")
         finally:
             await server.stop(0)
+
+
+def _add_worker_services(
+    parts: WorkerParts, server: RpcServer, servicer: Callable[..., TransferServicer]
+) -> None:
+    transfer_pb2_grpc.add_TransferServicer_to_server(
+        servicer(
+            worker=parts.worker,
+            info=parts.peer_info,
+            connectors=parts.connectors,
+            engine=parts.engine,
+        ),
+        server.server,
+    )
+    worker_pb2_grpc.add_WorkerServicer_to_server(
+        WorkerServicer(
+            info=parts.describe(),
+            engine=parts.engine,
+            gate=parts.gate,
+            num_open_transfers=lambda: parts.transfers.num_open,
+        ),
+        server.server,
+    )
