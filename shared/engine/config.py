@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import setting
-from shared.engine.scheduler import SchedulingPolicy
+from shared.engine.waiting_queue import SchedulingPolicy
 from shared.errors import ConfigError
 from shared.kv.offload.manager import OffloadPolicy
 

@@ -62,7 +62,8 @@ class Engine:
         #: Root of the block hashes; workers share blocks only if theirs are equal.
         self.namespace = read_namespace(loaded, self.layout)
         self._pool = BlockPool(self.num_blocks)
-        self._cache = PrefixCache(self._pool, enabled=config.enable_prefix_caching)
+        #: Blocks by content; to be used in the engine's thread only.
+        self.prefix_cache = PrefixCache(self._pool, enabled=config.enable_prefix_caching)
         self._parts = build_model_parts(
             loaded,
             config,
@@ -75,8 +76,8 @@ class Engine:
             config, self.layout, self._parts.storage, self._pool, namespace=self.namespace
         )
         #: What this engine knows by content, in all tiers.
-        self.cached = CachedBlocks(self._pool, self._cache, offload)
-        self._scheduler = build_scheduler(self._pool, self._cache, offload, config)
+        self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
+        self._scheduler = build_scheduler(self._pool, self.prefix_cache, offload, config)
         self._counters = Counter(dict.fromkeys(COUNTERS, 0))
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
         self._steps = StepPipeline(
@@ -101,19 +102,13 @@ class Engine:
         """The memory behind the blocks; None where they live on an accelerator."""
         return self._parts.storage.memory
 
-    @property
-    def prefix_cache(self) -> PrefixCache:
-        """Blocks by content; to be used in the engine's thread only."""
-        return self._cache
-
     def stage_kv(self, num_host_blocks: int) -> KVStaging:
         """Host memory through which blocks of an accelerator reach peers; the caller closes it."""
         return KVStaging(self._parts.storage.tensor, self.layout, num_host_blocks)
 
     def record_contents(self) -> ContentLog:
         """Note from now on what published blocks contain, for a follower in another thread."""
-        contents = ContentLog()
-        self._scheduler.record_contents(contents)
+        contents = self._scheduler.blocks.contents = ContentLog()
         return contents
 
     def add(self, request: EngineRequest) -> None:
@@ -174,12 +169,12 @@ class Engine:
 
     def pin_cached(self, block_hashes: Iterable[bytes]) -> tuple[int, tuple[int, ...]]:
         """Find the leading blocks and keep them unchanged until `unpin`, which must follow."""
-        pin_id, blocks = self._cache.pin(block_hashes)
+        pin_id, blocks = self.prefix_cache.pin(block_hashes)
         return pin_id, tuple(blocks)
 
     def unpin(self, pin_id: int) -> None:
         """Give a pin back, exactly once."""
-        self._cache.unpin(pin_id)
+        self.prefix_cache.unpin(pin_id)
         self._stalled = False
 
     def has_work(self) -> bool:
@@ -241,12 +236,13 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot."""
+        places = self._scheduler
         return EngineStats(
-            num_running=len(self._scheduler.running),
-            num_waiting=len(self._scheduler.waiting),
-            num_loading=len(self._scheduler.loading),
-            num_receiving=len(self._scheduler.receiving),
-            num_held=len(self._scheduler.held),
+            num_running=len(places.running),
+            num_waiting=len(places.waiting),
+            num_loading=len(places.loading),
+            num_receiving=len(places.receiving),
+            num_held=len(places.held),
             num_blocks=self._pool.num_blocks,
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,

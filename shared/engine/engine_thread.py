@@ -172,18 +172,14 @@ class EngineThread:
         """See `Engine.unpin`."""
         await self._call(partial(self._engine.unpin, pin_id))
 
-    async def cache_snapshot(self, at_cut: Callable[[], None] | None = None) -> list[bytes]:
-        """Every hash that prefix lookup finds.
+    async def tier_snapshots(
+        self, at_cut: Callable[[], None] | None = None
+    ) -> dict[BlockTier, list[bytes]]:
+        """Every hash that prefix lookup finds, by tier.
 
         `at_cut` is called on the loop after the last change that the snapshot includes and before
         the first that it does not; when this returns, later changes may have been announced.
         """
-        return await self._call(self._engine.cache_snapshot, then=at_cut)
-
-    async def tier_snapshots(
-        self, at_cut: Callable[[], None] | None = None
-    ) -> dict[BlockTier, list[bytes]]:
-        """The same for every tier."""
         return await self._call(self._engine.cached.snapshots, then=at_cut)
 
     async def reset_prefix_cache(self) -> int:

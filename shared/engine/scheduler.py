@@ -8,28 +8,19 @@ compute, or not at all, and nobody is admitted in a step that had to preempt.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
 from shared.engine.preemption import last_admitted, least_urgent
 from shared.engine.scheduler_output import SchedulerOutput
 from shared.engine.sequence import Status
-from shared.engine.waiting_queue import FcfsQueue, PriorityQueue
+from shared.engine.waiting_queue import FcfsQueue, PriorityQueue, SchedulingPolicy
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
     from shared.engine.block_manager import BlockManager
     from shared.engine.sequence import Sequence
     from shared.engine.waiting_queue import WaitingQueue
-    from shared.kv.content_log import ContentLog
-
-
-class SchedulingPolicy(StrEnum):
-    """Who waits and who gives way."""
-
-    FCFS = "fcfs"
-    PRIORITY = "priority"
 
 
 class Scheduler:
@@ -46,7 +37,7 @@ class Scheduler:
         enable_chunked_prefill: bool = True,
     ) -> None:
         by_priority = policy is SchedulingPolicy.PRIORITY
-        self._blocks = blocks
+        self.blocks = blocks
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold
@@ -68,10 +59,6 @@ class Scheduler:
         """Whether scheduling could change anything."""
         return bool(self.running or self.waiting or self._joined)
 
-    def record_contents(self, contents: ContentLog) -> None:
-        """Note from now on what published blocks contain."""
-        self._blocks.contents = contents
-
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence."""
         self.sequences[seq.request_id] = seq
@@ -84,7 +71,7 @@ class Scheduler:
         not be computed. Blocks that it has taken stay with their sequences.
         """
         output = SchedulerOutput(self._max_num_batched_tokens)
-        self._blocks.begin_step()
+        self.blocks.begin_step()
         self._schedule_running(output, may_preempt=may_preempt)
         if not output.is_blocked:
             self._tell_joined(output)
@@ -95,13 +82,13 @@ class Scheduler:
     def advance(self, seq: Sequence, num_new_tokens: int) -> None:
         """A step computed these tokens: their KV is final."""
         seq.num_computed_tokens += num_new_tokens
-        self._blocks.publish(seq)
+        self.blocks.publish(seq)
 
     def settle(self, seq: Sequence) -> None:
         """Collected a step of a sequence that had ended: its blocks may go once none is left."""
         if seq.status is Status.ENDED and not seq.num_in_flight_tokens:
             self.draining.remove(seq)
-            self._blocks.free(seq)
+            self.blocks.free(seq)
 
     def end_transfer(self, seq: Sequence, *, received: bool, first_token: int | None) -> None:
         """Nobody writes to the blocks any more: let the sequence run.
@@ -113,7 +100,7 @@ class Scheduler:
         del self.receiving[seq.request_id]
         if received:
             seq.num_computed_tokens = seq.num_tokens - (first_token is None)
-            self._blocks.publish(seq)
+            self.blocks.publish(seq)
         if first_token is not None:
             seq.token_ids.append(first_token)
         if received or first_token is not None:
@@ -156,13 +143,13 @@ class Scheduler:
         if len(waiting) != len(self.waiting) or len(placed) + len(waiting) != len(self.sequences):
             raise InternalError("scheduler: a sequence is in no place, or in two")
         for seq in placed:
-            if seq.num_computed_tokens > len(seq.block_table) * self._blocks.block_size:
+            if seq.num_computed_tokens > len(seq.block_table) * self.blocks.block_size:
                 raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
         if any(seq.block_table or seq.num_computed_tokens for seq in waiting):
             raise InternalError("scheduler: a waiting sequence has blocks or progress")
         if any(not seq.num_in_flight_tokens for seq in self.draining):
             raise InternalError("scheduler: a sequence drains for ever")
-        self._blocks.check_integrity([*placed, *self.draining])
+        self.blocks.check_integrity([*placed, *self.draining])
 
     def _leave(self, seq: Sequence) -> None:
         match seq.status:
@@ -183,7 +170,7 @@ class Scheduler:
         if seq.num_in_flight_tokens:
             self.draining.append(seq)
         else:
-            self._blocks.free(seq)
+            self.blocks.free(seq)
         seq.status = Status.ENDED
         del self.sequences[seq.request_id]
 
@@ -212,7 +199,7 @@ class Scheduler:
         output.add(seq, num_new_tokens)
         if num_new_tokens > 1:  # blocks of outputs are rarely shared within a step
             num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
-            self._blocks.will_fill(seq, num_tokens)
+            self.blocks.will_fill(seq, num_tokens)
 
     def _num_to_compute(self, num_pending_tokens: int, output: SchedulerOutput) -> int:
         if num_pending_tokens <= 1:
@@ -229,7 +216,7 @@ class Scheduler:
         self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput, may_preempt: bool
     ) -> bool:
         num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
-        while not self._blocks.try_grow(seq, num_tokens):
+        while not self.blocks.try_grow(seq, num_tokens):
             if not may_preempt:
                 output.is_blocked = True
                 return False
@@ -245,7 +232,7 @@ class Scheduler:
         output.drop(victim)
         output.preempted.append(victim)
         self.running.remove(victim)
-        self._blocks.free(victim)
+        self.blocks.free(victim)
         victim.forget_progress()
         self.waiting.put_back(victim)
 
@@ -256,18 +243,18 @@ class Scheduler:
                 return
 
     def _try_admit(self, seq: Sequence, output: SchedulerOutput) -> bool:
-        hit = self._blocks.match_prefix(seq)
-        num_loadable = self._blocks.num_loadable(seq, hit)
+        hit = self.blocks.match_prefix(seq)
+        num_loadable = self.blocks.num_loadable(seq, hit)
         if num_loadable is None:
             return False  # somebody else is loading what it needs
-        num_hit_tokens = self._blocks.num_tokens_in(len(hit.blocks))
+        num_hit_tokens = self.blocks.num_tokens_in(len(hit.blocks))
         num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
         if not (num_new_tokens or seq.awaits_transfer or num_loadable):
             return False
-        if not self._blocks.try_admit(seq, hit, num_spare_blocks=self._num_growing()):
+        if not self.blocks.try_admit(seq, hit, num_spare_blocks=self._num_growing()):
             return False
         self.waiting.remove(seq)
-        if num_loadable and self._blocks.load(seq, num_loadable, partial(self._end_load, seq)):
+        if num_loadable and self.blocks.load(seq, num_loadable, partial(self._end_load, seq)):
             seq.status = Status.LOADING
             self.loading[seq.request_id] = seq
             return True
@@ -282,7 +269,7 @@ class Scheduler:
         if seq.status is not Status.LOADING:
             return  # it has ended
         del self.loading[seq.request_id]
-        self._blocks.join_loaded(seq, num_blocks)
+        self.blocks.join_loaded(seq, num_blocks)
         self._enter(seq)
         self._joined.append(seq)
 

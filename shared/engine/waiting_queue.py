@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from shared.engine.sequence import Sequence
+
+
+class SchedulingPolicy(StrEnum):
+    """Who waits and who gives way."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
 
 
 class WaitingQueue(Protocol):

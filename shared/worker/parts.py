@@ -105,8 +105,8 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
     worker = WorkerId.born(config.name)
     async with AsyncExitStack() as stack:
         engine = await asyncio.to_thread(_build_engine, config)
-        stack.callback(engine.close)
         contents = engine.record_contents() if config.kv_events_endpoint else None
+        stack.callback(engine.close)
         thread = EngineThread(engine)
         await thread.start()
         stack.push_async_callback(thread.stop)
@@ -118,8 +118,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         channels = ChannelPool()
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
-        metrics = CollectorRegistry()
-        metrics.register(EngineCollector(thread.stats, model=config.model.name))
+        metrics = _metrics(thread, config)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
         yield WorkerParts(
             config=config,
@@ -147,6 +146,12 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
             metrics=metrics,
             contents=contents,
         )
+
+
+def _metrics(thread: EngineThread, config: WorkerConfig) -> CollectorRegistry:
+    metrics = CollectorRegistry()
+    metrics.register(EngineCollector(thread.stats, model=config.model.name))
+    return metrics
 
 
 def _build_engine(config: WorkerConfig) -> Engine:

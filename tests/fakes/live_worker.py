@@ -135,6 +135,14 @@ class LiveWorker:
         return self.parts.metrics.get_sample_value(f"baton_{name}_total", labels) or 0.0
 
 
+def _engine_config(num_blocks: int) -> EngineConfig:
+    return EngineConfig(
+        block_size=BLOCK_SIZE,
+        num_blocks=num_blocks,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+    )
+
+
 @asynccontextmanager
 async def live_worker(
     model: Path,
@@ -151,16 +159,12 @@ async def live_worker(
     config = WorkerConfig(
         model=ModelSettings(model=model, dtype="float32"),
         name=name,
-        directory=(),
+        directory=("127.0.0.1:1",),
         connectors=(connector,),
         runtime_dir=runtime_dir,
         num_threads=1,
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
-        engine=EngineConfig(
-            block_size=BLOCK_SIZE,
-            num_blocks=num_blocks,
-            max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-        ),
+        engine=_engine_config(num_blocks),
     )
     async with open_parts(config, Role.DECODE) as parts:
         server = RpcServer(())

@@ -13,6 +13,7 @@ from shared.engine.engine_thread import EngineThread
 from shared.engine.events import Admitted, Failed, FinishReason, NewTokens
 from shared.engine.request import KVSource
 from shared.errors import InternalError, InvalidRequestError, UnavailableError
+from shared.kv.tier import BlockTier
 from tests.fakes.engines import StepMode, expected_tokens, make_engine, make_request
 from tests.fakes.model import FakeLoadedModel
 
@@ -143,7 +144,7 @@ async def test_held_blocks_and_pins_over_the_thread() -> None:
     async with running() as thread:
         stream = await thread.submit(make_request("a", range(9), hold_blocks=True))
         assert await tokens_of(stream) == expected_tokens(range(9), 1)
-        pin, blocks = await thread.pin_cached(await thread.cache_snapshot())
+        pin, blocks = await thread.pin_cached((await thread.tier_snapshots())[BlockTier.DEVICE])
         assert len(blocks) == 2
         await thread.release("a")
         assert await free_blocks(thread) == 62
@@ -161,9 +162,11 @@ async def test_followers_can_tell_what_a_snapshot_includes() -> None:
             for i in range(6)
         ]
         consuming = asyncio.gather(*(tokens_of(stream) for stream in streams))
-        snapshot = set(await thread.cache_snapshot(at_cut=lambda: log.append("cut")))
+        snapshot = set(
+            await thread.tier_snapshots(at_cut=lambda: log.append("cut"))[BlockTier.DEVICE]
+        )
         await consuming
-        final = set(await thread.cache_snapshot())
+        final = set((await thread.tier_snapshots())[BlockTier.DEVICE])
         followed = set(snapshot)
         for change in log[log.index("cut") + 1 :]:
             assert not isinstance(change, str)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.engine.events import Admitted, NewTokens
-from shared.engine.scheduler import SchedulingPolicy
+from shared.engine.waiting_queue import SchedulingPolicy
 from tests.fakes.engines import (
     Run,
     StepMode,

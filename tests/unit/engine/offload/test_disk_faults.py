@@ -1,0 +1,140 @@
+"""Files that are damaged, gone or cannot be written: misses, never wrong bytes."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shared.engine.offload import block_file, disk_tier
+from shared.kv.tier import BlockTier
+from tests.fakes.offload import (
+    FILE_BYTES,
+    offload_of,
+)
+from tests.fakes.tiered_asking import NUM_TOKENS, PROMPTS, ask, counters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from shared.engine.engine import Engine
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0x40
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def cut_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:50])
+
+
+def append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def exchange(path: Path) -> None:
+    other = next(p for p in path.parent.parent.glob("*/*.kv") if p != path)
+    path.write_bytes(other.read_bytes())
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, cut_header, append, exchange])
+def test_a_damaged_file_is_a_miss_and_is_deleted(
+    make: Callable[..., Engine], tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
+    for prompt in PROMPTS:
+        ask(engine, prompt)
+    # The third block that host memory evicted.
+    key = offload_of(engine).snapshots()[BlockTier.DISK][2]
+    (path,) = tmp_path.rglob(f"{key.hex()}.kv")
+    damage(path)
+    cached = [ask(engine, prompt) for prompt in PROMPTS]
+    assert min(cached) < NUM_TOKENS
+    disk = counters(engine, BlockTier.DISK)
+    assert (disk["corrupt_blocks"], disk["failed_loads"]) == (1, 1)
+    assert not path.exists() or path.stat().st_size == FILE_BYTES
+
+
+def test_a_file_that_is_gone_is_a_miss(make: Callable[..., Engine], tmp_path: Path) -> None:
+    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
+    for prompt in PROMPTS:
+        ask(engine, prompt)
+    for path in tmp_path.rglob("*.kv"):
+        path.unlink()
+    assert ask(engine, PROMPTS[0]) == 0
+    disk = counters(engine, BlockTier.DISK)
+    assert (disk["corrupt_blocks"], disk["failed_loads"]) == (0, 1)
+
+
+@pytest.fixture
+def tiny_files() -> Iterator[Callable[[bool], None]]:
+    """The kernel refuses to write files of a block's size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(on: bool) -> None:
+        soft = FILE_BYTES - 10 if on else before[0]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_failing_disk_costs_hits_until_it_works_again(
+    make: Callable[..., Engine],
+    tmp_path: Path,
+    tiny_files: Callable[[bool], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
+    tiny_files(True)
+    for prompt in PROMPTS[:5]:
+        ask(engine, prompt)
+    tiny_files(False)
+    stats = engine.stats().tiers[BlockTier.DISK]
+    assert not stats.is_available
+    assert stats.counters["failed_stores"] > 0
+    assert stats.num_blocks == 0
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock"]
+    num_failed = stats.counters["failed_stores"]
+    for prompt in PROMPTS[5:]:
+        ask(engine, prompt)
+    stats = engine.stats().tiers[BlockTier.DISK]
+    assert stats.counters["failed_stores"] == num_failed, "it was not left alone"
+    assert capsys.readouterr().out.count("kv_offload_disk_failing") == 1
+    monkeypatch.setattr(disk_tier, "RETRY_S", 0.0)
+    monkeypatch.setattr(disk_tier.time, "monotonic", _later(100.0))
+    for prompt in PROMPTS:
+        ask(engine, prompt)
+    assert engine.stats().tiers[BlockTier.DISK].is_available
+    assert ask(engine, PROMPTS[0]) == NUM_TOKENS
+
+
+def _later(seconds: float) -> Callable[[], float]:
+    clock = disk_tier.time.monotonic
+    return lambda: clock() + seconds
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_every_error_of_the_disk_is_survived(
+    make: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, "no")
+
+    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
+    for prompt in PROMPTS:
+        ask(engine, prompt)
+    monkeypatch.setattr(block_file.os, "utime", fail)
+    assert ask(engine, PROMPTS[0]) < NUM_TOKENS
+    assert counters(engine, BlockTier.DISK)["failed_loads"] == 1
+    assert not engine.stats().tiers[BlockTier.DISK].is_available
