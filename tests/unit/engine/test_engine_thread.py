@@ -162,9 +162,8 @@ async def test_followers_can_tell_what_a_snapshot_includes() -> None:
             for i in range(6)
         ]
         consuming = asyncio.gather(*(tokens_of(stream) for stream in streams))
-        snapshot = set(
-            await thread.tier_snapshots(at_cut=lambda: log.append("cut"))[BlockTier.DEVICE]
-        )
+        tiers = await thread.tier_snapshots(at_cut=lambda: log.append("cut"))
+        snapshot = set(tiers[BlockTier.DEVICE])
         await consuming
         final = set((await thread.tier_snapshots())[BlockTier.DEVICE])
         followed = set(snapshot)
