@@ -80,10 +80,12 @@ class MemoryBlockDirectory:
         found: dict[WorkerId, int] = {}
         if not hashes:
             return found
-        holding = self._masks.get(hashes[0], 0)
+        # Runs for every block of every prompt.
+        mask_of = self._masks.get
+        holding = mask_of(hashes[0], 0)
         num_blocks = 0
         for block_hash in hashes:
-            still = holding & self._masks.get(block_hash, 0)
+            still = holding & mask_of(block_hash, 0)
             if still != holding:
                 found |= dict.fromkeys(self._workers(holding & ~still), num_blocks)
                 holding = still
