@@ -75,7 +75,7 @@ async def serve(config: RouterConfig) -> None:
             ),
             drain_grace_s=config.drain_grace_s,
         )
-        _settle_memory()
+        settle_memory()
         await http.start(
             config.host, config.port, share_port=config.share_ports, own_port=config.own_port
         )
@@ -87,7 +87,7 @@ async def serve(config: RouterConfig) -> None:
     log.info("stopped")
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """What has been loaded stays: the garbage collector need not look at it again.
 
     With a thousand open streams a full collection stops all of them for tens of milliseconds; what

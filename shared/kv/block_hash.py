@@ -58,7 +58,7 @@ def iter_block_hashes(
 
 
 def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """Hashes of all full blocks of a sequence. As `iter_block_hashes`, in a third of the time."""
+    """Hashes of all full blocks of a sequence. As `iter_block_hashes`, in one go."""
     num_blocks = len(token_ids) // block_size
     num_tokens = num_blocks * block_size
     packed = struct.pack(f"<{num_tokens}I", *token_ids[:num_tokens])
