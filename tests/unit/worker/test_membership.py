@@ -14,6 +14,7 @@ from shared.engine.events import EngineStats
 from shared.errors import UnavailableError
 from shared.identity import Role, WorkerId
 from shared.kv.change_log import CacheChange
+from shared.kv.tier import BlockTier
 from shared.worker import membership as module
 from shared.worker.gate import RequestGate
 from shared.worker.membership import Membership
@@ -118,6 +119,13 @@ async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
     yield made
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_lower_tiers_are_not_taken_for_the_pool(setup: Setup) -> None:
+    await setup.until_held(A)
+    setup.membership.note(CacheChange(removed=(A,), stored=(C,), tier=BlockTier.HOST))
+    setup.membership.note(CacheChange(stored=(B,)))
+    await setup.until_held(A, B)
 
 
 async def test_the_cache_is_published_with_its_changes(setup: Setup) -> None:
