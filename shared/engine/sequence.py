@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shared.engine.request import KVSource
 from shared.engine.sampler.state import SamplingState
-from shared.kv.block_hash import iter_block_hashes
+from shared.kv.block_hash import hash_blocks
 
 if TYPE_CHECKING:
     from shared.engine.events import PositionLogprobs
@@ -137,7 +137,7 @@ class Sequence:
         if num_known < num_blocks:
             parent = self.block_hashes[-1] if self.block_hashes else self.root_hash
             tokens = self.token_ids[num_known * block_size : num_blocks * block_size]
-            self.block_hashes.extend(iter_block_hashes(parent, tokens, block_size))
+            self.block_hashes.extend(hash_blocks(parent, tokens, block_size))
         return self.block_hashes[:num_blocks]
 
     def forget_progress(self) -> None:

@@ -18,7 +18,7 @@ import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 HASH_BYTES = 32
 
@@ -48,17 +48,11 @@ def block_hash(parent: bytes, token_ids: Sequence[int], extras: Iterable[bytes] 
     return _digest(b"baton.kv.block.v1", parent, packed, *extras)
 
 
-def iter_block_hashes(
-    parent: bytes, token_ids: Sequence[int], block_size: int, *, first_block: int = 0
-) -> Iterator[bytes]:
-    """Hashes of the full blocks of `token_ids` from `first_block` on, whose parent is given."""
-    for start in range(first_block * block_size, len(token_ids) - block_size + 1, block_size):
-        parent = block_hash(parent, token_ids[start : start + block_size])
-        yield parent
-
-
 def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """Hashes of all full blocks of a sequence. As `iter_block_hashes`, in one go."""
+    """`block_hash` of each full block of `token_ids`, the first one's parent being `root`.
+
+    Three times as fast as block by block: a router hashes every prompt.
+    """
     num_blocks = len(token_ids) // block_size
     num_tokens = num_blocks * block_size
     packed = struct.pack(f"<{num_tokens}I", *token_ids[:num_tokens])
@@ -70,6 +64,7 @@ def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
     hashes = []
     parent = root
     for start in range(0, 4 * num_tokens, block_bytes):
+        # What _digest makes of the same fields.
         parent = sha256(head + parent + middle + packed[start : start + block_bytes]).digest()
         hashes.append(parent)
     return hashes

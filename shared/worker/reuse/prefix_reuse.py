@@ -11,10 +11,9 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from shared.kv.block_hash import iter_block_hashes, root_hash
+from shared.kv.block_hash import hash_blocks, root_hash
 from shared.rpc.cancellation import run_to_end
 from shared.worker.reuse.settings import ReusePolicy
 
@@ -135,7 +134,7 @@ class PrefixReuse:
         if self._settings.reuse_policy is ReusePolicy.NEVER or num_blocks <= 0:
             return None
         root = root_hash(self._namespace, cache_salt=cache_salt)
-        hashes = islice(iter_block_hashes(root, token_ids, self._block_size), num_blocks)
+        hashes = hash_blocks(root, token_ids[: num_blocks * self._block_size], self._block_size)
         return _Prompt(request_id, tuple(hashes), others)
 
     async def _bring(self, prompt: _Prompt, pins: list[int], report: PrefixFetchReport) -> None:

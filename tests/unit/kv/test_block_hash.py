@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from shared.kv.block_hash import (
     block_hash,
     hash_blocks,
-    iter_block_hashes,
     namespace_hash,
     root_hash,
 )
@@ -130,7 +129,15 @@ def test_a_chain_can_be_continued(tokens: Sequence[int], num_known: int) -> None
     hashes = hash_blocks(bytes(32), tokens, 4)
     num_known = min(num_known, len(hashes))
     parent = hashes[num_known - 1] if num_known else bytes(32)
-    assert [*iter_block_hashes(parent, tokens, 4, first_block=num_known)] == hashes[num_known:]
+    assert hash_blocks(parent, tokens[4 * num_known :], 4) == hashes[num_known:]
+
+
+@given(token_lists)
+def test_a_chain_is_made_of_single_hashes(tokens: Sequence[int]) -> None:
+    parent = bytes(32)
+    for index, found in enumerate(hash_blocks(parent, tokens, 4)):
+        parent = block_hash(parent, tokens[4 * index : 4 * index + 4])
+        assert found == parent
 
 
 def test_extras_count() -> None:

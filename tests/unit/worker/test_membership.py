@@ -132,6 +132,13 @@ async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
     await asyncio.gather(made.task, return_exceptions=True)
 
 
+async def test_lower_tiers_are_not_taken_for_the_pool(setup: Setup) -> None:
+    await setup.until_held(A)
+    setup.membership.note(CacheChange(removed=(A,), stored=(C,), tier=BlockTier.HOST))
+    setup.membership.note(CacheChange(stored=(B,)))
+    await setup.until_held(A, B)
+
+
 async def test_the_cache_is_published_with_its_changes(setup: Setup) -> None:
     await setup.until_held(A)
     setup.membership.note(CacheChange(stored=(B, C)))

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fakes.offload import (
-    make_tiered_engine,
-)
+from tests.fakes.offload import make_tiered_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

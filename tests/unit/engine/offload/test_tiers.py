@@ -20,7 +20,7 @@ from tests.fakes.offload import (
     settle,
     tier_settings,
 )
-from tests.fakes.tiered_asking import NUM_TOKENS, PROMPTS, ask, counters
+from tests.unit.engine.offload.asking import NUM_TOKENS, PROMPTS, ask, counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,55 +52,6 @@ def test_what_left_host_memory_comes_back_from_disk(
     stats = engine.stats().tiers
     assert stats[BlockTier.HOST].num_blocks <= 12
     assert stats[BlockTier.DISK].num_bytes == len(list(tmp_path.glob("*/*/*.kv"))) * FILE_BYTES
-
-
-def test_the_disk_tier_is_bounded(make: Callable[..., Engine], tmp_path: Path) -> None:
-    engine = make(host_blocks=8, disk=tmp_path, disk_blocks=7)
-    for prompt in PROMPTS:
-        ask(engine, prompt)
-    engine.close()
-    files = list(tmp_path.glob("*/*/*.kv"))
-    assert 0 < len(files) <= 7
-    assert {path.stat().st_size for path in files} == {FILE_BYTES}
-
-
-def test_a_restart_finds_what_the_tiers_held(make: Callable[..., Engine], tmp_path: Path) -> None:
-    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
-    for prompt in PROMPTS:
-        ask(engine, prompt)
-    engine.close()
-    assert not list(tmp_path.rglob("*.tmp"))
-    engine = make(host_blocks=20, disk=tmp_path, disk_blocks=100)
-    held = {key for change in engine.take_cache_changes() for key in change.stored}
-    assert held == set(engine.cached.snapshots()[BlockTier.DISK])
-    for prompt in PROMPTS:
-        assert ask(engine, prompt) == NUM_TOKENS
-    assert counters(engine, BlockTier.DISK)["hits"] == 5 * len(PROMPTS)
-
-
-def test_a_smaller_disk_tier_keeps_what_was_used_last(
-    make: Callable[..., Engine], tmp_path: Path
-) -> None:
-    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
-    for prompt in PROMPTS:
-        ask(engine, prompt)
-    engine.close()
-    engine = make(host_blocks=20, disk=tmp_path, disk_blocks=13)
-    assert len(list(tmp_path.glob("*/*/*.kv"))) == 13
-    assert ask(engine, PROMPTS[-1]) == NUM_TOKENS
-
-
-def test_other_namespaces_are_left_alone(make: Callable[..., Engine], tmp_path: Path) -> None:
-    other = FakeLoadedModel()
-    object.__setattr__(other, "fingerprint", "another model")
-    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100, loaded=other)
-    ask(engine, PROMPTS[0])
-    engine.close()
-    num_files = len(list(tmp_path.glob("*/*/*.kv")))
-    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=1)
-    assert ask(engine, PROMPTS[0]) == 0
-    engine.close()
-    assert len(list(tmp_path.glob("*/*/*.kv"))) == num_files + 1
 
 
 class Gate:
@@ -199,12 +150,6 @@ def test_a_reset_forgets_all_tiers(make: Callable[..., Engine], tmp_path: Path) 
     assert {path.name for path in tmp_path.rglob("*.kv")} == {
         f"{key.hex()}.kv" for key in engine.cache_snapshot()
     }
-
-
-def test_two_workers_do_not_share_a_folder(make: Callable[..., Engine], tmp_path: Path) -> None:
-    make(host_blocks=12, disk=tmp_path, disk_blocks=100)
-    with pytest.raises(ConfigError, match="in use by another worker"):
-        make(host_blocks=12, disk=tmp_path, disk_blocks=100)
 
 
 @pytest.mark.parametrize(

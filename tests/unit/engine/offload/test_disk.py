@@ -1,4 +1,4 @@
-"""Files that are damaged, gone or cannot be written: misses, never wrong bytes."""
+"""The disk tier: restarts, damaged files, disks that fail. Never a wrong byte."""
 
 from __future__ import annotations
 
@@ -9,18 +9,69 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shared.engine.offload import block_file, disk_tier
+from shared.errors import ConfigError
 from shared.kv.tier import BlockTier
+from tests.fakes.model import FakeLoadedModel
 from tests.fakes.offload import (
     FILE_BYTES,
     offload_of,
 )
-from tests.fakes.tiered_asking import NUM_TOKENS, PROMPTS, ask, counters
+from tests.unit.engine.offload.asking import NUM_TOKENS, PROMPTS, ask, counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shared.engine.engine import Engine
+
+
+def test_the_disk_tier_is_bounded(make: Callable[..., Engine], tmp_path: Path) -> None:
+    engine = make(host_blocks=8, disk=tmp_path, disk_blocks=7)
+    for prompt in PROMPTS:
+        ask(engine, prompt)
+    engine.close()
+    files = list(tmp_path.glob("*/*/*.kv"))
+    assert 0 < len(files) <= 7
+    assert {path.stat().st_size for path in files} == {FILE_BYTES}
+
+
+def test_a_restart_finds_what_the_tiers_held(make: Callable[..., Engine], tmp_path: Path) -> None:
+    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
+    for prompt in PROMPTS:
+        ask(engine, prompt)
+    engine.close()
+    assert not list(tmp_path.rglob("*.tmp"))
+    engine = make(host_blocks=20, disk=tmp_path, disk_blocks=100)
+    held = {key for change in engine.take_cache_changes() for key in change.stored}
+    assert held == set(engine.cached.snapshots()[BlockTier.DISK])
+    for prompt in PROMPTS:
+        assert ask(engine, prompt) == NUM_TOKENS
+    assert counters(engine, BlockTier.DISK)["hits"] == 5 * len(PROMPTS)
+
+
+def test_a_smaller_disk_tier_keeps_what_was_used_last(
+    make: Callable[..., Engine], tmp_path: Path
+) -> None:
+    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
+    for prompt in PROMPTS:
+        ask(engine, prompt)
+    engine.close()
+    engine = make(host_blocks=20, disk=tmp_path, disk_blocks=13)
+    assert len(list(tmp_path.glob("*/*/*.kv"))) == 13
+    assert ask(engine, PROMPTS[-1]) == NUM_TOKENS
+
+
+def test_other_namespaces_are_left_alone(make: Callable[..., Engine], tmp_path: Path) -> None:
+    other = FakeLoadedModel()
+    object.__setattr__(other, "fingerprint", "another model")
+    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100, loaded=other)
+    ask(engine, PROMPTS[0])
+    engine.close()
+    num_files = len(list(tmp_path.glob("*/*/*.kv")))
+    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=1)
+    assert ask(engine, PROMPTS[0]) == 0
+    engine.close()
+    assert len(list(tmp_path.glob("*/*/*.kv"))) == num_files + 1
 
 
 def flip(path: Path) -> None:
@@ -138,3 +189,9 @@ def test_every_error_of_the_disk_is_survived(
     assert ask(engine, PROMPTS[0]) < NUM_TOKENS
     assert counters(engine, BlockTier.DISK)["failed_loads"] == 1
     assert not engine.stats().tiers[BlockTier.DISK].is_available
+
+
+def test_two_workers_do_not_share_a_folder(make: Callable[..., Engine], tmp_path: Path) -> None:
+    make(host_blocks=12, disk=tmp_path, disk_blocks=100)
+    with pytest.raises(ConfigError, match="in use by another worker"):
+        make(host_blocks=12, disk=tmp_path, disk_blocks=100)

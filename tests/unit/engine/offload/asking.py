@@ -1,13 +1,11 @@
-"""Questions to an engine with tiers, and what they cost."""
+"""Prompts, and a way to ask them that checks the answer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tests.fakes.engines import BLOCK_SIZE, expected_tokens, generate, make_request
-from tests.fakes.offload import (
-    settle,
-)
+from tests.fakes.offload import settle
 
 if TYPE_CHECKING:
     from shared.engine.engine import Engine
