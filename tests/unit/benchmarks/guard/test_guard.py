@@ -22,7 +22,7 @@ _fast = hash_blocks
 
 
 def hash_blocks(root, token_ids, block_size):
-    for _ in token_ids:
+    for _ in token_ids[::16]:
         len(token_ids)
     return _fast(root, token_ids, block_size)
 """
