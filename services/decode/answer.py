@@ -79,14 +79,10 @@ class Answer:
         """Queue the request. Who computes the prompt first fetches what peers hold of it."""
         request = self._request
         elsewhere = request.prefill_candidates or self._sampling.prompt_logprobs is not None
-        async with self._reuse.prepared(
-            request_id=request.request_id,
-            token_ids=request.token_ids,
-            cache_salt=request.cache_salt,
-            sources=() if elsewhere else sources_from_wire(request.prefix_sources),
-        ) as fetch:
-            self.account.fetched(fetch)
-            return await self._engine.submit(self._engine_request())
+        sources = () if elsewhere else sources_from_wire(request.prefix_sources)
+        stream, fetch = await self._reuse.submit(self._engine_request(), sources=sources)
+        self.account.fetched(fetch)
+        return stream
 
     def _engine_request(self) -> EngineRequest:
         request = self._request

@@ -81,13 +81,8 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         """Fetch what peers hold and is worth it, then queue the request."""
         # Logprobs of the prompt come from computing it.
         needs_all = request.sampling.HasField("prompt_logprobs")
-        async with self._reuse.prepared(
-            request_id=request.request_id,
-            token_ids=request.token_ids,
-            cache_salt=request.cache_salt,
-            sources=() if needs_all else sources_from_wire(request.prefix_sources),
-        ) as fetch:
-            return await self._engine.submit(_engine_request(request)), fetch
+        sources = () if needs_all else sources_from_wire(request.prefix_sources)
+        return await self._reuse.submit(_engine_request(request), sources=sources)
 
     async def _end(self, job: PrefillJob, stream: RequestStream) -> None:
         # No order but this: nobody reads the blocks any more when they are released.

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from shared.engine.engine_thread import EngineThread
+    from shared.engine.request import EngineRequest
+    from shared.engine.request_stream import RequestStream
     from shared.identity import WorkerId
     from shared.worker.reuse.attempt import PeerAttempts
     from shared.worker.reuse.cost_model import CostModel
@@ -91,16 +93,33 @@ class PrefixReuse:
         #: By the hash of the first missing block, which names the whole prefix before it.
         self._flights: dict[bytes, asyncio.Future[_FlightEnd]] = {}
 
+    async def submit(
+        self, request: EngineRequest, *, sources: Sequence[PrefixSource]
+    ) -> tuple[RequestStream, PrefixFetchReport]:
+        """Fetch what is worth it, then queue the request. Cancelling this call takes it back.
+
+        Raises what `EngineThread.submit` raises.
+        """
+        stream: RequestStream | None = None
+        try:
+            async with self._prepared(request, sources) as report:
+                stream = await self._engine.submit(request)
+        except BaseException:
+            # It may strike when the request is queued and the prefix is given back.
+            if stream is not None:
+                await run_to_end(self._take_back(stream))
+            raise
+        return stream, report
+
+    async def _take_back(self, stream: RequestStream) -> None:
+        await stream.aclose()
+        await self._engine.release(stream.request_id)
+
     @asynccontextmanager
-    async def prepared(
-        self,
-        *,
-        request_id: str,
-        token_ids: Sequence[int],
-        cache_salt: bytes,
-        sources: Sequence[PrefixSource],
+    async def _prepared(
+        self, request: EngineRequest, sources: Sequence[PrefixSource]
     ) -> AsyncIterator[PrefixFetchReport]:
-        """Fetch what is worth it; what is here then stays while the caller submits the request.
+        """What is here stays while the caller submits the request.
 
         Not longer: a queue of requests that each hold a prefix would never be admitted.
         """
@@ -109,33 +128,31 @@ class PrefixReuse:
         started_s = time.monotonic()
         try:
             self._costs.observe_engine(self._engine.stats())
-            prompt = self._prompt(request_id, token_ids, cache_salt, sources)
+            prompt = self._prompt(request, sources)
             if prompt is not None:
                 await self._bring(prompt, pins, report)
             if report.attempted:
                 report.duration_ms = (time.monotonic() - started_s) * 1e3
             yield report
         finally:
-            await run_to_end(self._unpin(pins))
+            if pins:
+                await run_to_end(self._unpin(pins))
 
-    def _prompt(
-        self,
-        request_id: str,
-        token_ids: Sequence[int],
-        cache_salt: bytes,
-        sources: Sequence[PrefixSource],
-    ) -> _Prompt | None:
+    def _prompt(self, request: EngineRequest, sources: Sequence[PrefixSource]) -> _Prompt | None:
         others = [source for source in sources if source.worker.name != self._worker.name]
+        if self._settings.reuse_policy is ReusePolicy.NEVER or not others:
+            return None
+        token_ids = (*request.prompt_token_ids, *request.resumed_token_ids)
         # The last token is always computed, to sample from.
         num_blocks = min(
-            max((source.num_blocks for source in others), default=0),
+            max(source.num_blocks for source in others),
             (len(token_ids) - 1) // self._block_size,
         )
-        if self._settings.reuse_policy is ReusePolicy.NEVER or num_blocks <= 0:
+        if num_blocks <= 0:
             return None
-        root = root_hash(self._namespace, cache_salt=cache_salt)
+        root = root_hash(self._namespace, cache_salt=request.cache_salt)
         hashes = hash_blocks(root, token_ids[: num_blocks * self._block_size], self._block_size)
-        return _Prompt(request_id, tuple(hashes), others)
+        return _Prompt(request.request_id, tuple(hashes), others)
 
     async def _bring(self, prompt: _Prompt, pins: list[int], report: PrefixFetchReport) -> None:
         for _ in range(_MAX_ROUNDS):

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from shared.engine.request import EngineRequest
+from shared.engine.sampling_params import SamplingParams
 from shared.worker.reuse.settings import ReusePolicy
+from shared.worker.reuse.source import sources_from_wire
 from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.integration.worker.asking import assert_idle, eventually, expect, is_running, prompt_of
 
@@ -58,6 +61,37 @@ async def test_a_fetched_prefix_is_byte_equal_and_answers_alike(
     await taker.forget()
     await taker.ask(prefix)
     np.testing.assert_array_equal(fetched, await taker.cached_bytes(prefix))
+    await assert_idle(holder, taker)
+
+
+async def test_nothing_is_left_of_a_request_cancelled_while_its_prefix_is_given_back(
+    pair: tuple[LiveWorker, LiveWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, taker = pair
+    prompt = prompt_of(NUM_BLOCKS * BLOCK_SIZE + 5, seed=9)
+    await holder.ask(prompt)
+    engine, unpinning, may_go_on = taker.parts.engine, asyncio.Event(), asyncio.Event()
+    unpin = engine.unpin
+
+    async def slow_unpin(pin_id: int) -> None:
+        unpinning.set()
+        await may_go_on.wait()
+        await unpin(pin_id)
+
+    monkeypatch.setattr(engine, "unpin", slow_unpin)
+    request = EngineRequest(
+        request_id="cancelled",
+        prompt_token_ids=tuple(prompt),
+        sampling=SamplingParams(max_tokens=1),
+        hold_blocks=True,
+    )
+    sources = sources_from_wire([holder.source(NUM_BLOCKS)])
+    submitting = asyncio.create_task(taker.parts.reuse.submit(request, sources=sources))
+    await unpinning.wait()
+    submitting.cancel()
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await submitting
     await assert_idle(holder, taker)
 
 
