@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shared.directory.base import RegistryChange, RegistryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from shared.identity import WorkerId
 
@@ -64,7 +64,7 @@ class Watcher:
 
 async def poll_changes(
     ask: Callable[[], Awaitable[list[RegistryEvent]]], poll_s: float
-) -> AsyncIterator[RegistryEvent]:
+) -> AsyncGenerator[RegistryEvent]:
     """What changed between two answers of `ask`, for ever; a worker that came and went is not seen.
 
     An incarnation leaves before the next one of its name joins.

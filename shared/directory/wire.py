@@ -99,12 +99,12 @@ def status_from_wire(message: directory_pb2.WorkerStatus) -> RegistryEvent:
     )
 
 
-def tier_to_wire(tier: BlockTier) -> directory_pb2.Tier:
+def tier_to_wire(tier: BlockTier) -> directory_pb2.Tier.ValueType:
     """The tier's number."""
     return _TIERS[tier]
 
 
-def tier_from_wire(tier: directory_pb2.Tier) -> BlockTier:
+def tier_from_wire(tier: directory_pb2.Tier.ValueType) -> BlockTier:
     """Raises InvalidRequestError for a tier that we do not know."""
     try:
         return _TIERS_BACK[tier]

@@ -187,9 +187,8 @@ class DirectorySuite:
     async def test_a_lookup_counts_leading_blocks_without_a_gap(self, cluster: Cluster) -> None:
         for worker in (A, B):
             await cluster.registry.register(record(worker), LEASE_S)
-        await cluster.blocks.publish(
-            BlockUpdate(worker=A, sequence=1, stored=hashes("1", "2", "4"))
-        )
+        update = BlockUpdate(worker=A, sequence=1, stored=hashes("1", "2", "4"))
+        await cluster.blocks.publish(update)
         await cluster.blocks.publish(BlockUpdate(worker=B, sequence=1, stored=hashes("2", "1")))
         await cluster.blocks.publish(BlockUpdate(worker=B, sequence=2, stored=hashes("3", "4")))
         assert await cluster.blocks.lookup(hashes("1", "2", "3", "4", "5")) == {A: 2, B: 4}

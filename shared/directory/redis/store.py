@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +42,6 @@ _COMMANDS_PER_TRIP = 16
 #: A snapshot that never came to its end is forgotten after this.
 _STAGED_MS = 60_000
 _SCAN_COUNT = 2000
-_FIRST_ID = b"0-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class RedisStore:
         stream_length: int = STREAM_LENGTH,
         max_blocks_per_entry: int = MAX_BLOCKS_PER_ENTRY,
     ) -> None:
-        self._client = client
+        #: Its types say str where it gives bytes.
+        self._client: Any = client
         self._stream_length = stream_length
         self._max_entry_bytes = max_blocks_per_entry * KEY_BYTES
         self._lease_prefix = f"{prefix}:worker:"
@@ -245,13 +246,26 @@ class RedisStore:
 
 @contextmanager
 def _mapped() -> Iterator[None]:
-    """Redis's errors as ours. Their messages name the address and no password."""
+    """Redis's errors as ours. Their messages name the address and no password.
+
+    A cancellation that arrives while an answer does can come out of the client as an error, or not
+    at all; whoever waits for the task would then wait for ever.
+    """
     try:
         yield
     except (exceptions.TimeoutError, TimeoutError) as error:
+        _require_not_cancelled()
         raise DeadlineError(f"redis: {error}") from error
     except (exceptions.RedisError, OSError) as error:
+        _require_not_cancelled()
         raise UnavailableError(f"redis: {error}") from error
+    _require_not_cancelled()
+
+
+def _require_not_cancelled() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def entry_tier(digit: bytes) -> BlockTier:

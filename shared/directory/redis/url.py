@@ -72,7 +72,7 @@ def _sentinel_client(url: str, options: dict[str, Any], *, tls: bool) -> Redis:
             sentinel_options[name] = value[0]
     if tls:
         options["ssl"] = sentinel_options["ssl"] = True
-    sentinel = Sentinel(
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
         [_address(host) for host in hosts.split(",")], sentinel_kwargs=sentinel_options, **options
     )
     master: Redis = sentinel.master_for(
