@@ -231,16 +231,15 @@ class RedisStore:
     async def _change(
         self, worker: WorkerId, script: str, keys: Sequence[str], args: Sequence[Any]
     ) -> None:
-        outcome, *details = await self._run(script, keys, args)
-        detail = details[0].decode() if details else ""
+        outcome, detail = (*(v.decode() for v in await self._run(script, keys, args)), "")[:2]
         match outcome:
-            case b"unknown":
+            case "unknown":
                 raise UnknownIncarnationError(f"{worker} is not registered in Redis")
-            case b"gap":
+            case "gap":
                 raise SequenceGapError(f"{worker} sent an update that does not follow {detail}")
-            case b"refused":
+            case "refused":
                 raise IncompatiblePeerError.relayed(FIELD, detail)
-            case b"incomplete":
+            case "incomplete":
                 raise UnavailableError(f"Redis kept {detail} blocks of {worker}'s snapshot")
 
 
