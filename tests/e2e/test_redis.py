@@ -201,7 +201,9 @@ def test_a_worker_that_hashes_otherwise_ends_with_both_digests(
     finally:
         on_redis.stop()
     assert run.returncode == 1
-    (line,) = [line for line in run.stdout.splitlines() if "directory_refuses" in line]
+    (line,) = [
+        line for line in (run.stdout + run.stderr).splitlines() if "directory_refuses" in line
+    ]
     assert "block_hash" in line
     digests = [word for word in line.replace("'", " ").split() if len(word) == 64]
     assert len(set(digests)) == 2

@@ -89,6 +89,7 @@ class RedisStore:
         self._max_entry_bytes = max_blocks_per_entry * KEY_BYTES
         self._lease_prefix = f"{prefix}:worker:"
         self._blocks_prefix = f"{prefix}:blocks:"
+        self._staged_prefix = f"{prefix}:staged:"
         self._names = f"{prefix}:workers"
         self._stream = f"{prefix}:stream"
         self._epoch = f"{prefix}:epoch"
@@ -147,7 +148,7 @@ class RedisStore:
     ) -> None:
         """Put a snapshot in place; see BlockDirectory. The set is written beside the old one."""
         lease, blocks = self._own(worker)
-        staged = f"{blocks}:{sequence}"
+        staged = f"{self._staged_prefix}{worker.name}:{worker.incarnation}:{sequence}"
         counts = []
         commands: list[list[bytes]] = []
         for tier, digit in _TIER_DIGITS.items():
@@ -193,13 +194,8 @@ class RedisStore:
         held: dict[BlockTier, list[bytes]] = {tier: [] for tier in BlockTier}
         with _mapped():
             before = await self._client.hmget(lease, ["incarnation", "sequence"])
-            cursor = -1
-            while cursor:
-                cursor, members = await self._client.sscan(
-                    blocks, max(cursor, 0), count=_SCAN_COUNT
-                )
-                for member in members:
-                    held[_TIERS[member[:1]]].append(member[1:])
+            async for member in self._client.sscan_iter(blocks, count=_SCAN_COUNT):
+                held[_TIERS[member[:1]]].append(member[1:])
             after = await self._client.hget(lease, "incarnation")
         if not before[0] == after == worker.incarnation.encode():
             return None
