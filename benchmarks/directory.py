@@ -44,6 +44,7 @@ BLOCKS_PER_CHANGE = 16
 INDEX_BLOCKS, INDEX_WORKERS = 1_000_000, 16
 PROMPT_BLOCKS = 512
 NUM_LOOKUPS = 3000
+FOLLOW_TIMEOUT_S = 20.0
 
 
 def hashes(count: int, seed: str) -> list[bytes]:
@@ -104,8 +105,9 @@ async def updates(directory: RedisDirectory, follower: RedisFollower) -> dict[st
                 BlockUpdate(worker=worker, sequence=sequence, stored=change.stored)
             )
         rates[f"{name}_blocks_per_s"] = NUM_BLOCKS / (time.perf_counter() - started)
-        while follower.index.sequence(worker) != sequence:  # noqa: ASYNC110 nobody tells us
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(FOLLOW_TIMEOUT_S):
+            while follower.index.sequence(worker) != sequence:  # noqa: ASYNC110 nobody tells us
+                await asyncio.sleep(0.001)
         rates[f"{name}_followed_blocks_per_s"] = NUM_BLOCKS / (time.perf_counter() - started)
     return rates
 
@@ -200,7 +202,8 @@ def lookups(num_workers: int) -> dict[str, float]:
         length = PROMPT_BLOCKS * (number + 1) // num_workers
         held = prompt[:length] + others[number * share : (number + 1) * share - length]
         index.replace(worker, 1, {BlockTier.DEVICE: held})
-    found, took_us = index.lookup(prompt), []
+    took_us = []
+    found: dict[WorkerId, int] = {}
     for _ in range(NUM_LOOKUPS):
         started = time.perf_counter_ns()
         found = index.lookup(prompt)

@@ -36,6 +36,8 @@ _TIERS = tuple(
 )
 #: Blocks looked up at once: a prompt that nobody knows costs no more than this.
 _LOOKUP_CHUNK = 128
+#: Removals that are not worth packing a worker's table for.
+_MIN_PACKED = 1024
 #: Different sets of holders that are kept once instead of once per block.
 _MAX_SHARED_SETS = 65_536
 
@@ -72,6 +74,8 @@ class _Holder:
     tiers: dict[int, int] = field(default_factory=dict)
     num_device_blocks: int = 0
     max_device_blocks: int | None = None
+    #: Since `tiers` was last packed.
+    num_removed: int = 0
 
 
 class BlockIndex:
@@ -219,8 +223,14 @@ class BlockIndex:
                 tiers[key] = bits & ~tier_bit
                 continue
             del tiers[key]
+            holder.num_removed += 1
             self._num_blocks -= 1
             self._take_out(key, holder.bit)
+        # Python's dict grows to twice the size it needs if as much comes as goes; packed in time,
+        # it does not.
+        if holder.num_removed > max(len(tiers) // 3, _MIN_PACKED):
+            holder.tiers = dict(tiers)
+            holder.num_removed = 0
 
     def _take_out(self, key: int, bit: int) -> None:
         mask = self._masks[key] & ~bit

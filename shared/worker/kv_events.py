@@ -138,7 +138,10 @@ class KvEventPublisher:
 
     def close(self) -> None:
         """Close the sockets; what has not been sent is lost."""
-        self._context.destroy(linger=0)
+        self._publisher.close(linger=0)
+        if self._replay is not None:
+            self._replay.close(linger=0)
+        self._context.term()
 
     def _events(
         self, change: CacheChange

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -13,6 +14,9 @@ import pytest
 import structlog
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
+from cli.cluster import Cluster as LocalCluster
+from cli.cluster import ClusterSpec
+from cli.ports import free_port
 from tests.e2e.asking import ask, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.oracle import expect
@@ -21,7 +25,6 @@ from tests.fakes.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from shared.engine.llm import LLM
 
@@ -173,12 +176,11 @@ def test_entries_of_a_killed_worker_end_with_its_lease_and_a_new_router_knows_th
 
 
 OTHER_HASHES = """
-import sys
+import runpy
 from shared.kv import block_hash
 plain = block_hash._digest
 block_hash._digest = lambda *fields: plain(b"other", *fields)
-from services.decode import __main__ as decode
-sys.exit(decode.main(sys.argv[1:]))
+runpy.run_module("services.decode", run_name="__main__", alter_sys=True)
 """
 
 
@@ -201,7 +203,34 @@ def test_a_worker_that_hashes_otherwise_ends_with_both_digests(
     finally:
         on_redis.stop()
     assert run.returncode == 1
-    (line,) = [line for line in run.stdout.splitlines() if "directory_refuses" in line]
+    (line,) = [
+        line for line in (run.stdout + run.stderr).splitlines() if "directory_refuses" in line
+    ]
     assert "block_hash" in line
     digests = [word for word in line.replace("'", " ").split() if len(word) == 64]
     assert len(set(digests)) == 2
+
+
+def test_the_command_passes_redis_on_and_shows_its_url_to_nobody(
+    checkpoint: Path, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    """`baton up --redis-url`, with two routers that need no port of their own for workers."""
+    spec = ClusterSpec(
+        model=checkpoint,
+        served_model_name="tiny",
+        log_folder=tmp_path,
+        port=free_port(),
+        grpc_port=free_port(),
+        num_routers=2,
+        worker_flags=ENGINE_FLAGS,
+        redis_url=redis_server.url,
+    )
+    with LocalCluster(spec) as local:
+        local.start()
+        local.wait_ready(lambda _: None)
+        assert len(redis_server.client().keys("baton:worker:*")) == 2
+        for process in local.processes:
+            shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            assert b"redis:" not in shown
+    assert local.killed == []
+    assert redis_server.client().keys("baton:worker:*") == []

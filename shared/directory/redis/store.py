@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +42,6 @@ _COMMANDS_PER_TRIP = 16
 #: A snapshot that never came to its end is forgotten after this.
 _STAGED_MS = 60_000
 _SCAN_COUNT = 2000
-_FIRST_ID = b"0-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,13 @@ class RedisStore:
         stream_length: int = STREAM_LENGTH,
         max_blocks_per_entry: int = MAX_BLOCKS_PER_ENTRY,
     ) -> None:
-        self._client = client
+        #: Its types say str where it gives bytes.
+        self._client: Any = client
         self._stream_length = stream_length
         self._max_entry_bytes = max_blocks_per_entry * KEY_BYTES
         self._lease_prefix = f"{prefix}:worker:"
         self._blocks_prefix = f"{prefix}:blocks:"
+        self._staged_prefix = f"{prefix}:staged:"
         self._names = f"{prefix}:workers"
         self._stream = f"{prefix}:stream"
         self._epoch = f"{prefix}:epoch"
@@ -146,7 +148,7 @@ class RedisStore:
     ) -> None:
         """Put a snapshot in place; see BlockDirectory. The set is written beside the old one."""
         lease, blocks = self._own(worker)
-        staged = f"{blocks}:{sequence}"
+        staged = f"{self._staged_prefix}{worker.name}:{worker.incarnation}:{sequence}"
         counts = []
         commands: list[list[bytes]] = []
         for tier, digit in _TIER_DIGITS.items():
@@ -192,13 +194,8 @@ class RedisStore:
         held: dict[BlockTier, list[bytes]] = {tier: [] for tier in BlockTier}
         with _mapped():
             before = await self._client.hmget(lease, ["incarnation", "sequence"])
-            cursor = -1
-            while cursor:
-                cursor, members = await self._client.sscan(
-                    blocks, max(cursor, 0), count=_SCAN_COUNT
-                )
-                for member in cast("Sequence[bytes]", members):
-                    held[_TIERS[member[:1]]].append(member[1:])
+            async for member in self._client.sscan_iter(blocks, count=_SCAN_COUNT):
+                held[_TIERS[member[:1]]].append(member[1:])
             after = await self._client.hget(lease, "incarnation")
         if not before[0] == after == worker.incarnation.encode():
             return None
@@ -230,28 +227,40 @@ class RedisStore:
     async def _change(
         self, worker: WorkerId, script: str, keys: Sequence[str], args: Sequence[Any]
     ) -> None:
-        outcome, *details = await self._run(script, keys, args)
-        detail = details[0].decode() if details else ""
+        outcome, detail = (*(v.decode() for v in await self._run(script, keys, args)), "")[:2]
         match outcome:
-            case b"unknown":
+            case "unknown":
                 raise UnknownIncarnationError(f"{worker} is not registered in Redis")
-            case b"gap":
+            case "gap":
                 raise SequenceGapError(f"{worker} sent an update that does not follow {detail}")
-            case b"refused":
+            case "refused":
                 raise IncompatiblePeerError.relayed(FIELD, detail)
-            case b"incomplete":
+            case "incomplete":
                 raise UnavailableError(f"Redis kept {detail} blocks of {worker}'s snapshot")
 
 
 @contextmanager
 def _mapped() -> Iterator[None]:
-    """Redis's errors as ours. Their messages name the address and no password."""
+    """Redis's errors as ours. Their messages name the address and no password.
+
+    A cancellation that arrives while an answer does can come out of the client as an error, or not
+    at all; whoever waits for the task would then wait for ever.
+    """
     try:
         yield
     except (exceptions.TimeoutError, TimeoutError) as error:
+        _require_not_cancelled()
         raise DeadlineError(f"redis: {error}") from error
     except (exceptions.RedisError, OSError) as error:
+        _require_not_cancelled()
         raise UnavailableError(f"redis: {error}") from error
+    _require_not_cancelled()
+
+
+def _require_not_cancelled() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def entry_tier(digit: bytes) -> BlockTier:
