@@ -27,7 +27,7 @@ from shared.rpc.wire import worker_id_to_wire
 from shared.version import VERSION
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.worker.gate import RequestGate
-from shared.worker.metrics import EngineCollector
+from shared.worker.metrics import EngineCollector, TransferCollector
 from shared.worker.peers import PeerBook
 from shared.worker.wire import layout_to_wire, offer_to_wire
 
@@ -111,6 +111,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         info = _peer_info(worker, engine, connectors)
         metrics = CollectorRegistry()
         metrics.register(EngineCollector(thread.stats, model=config.model.name))
+        metrics.register(TransferCollector(transfers, connectors))
         yield WorkerParts(
             config=config,
             role=role,
