@@ -85,7 +85,12 @@ class InboundTransfer(Protocol):
         ...
 
     async def abort(self) -> None:
-        """End the transfer. Once this returns, nobody writes to its blocks. Safe to repeat."""
+        """End the transfer. Once this returns, nobody writes to its blocks. Safe to repeat.
+
+        Where the sender writes them itself (`nixl`), `wait` and this return only after it has
+        confirmed that it stopped, or our end of its connection was closed because it did not
+        within `TransferLimits.release_timeout_s`: until then the blocks stay the caller's.
+        """
         ...
 
 

@@ -75,14 +75,20 @@ class BlockIO:
         return [self._rows[block] for block in blocks]
 
     async def write(
-        self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]], activity: Activity
+        self,
+        blocks: Sequence[int],
+        sources: Sequence[NDArray[np.uint8]] | None,
+        activity: Activity,
     ) -> int | None:
         """Copy `sources`, one after the other, into `blocks`; the checksum of what is there now.
 
-        `sources` are whole blocks, neighbours perhaps as one flat array.
+        `sources` are whole blocks, neighbours perhaps as one flat array. Without any nothing is
+        copied: somebody else has written the blocks.
 
         None if the activity was stopped on the way: nothing more is written then.
         """
+        if sources is None:
+            return await self.checksum(blocks, activity)
         work = partial(_copy, self._each(blocks), sources, activity)
         checksum = await self._run(work, len(blocks), activity)
         activity.num_copied_bytes += 0 if checksum is None else len(blocks) * self._block_bytes

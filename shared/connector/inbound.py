@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -21,6 +22,21 @@ if TYPE_CHECKING:
     from shared.connector.base import Ticket
     from shared.connector.block_io import BlockIO
     from shared.connector.frame import Frame
+
+    #: The bytes of a piece in flat parts.
+    Parts: TypeAlias = Sequence[NDArray[np.uint8]]
+
+
+class InPlace(ABC):
+    """The payload of a piece that its sender writes into our blocks itself."""
+
+    @abstractmethod
+    async def landed(self, frame: Frame) -> None:
+        """Wait until the piece is there, or its transfer is over.
+
+        Raises:
+            TransferError: it does not come.
+        """
 
 
 class Inbound:
@@ -53,6 +69,11 @@ class Inbound:
     def ticket(self) -> Ticket:
         """What to hand to the sender."""
         return self._ticket
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Which of our blocks it fills, in the ticket's order."""
+        return self._blocks
 
     @property
     def num_blocks_received(self) -> int:
@@ -102,22 +123,30 @@ class Inbound:
         )
         self._end()
 
-    async def accept(self, frame: Frame, sources: Sequence[NDArray[np.uint8]]) -> None:
+    def hold(self, writer: asyncio.Future[None]) -> None:
+        """`wait` and `abort` return only after `writer`, who may write to the blocks, is done."""
+        self._activity.add(writer)
+
+    async def accept(self, frame: Frame, sources: Parts | InPlace) -> None:
         """Copy a piece to its place and verify it there. Several may be under way at once.
 
-        `sources` are its bytes, cut at block boundaries. Without effect if the transfer is over.
+        `sources` are its bytes, cut at block boundaries, unless they come by themselves. Without
+        effect if the transfer is over.
 
         Raises:
             TransferError: what is wrong with it; the caller fails the transfer.
         """
         if self.ended:
             return
-        self._check(frame, sources)
+        parts = None if isinstance(sources, InPlace) else sources
+        self._check(frame, [frame.length] if parts is None else [part.size for part in parts])
         if self._started_at is None:
             self._started_at = time.monotonic()
         piece = slice(frame.first_index, frame.first_index + frame.num_blocks)
         self._claimed[piece] = True
-        checksum = await self._io.write(self._blocks[piece], sources, self._activity)
+        if isinstance(sources, InPlace):
+            await sources.landed(frame)
+        checksum = await self._io.write(self._blocks[piece], parts, self._activity)
         # Nothing is said of a transfer that has ended in the meantime.
         if checksum is None or self._ended.is_set():
             return
@@ -158,8 +187,8 @@ class Inbound:
         self._ended.set()
         self._on_end(self)
 
-    def _check(self, frame: Frame, sources: Sequence[NDArray[np.uint8]]) -> None:
-        fault = self._fault(frame, [source.size for source in sources])
+    def _check(self, frame: Frame, sizes: Sequence[int]) -> None:
+        fault = self._fault(frame, sizes)
         if fault is not None:
             raise TransferError(fault, f"piece of {frame.num_blocks} at {frame.first_index}")
 

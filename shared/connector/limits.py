@@ -16,8 +16,8 @@ class TransferLimits:
     piece_bytes: int = 4 << 20
     #: A sender gives up on a receiver that takes nothing for so long.
     stall_timeout_s: float = 30.0
-    #: A sender that stops waits so long for the receiver's word that it has stopped reading, then
-    #: cuts the connection.
+    #: Whoever ends a transfer waits so long for the other's word that it touches the blocks no more
+    #: (a receiver that reads them, a sender that writes them), then cuts the connection.
     release_timeout_s: float = 5.0
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Frames that wait for a peer that does not read. Honest peers stay far below: their credits end.
 _MAX_PENDING = 4096
-_KIND = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+_FLAGS = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 def listen(path: Path) -> socket.socket:
     """A listening socket at `path`. Raises OSError."""
-    listener = socket.socket(socket.AF_UNIX, _KIND)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | _FLAGS)
     try:
         with short_path(path) as name:
             listener.bind(name)
@@ -44,9 +44,9 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def connect(path: Path) -> socket.socket:
+def connect(path: Path, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
     """A socket connected to `path`; never blocks. Raises OSError, also when the queue is full."""
-    sock = socket.socket(socket.AF_UNIX, _KIND)
+    sock = socket.socket(socket.AF_UNIX, kind | _FLAGS)
     try:
         with short_path(path) as name:
             sock.connect(name)

@@ -15,28 +15,28 @@ from typing import TYPE_CHECKING, TypeAlias
 from shared.connector.base import Ticket
 from shared.connector.block_io import INLINE_BYTES, NUM_THREADS
 from shared.connector.checksum import layout_fingerprint
+from shared.connector.credits import MAX_PIECES
 from shared.connector.frame import ID_BYTES, Frame, Kind
 from shared.connector.greeting import grant, parties
-from shared.connector.inbound import Inbound
+from shared.connector.inbound import Inbound, InPlace
 from shared.errors import ConfigError, TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from shared.connector.block_io import BlockIO
+    from shared.connector.inbound import Parts
     from shared.connector.limits import TransferLimits
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
 
-#: The bytes of a piece in flat parts, or what finds them; it may raise TransferError.
-Parts: TypeAlias = "Sequence[NDArray[np.uint8]]"
-Payload: TypeAlias = "Parts | Callable[[Frame], Parts]"
+#: The bytes of a piece, or what finds them; it may raise TransferError.
+Payload: TypeAlias = "Parts | InPlace | Callable[[Frame], Parts]"
 
 #: Pieces of one session: one for each thread, and as many to go on with.
 _MAX_STORING = 2 * NUM_THREADS
+#: Pieces of one session that are yet to land; nobody has credits for so many.
+_MAX_LANDING = 2 * MAX_PIECES
 #: How many spent tickets are remembered, only to tell a late frame from a made-up one.
 _NUM_SPENT = 4096
 
@@ -51,8 +51,16 @@ class Session:
         self.transfers: dict[bytes, Inbound] = {}
         self._storing: dict[asyncio.Task[None], bytes] = {}
 
-    async def room(self) -> None:
-        """Wait until not too many pieces are under way."""
+    async def room(self, payload: Parts | InPlace) -> None:
+        """Wait until not too many pieces are under way.
+
+        Raises:
+            TransferError: OVERSIZED, too many are yet to land: others shall not wait for those.
+        """
+        if isinstance(payload, InPlace):
+            if len(self._storing) >= _MAX_LANDING:
+                raise TransferError(TransferFailure.OVERSIZED, "more pieces than credits")
+            return
         while len(self._storing) >= _MAX_STORING:
             await asyncio.wait(self._storing, return_when=asyncio.FIRST_COMPLETED)
 
@@ -64,6 +72,12 @@ class Session:
         self._storing[task] = transfer_id
         task.add_done_callback(self._storing.pop)
         return task
+
+    def ended(self, inbound: Inbound) -> None:
+        """One of its transfers has ended, and the peer was told."""
+
+    def dropped(self) -> None:
+        """The connection is gone, or is not listened to any more."""
 
     async def quiet(self, transfer_id: bytes | None = None) -> None:
         """Wait until no piece of this transfer, or of any, is being read."""
@@ -158,6 +172,7 @@ class Receiver:
         for inbound in tuple(session.transfers.values()):
             inbound.fail(error.reason, error.detail)
         session.sender = None
+        session.dropped()
 
     async def close(self) -> None:
         """Abort every open transfer."""
@@ -203,16 +218,18 @@ class Receiver:
             self._fail(inbound, error)
             self._acknowledge(session, frame)
             return
-        if frame.length <= INLINE_BYTES:
+        if frame.length <= INLINE_BYTES and not isinstance(parts, InPlace):
             await self._store(session, inbound, frame, parts)
             return
-        await session.room()
+        await session.room(parts)
         storing = self._store(session, inbound, frame, parts)
         task = session.store(frame.transfer_id, storing)
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 
-    async def _store(self, session: Session, inbound: Inbound, frame: Frame, parts: Parts) -> None:
+    async def _store(
+        self, session: Session, inbound: Inbound, frame: Frame, parts: Parts | InPlace
+    ) -> None:
         try:
             await inbound.accept(frame, parts)
         except TransferError as error:
@@ -271,5 +288,7 @@ class Receiver:
         if inbound.receipt is not None:
             digest = inbound.receipt.digest
             session.send(Frame(kind=Kind.VERIFIED, transfer_id=transfer_id, digest=digest))
-            return
-        session.send(Frame(kind=Kind.REFUSE, transfer_id=transfer_id, reason=inbound.failure))
+        else:
+            refusal = Frame(kind=Kind.REFUSE, transfer_id=transfer_id, reason=inbound.failure)
+            session.send(refusal)
+        session.ended(inbound)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
 from shared.connector.local import LocalConnector, LocalHub
+from shared.connector.nixl import NixlConnector
 from shared.connector.shm import ShmConnector
 from shared.connector.zeromq import ZmqConnector
+from shared.connector.zeromq_ipc import ZmqIpcConnector
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,9 +28,9 @@ class ConnectorSettings:
 
     #: `local`: shared by all workers of the process; None where there is only one.
     hub: LocalHub | None = None
-    #: `shm`: the folder of the sockets, this user's alone.
+    #: `shm` and `zmq_ipc`: the folder of the sockets, this user's alone.
     runtime_dir: Path | None = None
-    #: `zmq`.
+    #: `zmq`, and `nixl` for its frames.
     endpoint: str = "tcp://127.0.0.1:0"
     advertise_host: str | None = None
     heartbeat_s: float = 2.0
@@ -52,6 +54,18 @@ def _shm(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Con
     )
 
 
+def _zmq_ipc(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
+    if settings.runtime_dir is None:
+        raise ConfigError("connector zmq_ipc needs a runtime_dir")
+    return ZmqIpcConnector(
+        worker=worker,
+        memory=memory,
+        runtime_dir=settings.runtime_dir,
+        heartbeat_s=settings.heartbeat_s,
+        limits=settings.limits,
+    )
+
+
 def _zmq(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
     return ZmqConnector(
         worker=worker,
@@ -63,7 +77,24 @@ def _zmq(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Con
     )
 
 
-FACTORIES: Mapping[str, Factory] = {"local": _local, "shm": _shm, "zmq": _zmq}
+def _nixl(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
+    return NixlConnector(
+        worker=worker,
+        memory=memory,
+        endpoint=settings.endpoint,
+        advertise_host=settings.advertise_host,
+        heartbeat_s=settings.heartbeat_s,
+        limits=settings.limits,
+    )
+
+
+FACTORIES: Mapping[str, Factory] = {
+    "local": _local,
+    "shm": _shm,
+    "zmq_ipc": _zmq_ipc,
+    "zmq": _zmq,
+    "nixl": _nixl,
+}
 
 
 def create(

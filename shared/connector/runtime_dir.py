@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import time
 from pathlib import Path
@@ -35,13 +36,13 @@ def prepare(folder: Path) -> None:
         raise ConfigError(f"runtime_dir {folder} must be this user's alone (mode 0700)")
 
 
-def remove_stale(folder: Path, prefix: str) -> None:
+def remove_stale(folder: Path, prefix: str, kind: int = socket.SOCK_SEQPACKET) -> None:
     """Remove the sockets that killed workers left behind. Live ones are not touched."""
     for path in folder.glob(f"{prefix}*.sock"):
         try:
             if time.time() - path.stat().st_mtime < _MIN_STALE_AGE_S:
                 continue
-            connect(path).close()
+            connect(path, kind).close()
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
         except OSError:

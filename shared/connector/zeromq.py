@@ -22,7 +22,7 @@ from shared.connector.zeromq_wire import ZmqWire
 from shared.errors import ConfigError, TransferError, TransferFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -121,17 +121,27 @@ class ZmqConnector(Transport):
     async def _take(self, peer: bytes, parts: Sequence[zmq.Frame]) -> None:
         session = self._sessions.get(peer)
         if session is None:
-            session = Session(partial(self._reply, peer))
+            session = self._session(partial(self._reply, peer))
         try:
             frame = decode(parts[0].buffer if parts else b"")
-            await self._receiver.handle(session, frame, _bytes(parts[1:]))
+            await self._handle(session, frame, parts[1:])
         except TransferError as error:
             self._receiver.drop(session, error)
             self._sessions.pop(peer, None)
             await asyncio.sleep(0)
             return
         # Only who has greeted is remembered.
-        self._sessions[peer] = session
+        if session.sender is not None:
+            self._sessions[peer] = session
+
+    def _session(self, reply: Callable[[Frame], None]) -> Session:
+        return Session(reply)
+
+    async def _handle(self, session: Session, frame: Frame, parts: Sequence[zmq.Frame]) -> None:
+        await self._receiver.handle(session, frame, _bytes(parts))
+
+    def _wire(self, link: Link) -> ZmqWire:
+        return ZmqWire(link, self._io)
 
     def _reply(self, peer: bytes, frame: Frame) -> None:
         if self._router is None or self._router.closed:
@@ -161,10 +171,10 @@ class ZmqConnector(Transport):
             self._lost(peer)
 
     def _dial(self, link: Link, hello: Frame) -> Wire:
-        wire = ZmqWire(link, self._io)
+        if self._sockets is None:
+            raise TransferError(TransferFailure.PEER_LOST, "this connector is not started")
+        wire = self._wire(link)
         try:
-            if self._sockets is None:
-                raise TransferError(TransferFailure.PEER_LOST, "this connector is not started")
             wire.run(*self._sockets.dealer(link.address), self._tasks)
         except zmq.ZMQError as error:
             asyncio.get_running_loop().call_soon(link.lose, TransferFailure.PEER_LOST, str(error))

@@ -81,9 +81,12 @@ class ZmqWire:
         try:
             while not socket.closed:
                 parts = await socket.recv_multipart()
-                self._link.on_frame(decode(parts[0]))
+                self._on_frame(decode(parts[0]))
         except TransferError as error:
             self._link.lose(error.reason, error.detail)
+
+    def _on_frame(self, frame: Frame) -> None:
+        self._link.on_frame(frame)
 
     def _lost(self, why: str) -> None:
         self._link.lose(TransferFailure.PEER_LOST, why)

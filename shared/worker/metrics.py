@@ -11,12 +11,17 @@ from prometheus_client.registry import Collector
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
+    from shared.connector.base import Connector
+    from shared.connector.instrumented import TransferCounters
     from shared.engine.events import EngineStats
+
+    #: The values of a metric's labels, and its value.
+    _Rows = Sequence[tuple[tuple[str, ...], float]]
 
 
 _TIER_GAUGES = {
@@ -92,6 +97,62 @@ class EngineCollector(Collector):
             for tier, one in stats.tiers.items():
                 counter.add_metric([self._model, tier], one.counters[name])
             yield counter
+
+
+class TransferCollector(Collector):
+    """What the connectors of a worker have moved, and what they have refused.
+
+    Asked from another thread than the one that counts: every table is copied in one go.
+    """
+
+    def __init__(self, counters: TransferCounters, connectors: Sequence[Connector]) -> None:
+        self._counters = counters
+        self._connectors = tuple(connectors)
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per counter, by connector and direction; refusals by connector and reason."""
+        counters = self._counters
+        is_open = GaugeMetricFamily("baton_kv_transfers_open", "Transfers under way.")
+        is_open.add_metric([], counters.num_open)
+        yield is_open
+        moved: dict[str, tuple[str, _Rows]] = {
+            "bytes": ("Bytes of KV blocks moved.", tuple(counters.num_bytes.items())),
+            "blocks": ("KV blocks moved.", tuple(counters.num_blocks.items())),
+            "pieces": ("Pieces that they were moved in.", tuple(counters.num_pieces.items())),
+            "copied_bytes": (
+                "Bytes that this worker copied from one place in its memory to another.",
+                tuple(counters.num_copied_bytes.items()),
+            ),
+            "seconds": (
+                "From the beginning of each transfer to its end.",
+                tuple(counters.duration_s.items()),
+            ),
+        }
+        for name, (text, rows) in moved.items():
+            yield _counter(f"baton_kv_transfer_{name}", text, ("connector", "direction"), rows)
+        yield _counter(
+            "baton_kv_transfers",
+            "Transfers that have ended: ok, or why they failed.",
+            ("connector", "direction", "outcome"),
+            tuple(counters.num_transfers.items()),
+        )
+        yield _counter(
+            "baton_kv_transfer_refusals",
+            "Frames that were refused, by reason.",
+            ("connector", "reason"),
+            tuple(
+                ((connector.name, reason), count)
+                for connector in self._connectors
+                for reason, count in tuple(connector.refusals.items())
+            ),
+        )
+
+
+def _counter(name: str, text: str, labels: Sequence[str], rows: _Rows) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, value in rows:
+        family.add_metric([str(part) for part in key], value)
+    return family
 
 
 def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> Callable[[], None]:

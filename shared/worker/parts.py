@@ -28,7 +28,7 @@ from shared.rpc.wire import worker_id_to_wire
 from shared.version import VERSION
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.worker.gate import RequestGate
-from shared.worker.metrics import EngineCollector
+from shared.worker.metrics import EngineCollector, TransferCollector
 from shared.worker.peers import PeerBook
 from shared.worker.reuse.assembly import build_reuse
 from shared.worker.wire import layout_to_wire, offer_to_wire
@@ -118,7 +118,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         channels = ChannelPool()
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
-        metrics = _metrics(thread, config)
+        metrics = _metrics(config, thread, transfers, connectors)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
         yield WorkerParts(
             config=config,
@@ -148,9 +148,15 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         )
 
 
-def _metrics(thread: EngineThread, config: WorkerConfig) -> CollectorRegistry:
+def _metrics(
+    config: WorkerConfig,
+    thread: EngineThread,
+    transfers: TransferCounters,
+    connectors: Sequence[Connector],
+) -> CollectorRegistry:
     metrics = CollectorRegistry()
     metrics.register(EngineCollector(thread.stats, model=config.model.name))
+    metrics.register(TransferCollector(transfers, connectors))
     return metrics
 
 

@@ -104,6 +104,8 @@ class FrameSuite:
             for first in (0, 1):
                 piece = GOOD[first : first + 2]
                 await raw.send(a_piece(inbound.ticket, first, piece).encode(), piece)
+                if first == 0:
+                    await expect(raw, Kind.ACK)
             assert (await expect(raw, Kind.REFUSE)).reason is TransferFailure.DUPLICATE
             assert inbound.num_blocks_received == 2
             await _fails(inbound.wait(5), TransferFailure.DUPLICATE)

@@ -120,7 +120,7 @@ async def running(
         # A failed test's traceback may have held on to a block.
         gc.collect()
         left = resources() - before
-    assert not left
+    assert not left, left
     assert harness.files() == files
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import zmq
 import zmq.asyncio
 
-from shared.connector.frame import Frame, Kind, decode
+from shared.connector.frame import NO_TRANSFER, Frame, Kind, decode
 from shared.connector.local import LocalConnector, LocalHub
+from shared.connector.nixl import NixlConnector
+from shared.connector.nixl_lane import Lane, LaneError
+from shared.connector.nixl_pump import Pump
+from shared.connector.nixl_session import PIECE_NAME
 from shared.connector.packets import Packets, connect
 from shared.connector.shm import ShmConnector
 from shared.connector.zeromq import ZmqConnector
+from shared.connector.zeromq_ipc import ZmqIpcConnector
 from shared.errors import TransferError
 from shared.kv.memory import KVMemory
 from tests.suites.connector_harness import LAYOUT, NUM_BLOCKS
@@ -134,6 +141,20 @@ class ZmqHarness:
         return set()
 
 
+class ZmqIpcHarness(ZmqHarness):
+    def __init__(self, runtime_dir: Path) -> None:
+        super().__init__()
+        self.runtime_dir = runtime_dir
+
+    def make(self, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> Transport:
+        return ZmqIpcConnector(
+            worker=worker, memory=memory, runtime_dir=self.runtime_dir, limits=limits
+        )
+
+    def files(self) -> set[str]:
+        return {path.name for path in self.runtime_dir.glob("*")}
+
+
 def _start_collector() -> None:
     """pyzmq's own thread, which lives until the process ends, is none of the connector's."""
     tracker = zmq.Frame(bytes(1 << 20), copy=False, track=True).tracker
@@ -156,3 +177,114 @@ class ZmqRaw:
     async def hang_up(self) -> None:
         self._socket.close(0)
         self._context.term()
+
+
+class NixlHarness(ZmqHarness):
+    def __init__(self) -> None:
+        super().__init__()
+        keep_to_loopback()
+
+    def make(self, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> Transport:
+        return NixlConnector(worker=worker, memory=memory, limits=limits)
+
+    async def raw(self, address: str) -> NixlRaw:
+        return NixlRaw(address)
+
+
+def keep_to_loopback() -> None:
+    """UCX would use every network that there is."""
+    os.environ["UCX_NET_DEVICES"] = "lo"
+
+
+class NixlRaw(ZmqRaw):
+    """Says what a test wants; writes only while its transfer is open, and says when it stops.
+
+    `polite` ones do that; others go on writing, and confirm nothing.
+    """
+
+    polite = True
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._pump = Pump()
+        self._memory = KVMemory(LAYOUT, NUM_BLOCKS)
+        self._frames: asyncio.Queue[Frame] = asyncio.Queue()
+        self._let_in: set[bytes] = set()
+        self._places: dict[bytes, list[int]] = {}
+        self._lane: Lane | None = None
+        self._changed = asyncio.Event()
+        self._num_writing = 0
+        self._stopping: list[bytes] = []
+        self.last_error = ""
+        self._reading = asyncio.create_task(self._read())
+
+    async def send(self, data: bytes, payload: Sequence[bytes] = ()) -> None:
+        try:
+            frame = decode(data)
+        except TransferError:
+            frame = None
+        await self._socket.send_multipart([data])
+        if payload and frame is not None and frame.transfer_id in self._let_in:
+            await self.write(frame.transfer_id, frame.first_index, payload)
+
+    async def write(self, transfer_id: bytes, first: int, payload: Sequence[bytes]) -> None:
+        while transfer_id not in self._places or self._lane is None:
+            self._changed.clear()
+            await self._changed.wait()
+        if self.polite and transfer_id not in self._let_in:
+            return
+        places = self._places[transfer_id][first : first + len(payload)]
+        if len(places) < len(payload):
+            return
+        for index, block in enumerate(payload):
+            self._memory.blocks[index] = np.frombuffer(block, np.uint8)
+        ended = asyncio.get_running_loop().create_future()
+        name = PIECE_NAME.pack(transfer_id, first)
+        tell = lambda error: self._pump.tell(partial(ended.set_result, error))  # noqa: E731
+        write = partial(self._lane.write, range(len(payload)), places, name, tell)
+        self._num_writing += 1
+        try:
+            await self._pump.run(write)
+            self.last_error = await ended
+        except LaneError as error:
+            self.last_error = str(error)
+        self._num_writing -= 1
+        await self._confirm()
+
+    async def _confirm(self) -> None:
+        while self._stopping and not self._num_writing:
+            stopped = Frame(kind=Kind.STOPPED, transfer_id=self._stopping.pop())
+            await self._socket.send_multipart([stopped.encode()])
+
+    async def receive(self) -> Frame:
+        return await self._frames.get()
+
+    async def hang_up(self) -> None:
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+        await super().hang_up()
+        self._pump.close()
+        self._memory.close()
+
+    async def _read(self) -> None:
+        while True:
+            frame = decode((await self._socket.recv_multipart())[0])
+            if frame.kind is Kind.DOOR:
+                self._lane = await self._pump.run(partial(self._aim, frame))
+            elif frame.kind is Kind.PLACES:
+                self._places[frame.transfer_id] = frame.sources.tolist()
+            elif frame.kind is Kind.READY:
+                self._let_in.add(frame.transfer_id)
+            elif frame.kind is Kind.REFUSE and self.polite and frame.transfer_id != NO_TRANSFER:
+                self._let_in.discard(frame.transfer_id)
+                self._stopping.append(frame.transfer_id)
+                await self._confirm()
+            elif frame.kind is Kind.VERIFIED:
+                self._let_in.discard(frame.transfer_id)
+            self._changed.set()
+            self._frames.put_nowait(frame)
+
+    def _aim(self, door: Frame) -> Lane:
+        lane = self._pump.adopt(Lane(self._memory, lambda _: None))
+        lane.aim(door.body, door.length, door.num_blocks)
+        return lane

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from shared.connector.block_io import BlockIO
 from shared.connector.registry import ConnectorSettings, create
 from shared.errors import TransferError, TransferFailure
 from shared.kv.memory import KVMemory
+from tests.integration.connector.harnesses import keep_to_loopback
 from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_json, to_json
 from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
 
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 #: Far more than a disconnection or three heartbeats of a tenth of a second need.
 NOTICED_S = 5.0
+needs_nixl = pytest.mark.skipif(find_spec("nixl") is None, reason="the extra `nixl` is missing")
+WAYS = [
+    ("shm", signal.SIGKILL),
+    ("zmq", signal.SIGKILL),
+    ("zmq", signal.SIGSTOP),
+    pytest.param("nixl", signal.SIGKILL, marks=needs_nixl),
+    pytest.param("nixl", signal.SIGSTOP, marks=needs_nixl),
+]
 
 
 @asynccontextmanager
@@ -86,14 +96,12 @@ def _segments() -> set[Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    keep_to_loopback()
     tmp_path.chmod(0o700)
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [("shm", signal.SIGKILL), ("zmq", signal.SIGKILL), ("zmq", signal.SIGSTOP)],
-)
+@pytest.mark.parametrize(("kind", "how"), WAYS)
 async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: Path) -> None:
     segments = _segments()
     async with parent(kind, folder) as connector, child(kind, "sender", folder) as process:
@@ -105,10 +113,7 @@ async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: 
     assert _segments() == segments
 
 
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [("shm", signal.SIGKILL), ("zmq", signal.SIGKILL), ("zmq", signal.SIGSTOP)],
-)
+@pytest.mark.parametrize(("kind", "how"), WAYS)
 async def test_a_lost_receiver_is_noticed(kind: str, how: signal.Signals, folder: Path) -> None:
     async with parent(kind, folder) as connector, child(kind, "receiver", folder) as process:
         ticket = from_json(await _line(process))

@@ -51,7 +51,8 @@ def test_every_known_connector_is_made_by_its_name(memory: KVMemory, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("rdma", "local, shm, zmq"), ("local", "hub"), ("shm", "runtime_dir")]
+    ("name", "says"),
+    [("rdma", "local, shm, zmq_ipc, zmq, nixl"), ("local", "hub"), ("shm", "runtime_dir")],
 )
 def test_what_is_unknown_or_missing_is_named(memory: KVMemory, name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):

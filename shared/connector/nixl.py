@@ -1,0 +1,125 @@
+"""Transfers by NIXL: the sender writes into the receiver's blocks over whatever UCX finds.
+
+That is RDMA where there is a network for it, and TCP elsewhere. Tickets, accounts of pieces and
+answers travel beside the bytes, as on `zmq`. The receiver believes a piece only once the
+notification of its write is there and the checksums of its own blocks are the sender's.
+
+A sender learns where the blocks of its ticket lie and gets a key to the whole memory with it: this
+connector is for workers that trust each other. What it guarantees against honest ones that are
+slow, stuck or cut off: blocks are not given back before their sender has confirmed that it stopped
+writing, or our end of its connection is closed, so that nothing can arrive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.connector.base import Offer
+from shared.connector.frame import Frame, Kind
+from shared.connector.nixl_lane import Lane, LaneError, load_nixl
+from shared.connector.nixl_pump import Pump
+from shared.connector.nixl_session import LandingSession
+from shared.connector.nixl_wire import NixlWire
+from shared.connector.zeromq import ZmqConnector
+from shared.errors import ConfigError, TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import zmq
+
+    from shared.connector.link import Link
+    from shared.connector.receiver import Session
+    from shared.connector.zeromq_wire import ZmqWire
+
+_BACKEND = "UCX"
+
+
+class NixlConnector(ZmqConnector):
+    """The connector `nixl`. Takes what `ZmqConnector` does, for the frames."""
+
+    name = "nixl"
+    _pump: Pump | None = None
+
+    def offer(self) -> Offer:
+        """See `Connector.offer`."""
+        offer = super().offer()
+        return Offer(
+            connector=self.name,
+            address=offer.address,
+            params={**offer.params, "backend": _BACKEND},
+        )
+
+    def can_reach(self, offer: Offer) -> bool:
+        """Whether the peer has the same backend, and its frames can be sent."""
+        return offer.params.get("backend") == _BACKEND and super().can_reach(offer)
+
+    async def _listen(self) -> None:
+        await self._io.in_thread(load_nixl)
+        self._pump = Pump()
+        try:
+            # The first agent takes half a second, and shows whether there can be any.
+            await self._pump.run(lambda: Lane(self._memory, lambda _: None).close())
+        except LaneError as error:
+            raise ConfigError(f"connector nixl: {error}") from error
+        await super()._listen()
+
+    async def _unlisten(self) -> None:
+        await super()._unlisten()
+        if self._pump is not None:
+            await self._io.in_thread(self._pump.close)
+
+    def _session(self, reply: Callable[[Frame], None]) -> Session:
+        return LandingSession(
+            reply,
+            memory=self._memory,
+            pump=self._started_pump(),
+            tasks=self._tasks,
+            limits=self._limits,
+            give_up=self._give_up,
+        )
+
+    def _wire(self, link: Link) -> ZmqWire:
+        return NixlWire(
+            link,
+            self._io,
+            memory=self._memory,
+            pump=self._started_pump(),
+            tasks=self._tasks,
+            limits=self._limits,
+        )
+
+    async def _handle(self, session: Session, frame: Frame, parts: Sequence[zmq.Frame]) -> None:
+        assert isinstance(session, LandingSession)
+        if frame.kind is Kind.STOPPED:
+            # Perhaps from one whose session is over: nothing to do.
+            session.stopped(frame.transfer_id)
+        elif session.sender is not None and frame.kind in (Kind.DONE, Kind.ABORT):
+            # These wait for pieces that are still on their way; nobody else shall.
+            self._tasks.spawn(self._conclude(session, frame), on_exit=lambda _: None)
+        else:
+            await self._receiver.handle(session, frame, session)
+            if frame.kind is Kind.OPEN:
+                self._admit(session, frame.transfer_id)
+
+    def _admit(self, session: LandingSession, transfer_id: bytes) -> None:
+        inbound = session.transfers.get(transfer_id)
+        if inbound is not None and not session.knows(transfer_id):
+            session.admit(inbound)
+
+    async def _conclude(self, session: LandingSession, frame: Frame) -> None:
+        try:
+            await self._receiver.handle(session, frame, session)
+        except TransferError as error:
+            self._give_up(session, error)
+
+    def _give_up(self, session: Session, error: TransferError) -> None:
+        for peer, known in tuple(self._sessions.items()):
+            if known is session:
+                del self._sessions[peer]
+        self._receiver.drop(session, error)
+
+    def _started_pump(self) -> Pump:
+        if self._pump is None:
+            raise TransferError(TransferFailure.PEER_LOST, "this connector is not started")
+        return self._pump

@@ -1,0 +1,188 @@
+"""One end of a connection between two memories, by NIXL: an agent of its own with the memory.
+
+Each connection has its own agent (18 ms and 4 MB), because taking an agent down is the only way to
+end what its peer may still write: NIXL cannot take back a write that was posted (releasing its
+handle lets it go on, seen in 1.5.1), and the side that is written to has no say otherwise.
+
+Agents are used from one thread, and move nothing on by themselves: their own progress threads
+would each keep a core busy, idle or not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from shared.kv.memory import KVMemory
+
+    OnEnd = Callable[[str], None]
+
+#: Set unless the user has. What goes wrong is reported as the transfer's failure; the libraries
+#: say it again on standard output, once per retry.
+#: Transports that let a peer of this host write without the owner's agent could not be ended.
+_ENVIRONMENT = {
+    "NIXL_LOG_LEVEL": "FATAL",
+    "UCX_LOG_LEVEL": "fatal",
+    "UCX_TLS": "^cma,knem,xpmem",
+}
+_BACKEND = "UCX"
+
+
+class LaneError(Exception):
+    """NIXL refuses, or the peer's agent is gone."""
+
+
+def load_nixl() -> Any:
+    """The module `nixl._api`; takes a second the first time.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    raise_exceptions = logging.raiseExceptions
+    try:
+        api = importlib.import_module("nixl._api")
+    except ImportError as error:
+        raise ConfigError(
+            f"connector nixl needs the extra `nixl` (pip install 'nixl>=1.5'): {error}"
+        ) from error
+    finally:
+        logging.raiseExceptions = raise_exceptions  # nixl sets it for everybody
+    logging.getLogger("nixl").setLevel(os.environ["NIXL_LOG_LEVEL"].replace("WARN", "WARNING"))
+    return api
+
+
+class Lane:
+    """Everything here is called on one thread, `Pump`'s.
+
+    Raises:
+        LaneError: from every method but `close`.
+    """
+
+    def __init__(self, memory: KVMemory, on_notified: Callable[[bytes], None]) -> None:
+        """`on_notified` is called with each name that a peer's write brings along."""
+        api = load_nixl()
+        self._rows = memory.blocks
+        self._on_notified = on_notified
+        self._writes: dict[Any, OnEnd] = {}
+        self._aimed: tuple[Any, Any] | None = None
+        #: Transfers whose sender may be writing.
+        self.num_expected = 0
+        self.is_closed = False
+        config = api.nixl_agent_config(enable_prog_thread=False, backends=[_BACKEND])
+        try:
+            self._agent = api.nixl_agent(secrets.token_hex(8), config)
+            region = (self.address, memory.num_bytes, 0, "")
+            self._registered = self._agent.register_memory([region], "DRAM")
+            self.metadata: bytes = self._agent.get_agent_metadata()
+        except Exception as error:
+            raise LaneError(f"no agent: {error}") from error
+
+    @property
+    def address(self) -> int:
+        """Of the first block."""
+        return int(self._rows.ctypes.data)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `poll` has anything to move on."""
+        return bool(self._writes) or self.num_expected > 0
+
+    def aim(self, metadata: bytes, address: int, num_blocks: int) -> None:
+        """Say into whose blocks `write` writes."""
+        try:
+            peer = self._agent.add_remote_agent(metadata)
+            here = self._agent.prep_xfer_dlist("NIXL_INIT_AGENT", self._table(self.address), "DRAM")
+            there = self._agent.prep_xfer_dlist(peer, self._table(address, num_blocks), "DRAM")
+        except Exception as error:
+            raise LaneError(f"no way to the peer's memory: {error}") from error
+        self._aimed = (here, there)
+
+    def write(
+        self, blocks: Sequence[int], places: Sequence[int], name: bytes, on_end: OnEnd
+    ) -> None:
+        """Write our `blocks` to the peer's `places`; it is notified with `name` afterwards.
+
+        `on_end` is called once no block of it is read any more: with nothing, or with what failed.
+        """
+        if self.is_closed or self._aimed is None:
+            raise LaneError("the connection is closed")
+        here, there = self._aimed
+        handle = None
+        try:
+            handle = self._agent.make_prepped_xfer(
+                *("WRITE", here, list(blocks), there, list(places), name)
+            )
+            state = self._agent.transfer(handle)
+        except Exception as error:
+            if handle is not None:
+                with suppress(Exception):
+                    handle.release()
+            raise LaneError(f"a write was refused: {error}") from error
+        self._writes[handle] = on_end
+        if state != "PROC":
+            self._end(handle, "" if state == "DONE" else state)
+
+    def poll(self) -> None:
+        """Move on what is under way."""
+        for handle in tuple(self._writes):
+            try:
+                state = self._agent.check_xfer_state(handle)
+            except Exception as error:  # noqa: BLE001 one type of the library's for every cause
+                state = str(error)
+            if state != "PROC":
+                self._end(handle, "" if state == "DONE" else state)
+        try:
+            notifications = self._agent.get_new_notifs()
+        except Exception as error:
+            raise LaneError(f"nothing can arrive: {error}") from error
+        for names in notifications.values():
+            for name in names:
+                self._on_notified(name)
+
+    def close(self) -> None:
+        """Once this returns, nothing is read or written through this lane. Idempotent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        on_ends = tuple(self._writes.values())
+        handles = [*self._writes, *(self._aimed or ())]
+        self._writes.clear()
+        self._aimed = None
+        while handles:
+            # Writes go on until the agent is gone, and it stays while a handle refers to it.
+            with suppress(Exception):
+                handles.pop().release()
+        with suppress(Exception):
+            self._agent.deregister_memory(self._registered)
+        del self._agent, self._registered
+        self._rows = self._rows[:0].copy()
+        for on_end in on_ends:
+            on_end("the connection is closed")
+
+    def _end(self, handle: Any, error: str) -> None:
+        on_end = self._writes.pop(handle)
+        handle.release()
+        on_end(error)
+
+    def _table(self, address: int, num_blocks: int | None = None) -> NDArray[np.uint64]:
+        """Address, size and device of every block from `address` on."""
+        block_bytes = self._rows.shape[1]
+        table = np.zeros((num_blocks or len(self._rows), 3), np.uint64)
+        table[:, 0] = address + np.arange(len(table), dtype=np.uint64) * np.uint64(block_bytes)
+        table[:, 1] = block_bytes
+        return table

@@ -1,0 +1,113 @@
+"""The one thread that uses NIXL. It moves transfers on while there are any, else it sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from shared.connector.nixl_lane import LaneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.connector.nixl_lane import Lane
+
+log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+#: A poll that took longer has moved bytes on, so the next one probably will too.
+_IDLE_POLL_S = 20e-6
+_MIN_PAUSE_S = 20e-6
+#: While a peer computes what it will write next. A frame announces that, and ends the pause.
+_MAX_PAUSE_S = 5e-3
+
+
+class Pump:
+    """Lanes are made, used and closed here, by orders from the event loop that made this object."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lanes: set[Lane] = set()
+        self._thread = threading.Thread(target=self._run, name="baton-nixl", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Run `work` on the thread. Cancelling does not stop it."""
+        future: asyncio.Future[_T] = self._loop.create_future()
+        self._orders.put(partial(self._work, work, future))
+        return future
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Run `work`, which raises nothing, on the thread some time after what was asked before."""
+        self._orders.put(work)
+
+    def tell(self, callback: Callable[[], object]) -> None:
+        """From the thread: call back on the event loop."""
+        self._loop.call_soon_threadsafe(callback)
+
+    def adopt(self, lane: Lane) -> Lane:
+        """On the thread: move this lane on, too, until it is closed."""
+        self._lanes.add(lane)
+        return lane
+
+    def close(self) -> None:
+        """Do what was ordered, close all lanes and end the thread."""
+        self._orders.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = _MIN_PAUSE_S
+        while True:
+            busy = [lane for lane in self._lanes if lane.is_busy]
+            try:
+                order = self._orders.get(timeout=pause_s if busy else None)
+            except queue.Empty:
+                pass
+            else:
+                if order is None:
+                    break
+                order()
+                self._lanes = {lane for lane in self._lanes if not lane.is_closed}
+                pause_s = _MIN_PAUSE_S
+                continue
+            started_at = time.perf_counter()
+            for lane in busy:
+                _poll(lane)
+            moved = time.perf_counter() - started_at > _IDLE_POLL_S
+            pause_s = _MIN_PAUSE_S if moved else min(2 * pause_s, _MAX_PAUSE_S)
+        for lane in self._lanes:
+            lane.close()
+        self._lanes.clear()
+
+    def _work(self, work: Callable[[], _T], future: asyncio.Future[_T]) -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 it belongs to whoever asked
+            self.tell(partial(settle, future, None, error))
+        else:
+            self.tell(partial(settle, future, result, None))
+
+
+def _poll(lane: Lane) -> None:
+    try:
+        lane.poll()
+    except LaneError as error:
+        # Its writes fail now; what it should have received is given up in time.
+        log.warning("nixl_lane_broken", reason=str(error))
+        lane.close()
+
+
+def settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    """Give `future` its outcome, unless nobody waits for it any more."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,194 @@
+"""The receiving side of `nixl`: a lane into our memory, and who may still be writing through it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shared.connector.frame import ID_BYTES, MAX_PIECE_BLOCKS, Frame, Kind
+from shared.connector.inbound import InPlace
+from shared.connector.nixl_lane import Lane, LaneError
+from shared.connector.receiver import Session
+from shared.errors import TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.connector.inbound import Inbound
+    from shared.connector.limits import TransferLimits
+    from shared.connector.nixl_pump import Pump
+    from shared.connector.tasks import Tasks
+    from shared.kv.memory import KVMemory
+
+#: What a write's notification says: which piece of which transfer.
+PIECE_NAME = struct.Struct(f"<{ID_BYTES}sI")
+
+
+class LandingSession(Session, InPlace):
+    """A sender that writes into our blocks.
+
+    From the moment that it is told where they are, it is their writer, until the transfer has
+    succeeded, or it has said that it stopped, or its connection is cut by closing our end.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Frame], None],
+        *,
+        memory: KVMemory,
+        pump: Pump,
+        tasks: Tasks,
+        limits: TransferLimits,
+        give_up: Callable[[Session, TransferError], None],
+    ) -> None:
+        super().__init__(send)
+        self._memory = memory
+        self._pump = pump
+        self._tasks = tasks
+        self._limits = limits
+        self._give_up = give_up
+        self._lane: asyncio.Future[Lane] | None = None
+        self._cut = False
+        self._writers: dict[bytes, asyncio.Future[None]] = {}
+        self._landings: dict[bytes, dict[int, asyncio.Future[None]]] = {}
+
+    def knows(self, transfer_id: bytes) -> bool:
+        """Whether the sender of this transfer was told where to write."""
+        return transfer_id in self._writers
+
+    def admit(self, inbound: Inbound) -> None:
+        """The sender has presented the ticket: tell it where to write."""
+        transfer_id = inbound.ticket.transfer_id
+        writer = asyncio.get_running_loop().create_future()
+        self._writers[transfer_id] = writer
+        self._landings[transfer_id] = {}
+        inbound.hold(writer)
+        self._attend()
+        self._tasks.spawn(self._show(inbound), on_exit=lambda _: None)
+
+    async def landed(self, frame: Frame) -> None:
+        """See `InPlace.landed`."""
+        landing = self._landing(frame.transfer_id, frame.first_index)
+        if landing is None:
+            return
+        self._attend()
+        try:
+            async with asyncio.timeout(self._limits.stall_timeout_s):
+                await asyncio.shield(landing)
+        except TimeoutError:
+            raise TransferError(
+                TransferFailure.TIMEOUT, f"the piece at {frame.first_index} was not written"
+            ) from None
+
+    def stopped(self, transfer_id: bytes) -> None:
+        """The sender says that it writes no more for this transfer."""
+        writer = self._writers.pop(transfer_id, None)
+        if writer is not None and not writer.done():
+            writer.set_result(None)
+            self._attend()
+
+    def ended(self, inbound: Inbound) -> None:
+        """See `Session.ended`."""
+        transfer_id = inbound.ticket.transfer_id
+        for landing in self._landings.pop(transfer_id, {}).values():
+            if not landing.done():
+                landing.set_result(None)
+        if inbound.receipt is not None:
+            # It has waited for each of its writes before it said that this was all.
+            self.stopped(transfer_id)
+        elif transfer_id in self._writers:
+            self._tasks.spawn(self._await_stop(transfer_id), on_exit=lambda _: None)
+
+    def dropped(self) -> None:
+        """See `Session.dropped`. Its lane goes: only then can it be sure to write no more."""
+        if self._cut:
+            return
+        self._cut = True
+        if self._lane is None:
+            self._all_stopped()
+        else:
+            self._lane.add_done_callback(self._close)
+
+    async def _show(self, inbound: Inbound) -> None:
+        is_first = self._lane is None
+        if self._lane is None:
+            self._lane = self._pump.run(self._make)
+        try:
+            lane = await asyncio.shield(self._lane)
+        except LaneError as error:
+            inbound.fail(TransferFailure.PEER_LOST, str(error))
+            return
+        if self._cut:
+            return
+        if is_first:
+            self._attend()
+            num_blocks = self._memory.num_blocks
+            self.send(
+                Frame(
+                    kind=Kind.DOOR, length=lane.address, num_blocks=num_blocks, body=lane.metadata
+                )
+            )
+        blocks = inbound.blocks
+        for start in range(0, len(blocks), MAX_PIECE_BLOCKS):
+            places = np.asarray(blocks[start : start + MAX_PIECE_BLOCKS], "<u4")
+            self.send(
+                Frame(
+                    kind=Kind.PLACES,
+                    transfer_id=inbound.ticket.transfer_id,
+                    first_index=start,
+                    num_blocks=len(places),
+                    body=places.tobytes(),
+                )
+            )
+
+    def _make(self) -> Lane:
+        def notified(name: bytes) -> None:
+            self._pump.tell(partial(self._notified, name))
+
+        return self._pump.adopt(Lane(self._memory, notified))
+
+    def _notified(self, name: bytes) -> None:
+        if len(name) != PIECE_NAME.size:
+            return
+        landing = self._landing(*PIECE_NAME.unpack(name))
+        if landing is not None and not landing.done():
+            landing.set_result(None)
+
+    def _landing(self, transfer_id: bytes, first_index: int) -> asyncio.Future[None] | None:
+        """Whichever comes first makes it: the piece's frame, or its notification."""
+        landings = self._landings.get(transfer_id)
+        if landings is None or first_index >= self._memory.num_blocks:
+            return None
+        if first_index not in landings:
+            landings[first_index] = asyncio.get_running_loop().create_future()
+        return landings[first_index]
+
+    async def _await_stop(self, transfer_id: bytes) -> None:
+        """Blocks stay its own until it has stopped, or has not said so for too long."""
+        try:
+            async with asyncio.timeout(self._limits.release_timeout_s):
+                await asyncio.shield(self._writers[transfer_id])
+        except TimeoutError:
+            what = f"{self.sender} does not confirm that it has stopped writing"
+            self._give_up(self, TransferError(TransferFailure.PEER_LOST, what))
+
+    def _attend(self) -> None:
+        """Have the lane moved on while anybody may be writing through it, at once and often."""
+        lane = self._lane
+        if lane is not None and lane.done() and not lane.cancelled() and lane.exception() is None:
+            self._pump.post(partial(setattr, lane.result(), "num_expected", len(self._writers)))
+
+    def _close(self, made: asyncio.Future[Lane]) -> None:
+        if made.cancelled() or made.exception() is not None:
+            self._all_stopped()
+        else:
+            closed = self._pump.run(made.result().close)
+            closed.add_done_callback(lambda _: self._all_stopped())
+
+    def _all_stopped(self) -> None:
+        for transfer_id in tuple(self._writers):
+            self.stopped(transfer_id)
