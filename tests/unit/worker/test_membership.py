@@ -132,11 +132,15 @@ async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
     await asyncio.gather(made.task, return_exceptions=True)
 
 
-async def test_lower_tiers_are_not_taken_for_the_pool(setup: Setup) -> None:
+async def test_a_block_is_held_as_long_as_any_tier_holds_it(setup: Setup) -> None:
     await setup.until_held(A)
-    setup.membership.note(CacheChange(removed=(A,), stored=(C,), tier=BlockTier.HOST))
-    setup.membership.note(CacheChange(stored=(B,)))
+    setup.membership.note(CacheChange(stored=(A, B), tier=BlockTier.HOST))
     await setup.until_held(A, B)
+    setup.membership.note(CacheChange(removed=(A,)))
+    setup.membership.note(CacheChange(stored=(C,)))
+    await setup.until_held(A, B, C)
+    setup.membership.note(CacheChange(removed=(B,), tier=BlockTier.HOST))
+    await setup.until_held(A)
 
 
 async def test_the_cache_is_published_with_its_changes(setup: Setup) -> None:
