@@ -214,11 +214,11 @@ async def test_running_sequences_keep_their_room(
         prompt = prompt_of(15 * BLOCK_SIZE, seed=12)
         await holder.ask(prompt)
         other = prompt_of(10 * BLOCK_SIZE, seed=13)
-        running = asyncio.create_task(taker.ask(other, max_tokens=48, request_id="other"))
+        running = asyncio.create_task(taker.ask(other, max_tokens=140, request_id="other"))
         await eventually(partial(is_running, taker))
         reply = await taker.ask(prompt, holder.source(15))
         assert reply.token_ids == expect(oracle, prompt)
         assert reply.sources == (len(prompt), 0, 0)
-        assert (await running).token_ids == expect(oracle, other, 48)
+        assert (await running).token_ids == expect(oracle, other, 140)
         assert taker.metric("prefix_fetches", outcome="no_room", connector="shm") == 1
         await assert_idle(taker)
