@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -50,8 +51,8 @@ def on_redis(checkpoint: Path, tmp_path: Path, redis_server: RedisServer) -> Ite
     cluster = Cluster(checkpoint, tmp_path, redis_url=redis_server.url)
     try:
         cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS)
-        flags = (*ENGINE_FLAGS, "--local-prefill-threshold", "0")
-        cluster.add_worker("decode", "decode-0", *flags)
+        flags = ("--local-prefill-threshold", "0", "--transfer-timeout-s", "4")
+        cluster.add_worker("decode", "decode-0", *ENGINE_FLAGS, *flags)
         cluster.wait_ready()
         yield cluster
     finally:
@@ -173,6 +174,31 @@ def test_entries_of_a_killed_worker_end_with_its_lease_and_a_new_router_knows_th
     on_redis.router.start()
     on_redis.wait_ready(num_prefill=0)
     assert holders(on_redis, prompt) == {"decode-0": 5}
+
+
+def test_a_worker_that_was_stopped_past_its_lease_comes_back_with_all_it_holds(
+    on_redis: Cluster, redis_server: RedisServer, oracle: LLM
+) -> None:
+    """I6: it is gone while it sleeps, nobody waits for it, and it needs no restart."""
+    known, fresh = prompt_of(PROMPT_TOKENS, seed=1), prompt_of(PROMPT_TOKENS, seed=2)
+
+    def answer(prompt: list[int]) -> tuple[int, ...]:
+        reply = ask(on_redis, prompt, max_tokens=4, temperature=0.0, ignore_eos=True)
+        return reply.token_ids
+
+    assert answer(known) == expect(oracle, known, max_tokens=4, temperature=0.0)
+    until(lambda: len(holders(on_redis, known)) == 2, "both hold the prompt")
+    on_redis.workers["prefill-0"].popen.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: holders(on_redis, known) == {"decode-0": 5}, "the sleeper is gone")
+        assert len(redis_server.client().keys("baton:blocks:*")) == 1
+        assert answer(fresh) == expect(oracle, fresh, max_tokens=4, temperature=0.0)
+    finally:
+        on_redis.workers["prefill-0"].popen.send_signal(signal.SIGCONT)
+    took_s = until(lambda: len(holders(on_redis, known)) == 2, "the sleeper is back")
+    log.info("recovered", fault="worker stopped past its lease", after_s=round(took_s, 2))
+    assert answer(known) == expect(oracle, known, max_tokens=4, temperature=0.0)
+    on_redis.wait_idle()
 
 
 OTHER_HASHES = """
