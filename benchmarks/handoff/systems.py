@@ -55,8 +55,10 @@ async def in_process(model: Path, chunk: int) -> AsyncIterator[Ask]:
 
 
 @asynccontextmanager
-async def disaggregated(model: Path, chunk: int, connector: str) -> AsyncIterator[Ask]:
-    """A router, a prefill and a decode process with half of the cores each, asked over gRPC."""
+async def running_cluster(
+    model: Path, chunk: int, connector: str
+) -> AsyncIterator[router_pb2_grpc.RouterAsyncStub]:
+    """A router, a prefill and a decode process with half of the cores each."""
     spec = ClusterSpec(
         model=model,
         served_model_name="bench",
@@ -75,18 +77,25 @@ async def disaggregated(model: Path, chunk: int, connector: str) -> AsyncIterato
         cluster.wait_ready(lambda _: None)
         async with grpc.aio.insecure_channel(spec.directory) as channel:
             stub: router_pb2_grpc.RouterAsyncStub = router_pb2_grpc.RouterStub(channel)
+            yield stub
 
-            async def ask(
-                request_id: str, prompt: Sequence[int], output_len: int
-            ) -> AsyncIterator[int]:
-                request = router_pb2.GenerateRequest(
-                    request_id=request_id,
-                    prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=prompt)),
-                    params=router_pb2.GenerationParams(
-                        max_tokens=output_len, temperature=0.0, ignore_eos=True
-                    ),
-                )
-                async for piece in stub.Generate(request, timeout=600):
-                    yield len(piece.token_ids)
 
-            yield ask
+@asynccontextmanager
+async def disaggregated(model: Path, chunk: int, connector: str) -> AsyncIterator[Ask]:
+    """A cluster asked over gRPC."""
+    async with running_cluster(model, chunk, connector) as stub:
+
+        async def ask(
+            request_id: str, prompt: Sequence[int], output_len: int
+        ) -> AsyncIterator[int]:
+            request = router_pb2.GenerateRequest(
+                request_id=request_id,
+                prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=prompt)),
+                params=router_pb2.GenerationParams(
+                    max_tokens=output_len, temperature=0.0, ignore_eos=True
+                ),
+            )
+            async for piece in stub.Generate(request, timeout=600):
+                yield len(piece.token_ids)
+
+        yield ask

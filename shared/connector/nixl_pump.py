@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,7 +32,11 @@ class Pump:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # No `queue.SimpleQueue`: a short timeout of its `get` can become an endless one, if what
+        # it waited for was taken by then (seen in CPython 3.11).
+        self._orders: deque[Callable[[], None]] = deque()
+        self._ordered = threading.Event()
+        self._closing = False
         self._lanes: set[Lane] = set()
         self._thread = threading.Thread(target=self._run, name="baton-nixl", daemon=True)
         self._thread.start()
@@ -40,12 +44,13 @@ class Pump:
     def run(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
         """Run `work` on the thread. Cancelling does not stop it."""
         future: asyncio.Future[_T] = self._loop.create_future()
-        self._orders.put(partial(self._work, work, future))
+        self.post(partial(self._work, work, future))
         return future
 
     def post(self, work: Callable[[], None]) -> None:
         """Run `work`, which raises nothing, on the thread some time after what was asked before."""
-        self._orders.put(work)
+        self._orders.append(work)
+        self._ordered.set()
 
     def tell(self, callback: Callable[[], object]) -> None:
         """From the thread: call back on the event loop."""
@@ -58,22 +63,16 @@ class Pump:
 
     def close(self) -> None:
         """Do what was ordered, close all lanes and end the thread."""
-        self._orders.put(None)
+        self._closing = True
+        self._ordered.set()
         self._thread.join()
 
     def _run(self) -> None:
         pause_s = _MIN_PAUSE_S
-        while True:
+        while not self._closing:
             busy = [lane for lane in self._lanes if lane.is_busy]
-            try:
-                order = self._orders.get(timeout=pause_s if busy else None)
-            except queue.Empty:
-                pass
-            else:
-                if order is None:
-                    break
-                order()
-                self._lanes = {lane for lane in self._lanes if not lane.is_closed}
+            if self._ordered.wait(pause_s if busy else None):
+                self._obey()
                 pause_s = _MIN_PAUSE_S
                 continue
             started_at = time.perf_counter()
@@ -81,9 +80,16 @@ class Pump:
                 _poll(lane)
             moved = time.perf_counter() - started_at > _IDLE_POLL_S
             pause_s = _MIN_PAUSE_S if moved else min(2 * pause_s, _MAX_PAUSE_S)
+        self._obey()
         for lane in self._lanes:
             lane.close()
         self._lanes.clear()
+
+    def _obey(self) -> None:
+        self._ordered.clear()
+        while self._orders:
+            self._orders.popleft()()
+        self._lanes = {lane for lane in self._lanes if not lane.is_closed}
 
     def _work(self, work: Callable[[], _T], future: asyncio.Future[_T]) -> None:
         try:

@@ -1,0 +1,89 @@
+"""The sending process of the measurement: obeys line by line, and says what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import zmq
+
+from shared.connector.base import Ticket
+from shared.connector.registry import ConnectorSettings, create
+from shared.identity import WorkerId
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shared.connector.base import Connector
+
+RAW_BYTES = 4 << 20
+SENDER = WorkerId("sender", "1")
+
+
+def ticket_to_dict(ticket: Ticket) -> dict[str, object]:
+    """As JSON."""
+    return asdict(ticket) | {"transfer_id": ticket.transfer_id.hex()}
+
+
+def ticket_from_dict(fields: dict[str, object]) -> Ticket:
+    """The inverse of `ticket_to_dict`."""
+    known = json.loads(json.dumps(fields))
+    known["sender"], known["receiver"] = WorkerId(**known["sender"]), WorkerId(**known["receiver"])
+    known["layout"] = KVLayout(**known["layout"])
+    known["transfer_id"] = bytes.fromhex(known["transfer_id"])
+    return Ticket(**known)
+
+
+def filled(layout: KVLayout, num_blocks: int) -> KVMemory:
+    """A memory of random bytes, every page of it in use."""
+    memory = KVMemory(layout, num_blocks)
+    rng = np.random.default_rng(0)
+    memory.blocks[:] = rng.integers(0, 256, memory.blocks.shape, np.uint8)
+    return memory
+
+
+async def send(connector: Connector, ticket: Ticket) -> dict[str, int]:
+    """Fill the ticket with our first blocks; what that took on this side."""
+    outbound = await connector.connect(ticket, 10)
+    await outbound.push(0, range(ticket.num_blocks))
+    await outbound.finish(60)
+    return {"pieces": outbound.num_pieces, "copied": outbound.num_copied_bytes}
+
+
+async def serve(names: Sequence[str], folder: Path, layout: KVLayout, num_blocks: int) -> None:
+    """Obey until standard input ends."""
+    memory = filled(layout, num_blocks)
+    settings = ConnectorSettings(runtime_dir=folder)
+    connectors = {
+        connector.name: connector
+        for connector in create(names, worker=SENDER, memory=memory, settings=settings)
+    }
+    for connector in connectors.values():
+        await connector.start()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order = json.loads(line)
+        if "raw" in order:
+            await asyncio.to_thread(_push_raw, memory, order["raw"], order["num_messages"])
+        else:
+            ticket = ticket_from_dict(order["ticket"])
+            print(json.dumps(await send(connectors[ticket.connector], ticket)), flush=True)
+    for connector in connectors.values():
+        await connector.close()
+    memory.close()
+
+
+def _push_raw(memory: KVMemory, address: str, num_messages: int) -> None:
+    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+        socket.connect(address)
+        socket.send(b"ready")
+        view = memoryview(memory.buffer)
+        for i in range(num_messages):
+            socket.send(view[i * RAW_BYTES : (i + 1) * RAW_BYTES], copy=False)
+        # Closing waits until all is sent.
