@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zmq
@@ -100,16 +100,21 @@ class Bench:
         if sender is None:
             await self.tell({"ticket": ticket_to_dict(inbound.ticket)})
             receipt = await inbound.wait(60)
+            seconds = time.perf_counter() - started_at
+            sent = await self.told()
         else:
             sent, receipt = await asyncio.gather(send(sender, inbound.ticket), inbound.wait(60))
-        seconds = time.perf_counter() - started_at
-        if sender is None:
-            assert self.child.stdout is not None
-            sent = json.loads(await self.child.stdout.readline())
+            seconds = time.perf_counter() - started_at
         self.pieces[connector.name] = receipt.num_pieces
         copied = receipt.num_copied_bytes + sent["copied"]
         self.copies[connector.name] = copied / receipt.num_bytes
         return seconds
+
+    async def told(self) -> dict[str, Any]:
+        """What the sending process says of its last order."""
+        assert self.child.stdout is not None
+        answer: dict[str, Any] = json.loads(await self.child.stdout.readline())
+        return answer
 
     async def tell(self, order: dict[str, object]) -> None:
         """Give the sending process something to do."""
