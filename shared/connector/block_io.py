@@ -1,8 +1,8 @@
 """Reading and writing a worker's KV blocks without holding up its event loop.
 
 Small pieces are handled on the spot, because a thread costs more than they do; large ones go to
-threads, which work without the interpreter lock. A piece that has begun is finished: it takes less
-than a millisecond.
+threads, which work without the interpreter lock. A piece that has begun is finished: it takes a
+millisecond or two.
 """
 
 from __future__ import annotations

@@ -136,6 +136,8 @@ class FrameSuite:
                 await raw.send(a_piece(inbound.ticket, 0, GOOD).encode(), GOOD)
                 await raw.send(a_done(inbound.ticket, GOOD).encode())
                 await inbound.wait(5)
+                # One that writes by itself may do so until it has heard that all is over.
+                await expect(raw, Kind.VERIFIED)
             receiver.blocks[:] = SENTINEL
             await raw.send(a_piece(inbound.ticket, 0, GOOD).encode(), GOOD)
             assert (await expect(raw, Kind.REFUSE)).reason is TransferFailure.LATE
