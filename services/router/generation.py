@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from services.router.tenant import ANONYMOUS, Tenant
 from shared.engine.events import FinishReason  # noqa: TC001 read at run time by msgspec
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class GenerationRequest:
     prompt_token_ids: tuple[int, ...]
     params: GenerationParams
     priority: int = 0
+    tenant: Tenant = ANONYMOUS
     #: From the tenant, never from the client's own fields alone.
     cache_salt: bytes = b""
     #: time.monotonic() when the request reached the router, and what tokenising it took.
