@@ -46,10 +46,11 @@ defaults. llama.cpp gets a shared prefix copied from a spare sequence, as its se
 transformers keeps nothing between calls, so those rows are empty.
 """
 SHARES = """\
-Limits are the best of several tries in the same run, with libraries alone: reading 512 MiB, a
-bfloat16 product of 2048³, and all matrix products of one step of the model one after another
-(`F.linear` or oneDNN's packed weights, the faster). Only matrix products, attention in prefill, and
-reads of weights and KV are counted as work reached, so 100 % is out of reach.
+Limits are the best of several tries in the same run (the median over runs, where the page is made
+of several), with libraries alone: reading 512 MiB, a bfloat16 product of 2048³, and all matrix
+products of one step of the model one after another (`F.linear` or oneDNN's packed weights, the
+faster). Only matrix products, attention in prefill, and reads of weights and KV are counted as work
+reached, so 100 % is out of reach.
 """
 INTERFERENCE = """\
 Eight streams of 64 → 256 tokens that begin anew when they end, alone and while two prompts of 2048

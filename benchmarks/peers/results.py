@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.statistics import Summary, summarise
@@ -72,7 +73,10 @@ class Results:
 
 
 def merge(runs: Sequence[Results]) -> Results:
-    """Several runs as one; facts are those of the last, limits the highest.
+    """Several runs as one; facts are those of the last.
+
+    Limits are medians: on a shared host the memory of one run may be half as fast as of another,
+    and no run's results belong under the limit of the fastest.
 
     Raises:
         ConfigError: there is none, or they are of different machines.
@@ -82,9 +86,9 @@ def merge(runs: Sequence[Results]) -> Results:
     if any(run.machine != runs[0].machine for run in runs):
         raise ConfigError("these results are of different machines")
     merged = Results(date=runs[-1].date, machine=runs[-1].machine, settings=runs[-1].settings)
+    for name in dict.fromkeys(name for run in runs for name in run.limits):
+        merged.limits[name] = median(run.limits[name] for run in runs if name in run.limits)
     for run in runs:
-        for name, limit in run.limits.items():
-            merged.limits[name] = max(limit, merged.limits.get(name, 0.0))
         merged.omitted += run.omitted
         merged.failed += run.failed
         merged.samples += run.samples
