@@ -26,10 +26,12 @@ from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
 from shared.rpc.wire import worker_id_to_wire
 from shared.version import VERSION
+from shared.worker.breaker import BreakerMetrics
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.worker.gate import RequestGate
 from shared.worker.metrics import EngineCollector, TransferCollector
 from shared.worker.peers import PeerBook
+from shared.worker.release_meter import ReleaseMeter
 from shared.worker.reuse.assembly import build_reuse
 from shared.worker.wire import layout_to_wire, offer_to_wire
 
@@ -66,6 +68,9 @@ class WorkerParts:
     transfers: TransferCounters
     gate: RequestGate
     metrics: CollectorRegistry
+    releases: ReleaseMeter
+    #: Of all circuit breakers of this worker.
+    breakers: BreakerMetrics
     #: What the engine's blocks contain, if KV events are published.
     contents: ContentLog | None
 
@@ -119,6 +124,10 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
         metrics = _metrics(config, thread, transfers, connectors)
+        breakers = BreakerMetrics(metrics)
+        releases = ReleaseMeter(thread, metrics)
+        gate = RequestGate(config.name)
+        gate.on_leave = releases.ended
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
         yield WorkerParts(
             config=config,
@@ -139,11 +148,14 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
                 peers=peers,
                 channels=channels,
                 metrics=metrics,
+                breakers=breakers,
             ),
             peer_info=info,
             transfers=transfers,
-            gate=RequestGate(config.name),
+            gate=gate,
             metrics=metrics,
+            releases=releases,
+            breakers=breakers,
             contents=contents,
         )
 
