@@ -18,6 +18,7 @@ from shared.errors import (
     DrainingError,
     IncompatiblePeerError,
     InvalidRequestError,
+    OverloadedError,
     RequestCancelledError,
     WorkerLostError,
 )
@@ -168,8 +169,7 @@ class HandOff:
                 yield token
 
     def _blame(self, worker: WorkerId, address: str, error: BatonError, request_id: str) -> None:
-        """Let the worker rest, if it is to blame."""
-        self._peers.forget(address)
+        """Let the worker rest, if it is to blame, and shake hands again before the next time."""
         outcome = AttemptOutcome.FAILED
         match error:
             case DrainingError():
@@ -178,12 +178,15 @@ class HandOff:
             case WorkerLostError() | DeadlineError():
                 outcome = AttemptOutcome.LOST
                 self._breaker.failed(worker, surely=True)
+                self._peers.forget(address)
             case IncompatiblePeerError():
                 self._breaker.failed(worker, surely=True)
-            case InvalidRequestError() | RequestCancelledError():
+                self._peers.forget(address)
+            case InvalidRequestError() | RequestCancelledError() | OverloadedError():
                 pass
             case _:
                 self._breaker.failed(worker)
+                self._peers.forget(address)
         self._attempts.labels(outcome.value).inc()
         log.warning(
             "prefill_failed",

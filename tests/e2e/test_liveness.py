@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -287,3 +288,30 @@ def test_draining_one_of_two_under_load_loses_nothing(
         assert reply.token_ids == expected[tuple(prompt)]
     del cluster.workers[leaving]
     cluster.wait_idle()
+
+
+def test_a_stopped_router_finishes_its_streams_and_ends_within_its_grace(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    cluster = Cluster(checkpoint, tmp_path, router_flags=("--drain-grace-s", "8"))
+    try:
+        add_decode(cluster)
+        cluster.wait_ready(num_prefill=0)
+        request = router_pb2.GenerateRequest(
+            prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=prompt_of(20))),
+            params=router_pb2.GenerationParams(max_tokens=100, **GREEDY),
+        )
+        body = {"model": checkpoint.name, "prompt": prompt_of(20), "max_tokens": 100,
+                "ignore_eos": True, "stream": True}  # fmt: skip
+        pieces = cluster.router_stub().Generate(request, timeout=60)
+        num_tokens = len(next(pieces).token_ids)
+        with httpx.stream("POST", f"{cluster.url}/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            cluster.router.terminate()
+            assert list(lines)[-2:] == ["data: [DONE]", ""]
+        assert num_tokens + sum(len(piece.token_ids) for piece in pieces) == 100
+        assert cluster.router.popen.wait(30) == 0
+        cluster.wait_idle()
+    finally:
+        cluster.stop()
