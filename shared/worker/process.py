@@ -170,6 +170,7 @@ def _stay_alive(
         await asyncio.gather(*tasks, return_exceptions=True)
 
     parts.gate.on_change(report)
+    parts.gate.on_leave = parts.releases.ended
     stack.push_async_callback(end)
 
 
