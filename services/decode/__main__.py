@@ -15,6 +15,7 @@ from services.decode.metrics import DecodeMetrics
 from services.decode.servicer import DecodeServicer
 from shared.identity import Role
 from shared.rpc.wire import worker_id_to_wire
+from shared.worker.breaker import PeerBreaker
 from shared.worker.process import main
 
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
             address=f"{config.worker.host}:{server.port}",
             num_blocks=num_blocks,
         ),
+        breaker=PeerBreaker(
+            threshold=config.breaker_failures, observe=parts.breakers.observe("prefill")
+        ),
+        metrics=parts.metrics,
         timeout_s=config.worker.transfer_timeout_s,
+        stall_s=config.transfer_stall_s,
         max_attempts=config.max_prefill_attempts,
     )
     answer = partial(

@@ -10,7 +10,7 @@ from services.decode.decider import PrefillPlace
 from shared.worker.reuse.prefix_reuse import PrefixFetchReport
 
 if TYPE_CHECKING:
-    from services.decode.hand_off import HandOffReport
+    from services.decode.prefill_attempt import HandOffReport
 
 
 class Account:

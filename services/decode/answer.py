@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from baton.v1 import decode_pb2
 from services.decode.account import Account
 from services.decode.decider import PrefillPlace
-from services.decode.hand_off import HandOffReport
+from services.decode.prefill_attempt import HandOffReport
 from shared.engine.events import Admitted, Failed, NewTokens
 from shared.engine.request import EngineRequest, KVSource
 from shared.engine.stop import finish_reason_for

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.config import setting
+from shared.errors import ConfigError
 from shared.worker.config import WorkerConfig  # noqa: TC001 read at run time by the settings loader
 
 
@@ -19,3 +20,15 @@ class DecodeConfig:
     max_prefill_attempts: int = setting(
         2, help="prefill workers to try before computing the prompt here"
     )
+    transfer_stall_s: float = setting(
+        4.0, help="a prefill worker that makes no progress for so long is given up"
+    )
+    breaker_failures: int = setting(
+        3, help="failures in a row after which a prefill worker is left alone; 1 if it is gone"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.transfer_stall_s > 0:
+            raise ConfigError(f"--transfer-stall-s must be over 0, not {self.transfer_stall_s}")
+        if self.breaker_failures < 1:
+            raise ConfigError(f"--breaker-failures must be over 0, not {self.breaker_failures}")

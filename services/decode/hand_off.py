@@ -1,49 +1,60 @@
-"""The decode worker's side of a hand-off: open a transfer and let a prefill worker fill it."""
+"""The decode worker's side of a hand-off: finds a prefill worker that fills a prompt's blocks."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import aclosing
-from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import grpc
 import structlog
+from prometheus_client import Counter
 
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
-from shared.errors import BatonError, TransferError, TransferFailure
-from shared.rpc.cancellation import run_to_end
-from shared.rpc.status import from_rpc_error
+from services.decode.prefill_attempt import PrefillAttempt
+from shared.errors import (
+    BatonError,
+    DeadlineError,
+    DrainingError,
+    IncompatiblePeerError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestCancelledError,
+    WorkerLostError,
+)
+from shared.rpc.retry_budget import RetryBudget
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.wire import ticket_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from prometheus_client import CollectorRegistry
 
     from baton.v1 import common_pb2, decode_pb2
-    from shared.connector.base import InboundTransfer, Receipt
+    from services.decode.prefill_attempt import Call, HandOffReport
+    from shared.connector.base import InboundTransfer
+    from shared.identity import WorkerId
     from shared.rpc.channel import ChannelPool
+    from shared.worker.breaker import PeerBreaker
     from shared.worker.peers import Peer, PeerBook
 
 log = structlog.get_logger(__name__)
 
+#: So often within the time after which silence counts as a stall is a worker asked to speak.
+_SIGNS_PER_STALL = 4
 
-@dataclass(slots=True)
-class HandOffReport:
-    """How a hand-off went. `receipt` is there once every block has arrived and was verified."""
 
-    receipt: Receipt | None = None
-    done: prefill_pb2.PrefillDone | None = None
-    connector: str = ""
-    prefill_worker: str = ""
-    #: From the first token's arrival until the last block's: what the transfer costs the request.
-    exposed_ms: float = 0.0
+class AttemptOutcome(StrEnum):
+    """How one attempt at one prefill worker ended; the label of a metric."""
 
-    @property
-    def succeeded(self) -> bool:
-        """Whether the prompt's KV is here."""
-        return self.receipt is not None
+    OK = "ok"
+    #: Gone, silent, or too late.
+    LOST = "lost"
+    #: It takes no new work.
+    DRAINING = "draining"
+    #: It refused, or what it sent cannot be used.
+    FAILED = "failed"
 
 
 class HandOff:
@@ -54,16 +65,32 @@ class HandOff:
         *,
         peers: PeerBook,
         channels: ChannelPool,
+        breaker: PeerBreaker,
+        metrics: CollectorRegistry,
         own_source: Callable[[int], common_pb2.PrefixSource],
         timeout_s: float,
+        stall_s: float,
         max_attempts: int,
     ) -> None:
-        """`own_source` names this worker as the holder of so many blocks of a prompt."""
+        """`own_source` names this worker as the holder of so many blocks of a prompt.
+
+        All attempts for one prompt share `timeout_s`; a worker without a sign of progress for
+        `stall_s` is given up.
+        """
         self._peers = peers
         self._channels = channels
+        self._breaker = breaker
         self._own_source = own_source
         self._timeout_s = timeout_s
+        self._stall_s = stall_s
         self._max_attempts = max_attempts
+        self._retries = RetryBudget()
+        self._attempts = Counter(
+            "baton_hand_off_attempts",
+            "Attempts to have a prompt computed by a prefill worker.",
+            ["outcome"],
+            registry=metrics,
+        )
 
     async def fetch(
         self,
@@ -76,15 +103,25 @@ class HandOff:
         """Have `blocks` filled with the prompt's KV from block `first_block` on.
 
         Yields the first token as soon as a prefill worker has it, once, then goes on until the
-        blocks are complete and verified or every candidate has failed; `report` tells which.
-        When the iterator ends or is closed, nobody writes to `blocks` any more.
+        blocks are complete and verified, every candidate has failed, or the time is up; `report`
+        tells which. When the iterator ends or is closed, nobody writes to `blocks` any more.
         """
+        deadline_s = time.monotonic() + self._timeout_s
+        self._retries.earn()
+        num_attempts = 0
         emitted = False
-        for candidate in request.prefill_candidates[: self._max_attempts]:
+        for candidate in request.prefill_candidates:
+            worker = worker_id_from_wire(candidate.worker)
+            remaining_s = deadline_s - time.monotonic()
+            if num_attempts >= self._max_attempts or remaining_s <= 0:
+                return
+            if not self._breaker.begin(worker):
+                continue
+            num_attempts += 1
+            tokens = self._attempt(
+                request, worker, candidate.address, blocks, first_block, remaining_s, report
+            )
             try:
-                worker = worker_id_from_wire(candidate.worker)
-                peer = await self._peers.meet(worker, candidate.address)
-                tokens = self._attempt(request, peer, blocks, first_block, report)
                 # Closed by us, not by the garbage collector: the caller will use the blocks.
                 async with aclosing(tokens):
                     async for first_token in tokens:
@@ -93,46 +130,71 @@ class HandOff:
                             emitted = True
                             yield first_token
             except BatonError as error:
-                self._peers.forget(candidate.address)
-                log.warning(
-                    "prefill_failed",
-                    request_id=request.request_id,
-                    prefill_worker=candidate.worker.name,
-                    error=str(error),
-                )
+                self._blame(worker, candidate.address, error, request.request_id)
+                if not self._retries.spend():
+                    return
             else:
+                self._attempts.labels(AttemptOutcome.OK.value).inc()
+                self._breaker.succeeded(worker)
                 return
+            finally:
+                self._breaker.gave_up(worker)
 
     async def _attempt(
         self,
         request: decode_pb2.DecodeRequest,
-        peer: Peer,
+        worker: WorkerId,
+        address: str,
         blocks: Sequence[int],
         first_block: int,
+        timeout_s: float,
         report: HandOffReport,
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
-        inbound = peer.connector.open(
-            request_id=request.request_id, sender=peer.worker, blocks=blocks
+        began_s = time.monotonic()
+        peer = await self._peers.meet(worker, address, timeout_s=min(self._stall_s, timeout_s))
+        timeout_s = max(0.0, timeout_s - (time.monotonic() - began_s))
+        attempt = PrefillAttempt(
+            peer,
+            request_id=request.request_id,
+            blocks=blocks,
+            timeout_s=timeout_s,
+            stall_s=self._stall_s,
         )
-        arrival = asyncio.create_task(inbound.wait(self._timeout_s))
-        call = self._call(request, peer, inbound, first_block)
-        report.done = None
-        first_token_s = 0.0
-        try:
-            async for response in self._responses(call, peer):
-                if response.HasField("first_token"):
-                    first_token_s = time.monotonic()
-                    yield response.first_token
-                else:
-                    report.done = response.done
-            report.receipt = _verify(await arrival, report.done, request.request_id)
-            report.exposed_ms = (time.monotonic() - first_token_s) * 1e3
-            report.connector = peer.connector.name
-            report.prefill_worker = peer.worker.name
-        finally:
-            call.cancel()
-            arrival.cancel()
-            await run_to_end(_close(inbound, arrival))
+
+        def start(inbound: InboundTransfer) -> Call:
+            return self._call(request, peer, inbound, first_block, timeout_s)
+
+        async with aclosing(attempt.run(start, report)) as tokens:
+            async for token in tokens:
+                yield token
+
+    def _blame(self, worker: WorkerId, address: str, error: BatonError, request_id: str) -> None:
+        """Let the worker rest, if it is to blame, and shake hands again before the next time."""
+        outcome = AttemptOutcome.FAILED
+        match error:
+            case DrainingError():
+                outcome = AttemptOutcome.DRAINING
+                self._breaker.failed(worker, surely=True)
+            case WorkerLostError() | DeadlineError():
+                outcome = AttemptOutcome.LOST
+                self._breaker.failed(worker, surely=True)
+                self._peers.forget(address)
+            case IncompatiblePeerError():
+                self._breaker.failed(worker, surely=True)
+                self._peers.forget(address)
+            case InvalidRequestError() | RequestCancelledError() | OverloadedError():
+                pass
+            case _:
+                self._breaker.failed(worker)
+                self._peers.forget(address)
+        self._attempts.labels(outcome.value).inc()
+        log.warning(
+            "prefill_failed",
+            request_id=request_id,
+            prefill_worker=str(worker),
+            outcome=outcome.value,
+            error=str(error),
+        )
 
     def _call(
         self,
@@ -140,7 +202,8 @@ class HandOff:
         peer: Peer,
         inbound: InboundTransfer,
         first_block: int,
-    ) -> grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, prefill_pb2.PrefillResponse]:
+        timeout_s: float,
+    ) -> Call:
         stub = prefill_pb2_grpc.PrefillStub(self._channels.get(peer.address))
         message = prefill_pb2.PrefillRequest(
             request_id=request.request_id,
@@ -152,40 +215,9 @@ class HandOff:
             priority=request.priority,
             num_resumed_tokens=request.num_resumed_tokens,
             prefix_sources=request.prefix_sources,
+            progress_interval_s=self._stall_s / _SIGNS_PER_STALL,
         )
         if first_block:
             # A chat's earlier answer is here and nowhere else.
             message.prefix_sources.append(self._own_source(first_block))
-        return stub.Prefill(message, timeout=self._timeout_s)
-
-    async def _responses(
-        self,
-        call: grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, prefill_pb2.PrefillResponse],
-        peer: Peer,
-    ) -> AsyncIterator[prefill_pb2.PrefillResponse]:
-        try:
-            async for response in call:
-                yield response
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, peer=str(peer.worker)) from error
-
-
-async def _close(inbound: InboundTransfer, arrival: asyncio.Task[Receipt]) -> None:
-    """Afterwards nobody writes to the blocks."""
-    await inbound.abort()
-    await asyncio.gather(arrival, return_exceptions=True)
-
-
-def _verify(receipt: Receipt, done: prefill_pb2.PrefillDone | None, request_id: str) -> Receipt:
-    """The sender's account, which came by another channel, must match what was received."""
-    if done is None:
-        raise TransferError(
-            TransferFailure.INCOMPLETE, f"request {request_id}: the prefill worker did not finish"
-        )
-    if (done.digest, done.num_blocks) != (receipt.digest, receipt.num_blocks):
-        raise TransferError(
-            TransferFailure.CORRUPT,
-            f"request {request_id}: sent {done.num_blocks} blocks with digest {done.digest:016x}, "
-            f"received {receipt.num_blocks} with {receipt.digest:016x}",
-        )
-    return receipt
+        return stub.Prefill(message, timeout=timeout_s)

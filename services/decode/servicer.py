@@ -9,6 +9,7 @@ import grpc
 
 from baton.v1 import decode_pb2, decode_pb2_grpc
 from services.decode.session import AnswerSession
+from shared.worker.pump import pumped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -38,7 +39,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
         self, request: decode_pb2.DecodeRequest, context: Context
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
         """Stream the answer. Cancelling the call cancels the prefill worker's too."""
-        async with aclosing(self._answers(request)) as pieces:
+        async with aclosing(pumped(self._answers(request))) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -53,7 +54,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
     async def _answers(
         self, request: decode_pb2.DecodeRequest
     ) -> AsyncGenerator[decode_pb2.DecodeResponse, None]:
-        with self._gate.enter():
+        async with self._gate.enter():
             answer = self._answer(request)
             try:
                 async with aclosing(answer.run()) as pieces:

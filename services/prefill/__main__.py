@@ -26,6 +26,7 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, server: RpcServer) ->
         gate=parts.gate,
         reuse=parts.reuse,
         timeout_s=config.worker.transfer_timeout_s,
+        is_healthy=lambda: not parts.gate.unhealthy,
     )
     prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, server.server)
 

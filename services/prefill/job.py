@@ -32,15 +32,19 @@ class PrefillJob:
         num_tokens: int,
         prefix_fetch: PrefixFetchReport,
         timeout_s: float,
+        progress: prefill_pb2.PrefillProgress,
     ) -> None:
-        """`prefix_fetch` is over: what comes now is not counted to it."""
+        """`prefix_fetch` is over: what comes now is not counted to it. `progress` is kept up to
+        date; all waits together end within `timeout_s`.
+        """
         self._request_id = request_id
         self._ticket = ticket
         self._connector = connector
         self._first_block = first_block
         self._num_tokens = num_tokens
         self._prefix_fetch = prefix_fetch
-        self._timeout_s = timeout_s
+        self._deadline_s = time.monotonic() + timeout_s
+        self._progress = progress
         self._publisher: Publisher | None = None
         self._num_cached_tokens = 0
         self._arrived_s = self._admitted_s = self._sampled_s = time.monotonic()
@@ -71,16 +75,26 @@ class PrefillJob:
         if self._publisher is not None:
             await self._publisher.close()
 
+    @property
+    def _remaining_s(self) -> float:
+        return max(0.0, self._deadline_s - time.monotonic())
+
     async def _begin(self, event: Admitted) -> None:
         self._admitted_s = event.at_s
         self._num_cached_tokens = event.num_cached_tokens
-        outbound = await self._connector.connect(self._ticket, self._timeout_s)
-        self._publisher = Publisher(outbound, blocks=event.block_ids, first_block=self._first_block)
+        outbound = await self._connector.connect(self._ticket, self._remaining_s)
+        self._publisher = Publisher(
+            outbound,
+            blocks=event.block_ids,
+            first_block=self._first_block,
+            progress=self._progress,
+        )
         self._advance(event.num_final_tokens)
 
     def _advance(self, num_computed_tokens: int) -> None:
         if self._publisher is None:
             raise InternalError(f"request {self._request_id}: computed before it was admitted")
+        self._progress.num_computed_tokens = num_computed_tokens
         num_final = num_computed_tokens // self._ticket.layout.block_size
         if num_computed_tokens >= self._num_tokens:
             num_final = self._ticket.layout.num_blocks(self._num_tokens)
@@ -89,7 +103,7 @@ class PrefillJob:
     async def _finish(self) -> prefill_pb2.PrefillDone:
         if self._publisher is None:
             raise InternalError(f"request {self._request_id}: ended before it was admitted")
-        digest = await self._publisher.finish(self._timeout_s)
+        digest = await self._publisher.finish(self._remaining_s)
         return prefill_pb2.PrefillDone(
             digest=digest,
             num_blocks=self._ticket.num_blocks,

@@ -6,9 +6,12 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from shared.errors import TransferError, TransferFailure
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from baton.v1 import prefill_pb2
     from shared.connector.base import OutboundTransfer
 
 
@@ -19,11 +22,18 @@ class Publisher:
     """
 
     def __init__(
-        self, outbound: OutboundTransfer, *, blocks: Sequence[int], first_block: int
+        self,
+        outbound: OutboundTransfer,
+        *,
+        blocks: Sequence[int],
+        first_block: int,
+        progress: prefill_pb2.PrefillProgress,
     ) -> None:
+        """`progress` is told what was sent."""
         self._outbound = outbound
         self._blocks = blocks
         self._first_block = first_block
+        self._progress = progress
         self._num_final = first_block
         self._num_sent = first_block
         self._advanced = asyncio.Event()
@@ -47,9 +57,14 @@ class Publisher:
         Raises:
             TransferError: the receiver refused, is gone, or took too long.
         """
-        async with asyncio.timeout(timeout_s):
-            await self._task
-        return await self._outbound.finish(timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._task
+        except TimeoutError:
+            message = f"{self._num_sent} of {len(self._blocks)} blocks were sent in time"
+            raise TransferError(TransferFailure.TIMEOUT, message) from None
+        return await self._outbound.finish(max(0.0, deadline_s - time.monotonic()))
 
     async def close(self) -> None:
         """Stop sending. Safe to repeat, and after `finish`."""
@@ -68,3 +83,4 @@ class Publisher:
             start, end = self._num_sent, self._num_final
             await self._outbound.push(start - self._first_block, self._blocks[start:end])
             self._num_sent = end
+            self._progress.num_sent_blocks = end - self._first_block

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import grpc
 
-from baton.v1 import prefill_pb2_grpc
+from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from services.prefill.job import PrefillJob
 from shared.engine.request import EngineRequest
 from shared.errors import InvalidRequestError
 from shared.rpc.cancellation import run_to_end
 from shared.worker.outgoing import check_ticket
+from shared.worker.pump import pumped
 from shared.worker.reuse.source import sources_from_wire
 from shared.worker.wire import sampling_from_wire, ticket_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
-    from baton.v1 import prefill_pb2, transfer_pb2
+    from baton.v1 import transfer_pb2
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.engine.request_stream import RequestStream
     from shared.identity import WorkerId
     from shared.worker.gate import RequestGate
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse
+
+_MIN_INTERVAL_S = 0.05
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -42,7 +46,9 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         gate: RequestGate,
         reuse: PrefixReuse,
         timeout_s: float,
+        is_healthy: Callable[[], bool],
     ) -> None:
+        """`is_healthy` says whether the engine makes progress."""
         self._worker = worker
         self._info = info
         self._connectors = {connector.name: connector for connector in connectors}
@@ -50,12 +56,35 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         self._gate = gate
         self._reuse = reuse
         self._timeout_s = timeout_s
+        self._is_healthy = is_healthy
 
     async def Prefill(  # noqa: N802 the name in the contract
         self, request: prefill_pb2.PrefillRequest, context: Context
     ) -> AsyncIterator[prefill_pb2.PrefillResponse]:
         """The first token as soon as it is sampled; `done` when the receiver has everything."""
-        with self._gate.enter():
+        progress = prefill_pb2.PrefillProgress()
+        responses = pumped(
+            self._responses(request, context, progress),
+            interval_s=_interval_s(request),
+            sign=lambda: self._sign(progress),
+        )
+        async with aclosing(responses):
+            async for response in responses:
+                yield response
+
+    def _sign(self, progress: prefill_pb2.PrefillProgress) -> prefill_pb2.PrefillResponse | None:
+        """Silence while the engine makes no progress: the caller had better ask somebody else."""
+        if not self._is_healthy():
+            return None
+        return prefill_pb2.PrefillResponse(progress=progress)
+
+    async def _responses(
+        self,
+        request: prefill_pb2.PrefillRequest,
+        context: Context,
+        progress: prefill_pb2.PrefillProgress,
+    ) -> AsyncGenerator[prefill_pb2.PrefillResponse, None]:
+        async with self._gate.enter():
             ticket = ticket_from_wire(request.ticket)
             connector = check_ticket(ticket, self._worker, self._info, self._connectors)
             _check_range(request, ticket)
@@ -68,6 +97,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                 num_tokens=len(request.token_ids),
                 prefix_fetch=fetch,
                 timeout_s=min(self._timeout_s, context.time_remaining() or self._timeout_s),
+                progress=progress,
             )
             try:
                 async for response in job.run(stream):
@@ -89,6 +119,12 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         await job.close()
         await stream.aclose()
         await self._engine.release(stream.request_id)
+
+
+def _interval_s(request: prefill_pb2.PrefillRequest) -> float | None:
+    """How often the caller wants a sign; bounded, as it is the caller's word."""
+    wanted_s = request.progress_interval_s
+    return max(_MIN_INTERVAL_S, wanted_s) if wanted_s else None
 
 
 def _engine_request(request: prefill_pb2.PrefillRequest) -> EngineRequest:

@@ -69,7 +69,11 @@ async def serve(config: RouterConfig) -> None:
                     models=parts.models,
                     explainer=parts.planner,
                 ),
-                not_ready_because=parts.endpoints.not_ready_because,
+                not_ready_because=lambda: (
+                    ["the router is stopping"]
+                    if stopping.is_set()
+                    else parts.endpoints.not_ready_because()
+                ),
                 registry=metrics,
                 version=VERSION,
             ),

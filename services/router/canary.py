@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: The first request after a start may compile kernels.
 TIMEOUT_S = 120.0
+#: Saying who one is takes nothing but an event loop that gets on.
+IDENTIFY_TIMEOUT_S = 3.0
 PROMPT = (1, 2, 3, 4)
 NUM_TOKENS = 2
 
@@ -34,6 +36,10 @@ class Check(Protocol):
         """
         ...
 
+    async def is_there(self, record: WorkerRecord) -> None:
+        """Return if it answers at all; costs its engine nothing. Raises as above."""
+        ...
+
 
 class Canary:
     """Makes a decode worker generate two tokens. A prefill worker must say that it is itself."""
@@ -47,18 +53,17 @@ class Canary:
 
     async def __call__(self, record: WorkerRecord) -> None:
         """See Check."""
-        peer = f"canary on {record.worker}"
-        try:
-            await self._identify(record)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, peer=peer) from error
+        await self.is_there(record)
         if record.role is Role.DECODE:
-            await self._generate(record, peer)
+            await self._generate(record, f"canary on {record.worker}")
 
-    async def _identify(self, record: WorkerRecord) -> None:
-        """Another process may have taken the address of one that died."""
+    async def is_there(self, record: WorkerRecord) -> None:
+        """See Check. Another process may have taken the address of one that died."""
         stub = worker_pb2_grpc.WorkerStub(self._channels.get(record.address))
-        info = await stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=self._timeout_s)
+        try:
+            info = await stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=IDENTIFY_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, peer=f"canary on {record.worker}") from error
         answered = info.peer.worker
         if (answered.name, answered.incarnation) != (record.worker.name, record.worker.incarnation):
             there = f"{answered.name}@{answered.incarnation}"

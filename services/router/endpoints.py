@@ -11,7 +11,7 @@ import structlog
 from services.router.endpoint import Endpoint
 from services.router.routing.profile import WorkerProfile
 from shared.directory.base import RegistryChange
-from shared.errors import BatonError, DrainingError, NoWorkerError
+from shared.errors import BatonError, DrainingError, NoWorkerError, WorkerLostError
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ log = structlog.get_logger(__name__)
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 5.0
 REGISTRY_RETRY_S = 1.0
+#: How often workers are visited that nobody complains of, and how many visits they may miss.
+VISIT_S = 5.0
+MAX_MISSED_VISITS = 2
 
 
 class EndpointPool:
@@ -55,6 +58,7 @@ class EndpointPool:
 
     async def run(self) -> None:
         """Follow the registry until cancelled. While it is away, the last known workers count."""
+        visiting = asyncio.create_task(self._visit_again_and_again())
         try:
             while True:
                 try:
@@ -63,7 +67,7 @@ class EndpointPool:
                     log.warning("registry_lost", error=str(error))
                 await asyncio.sleep(REGISTRY_RETRY_S)
         finally:
-            tasks = list(self._checks.values())
+            tasks = [visiting, *self._checks.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,6 +119,30 @@ class EndpointPool:
         endpoint.ready = False
         self._start_check(endpoint)
 
+    async def visit(self) -> None:
+        """Ask every worker that is ready whether it is there.
+
+        One that is cut off from this router alone goes on with its heartbeats, and one that nobody
+        needs at the moment could be gone for long before a request found out.
+        """
+        ready = [endpoint for endpoint in self._endpoints.values() if endpoint.ready]
+        await asyncio.gather(*(self._visit(endpoint) for endpoint in ready))
+
+    async def _visit_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(VISIT_S)
+            await self.visit()
+
+    async def _visit(self, endpoint: Endpoint) -> None:
+        try:
+            await self._check.is_there(endpoint.record)
+        except BatonError as error:
+            endpoint.num_missed += 1
+            if endpoint.num_missed >= MAX_MISSED_VISITS and endpoint.ready:
+                self.report_failure(endpoint, error)
+        else:
+            endpoint.num_missed = 0
+
     async def _follow(self) -> None:
         alive = {event.record.worker for event in await self._registry.workers()}
         for worker in self._endpoints.keys() - alive:
@@ -132,6 +160,8 @@ class EndpointPool:
         elif (endpoint := self._endpoints.get(worker)) is not None:
             endpoint.load = event.load
             endpoint.refused = endpoint.refused and event.load.draining
+            if event.load.unhealthy and endpoint.ready:
+                self.report_failure(endpoint, WorkerLostError("it says that it cannot serve"))
             if self._retired:
                 await self._drop_channels()
         elif event.record.model not in self._model_names:
@@ -182,9 +212,12 @@ class EndpointPool:
             except BatonError as error:
                 log.warning("canary_failed", worker=str(endpoint.record.worker), error=str(error))
             else:
-                endpoint.ready = True
-                log.info("worker_ready", worker=str(endpoint.record.worker))
-                self._changed.set()
-                return
+                # What it says of itself comes by another way, and may be older than the answer: the
+                # next heartbeat decides.
+                if not endpoint.load.unhealthy:
+                    endpoint.ready, endpoint.num_missed = True, 0
+                    log.info("worker_ready", worker=str(endpoint.record.worker))
+                    self._changed.set()
+                    return
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, LONGEST_RETRY_S)

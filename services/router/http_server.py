@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from services.router.slow_clients import STALL_S, SlowClients
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """One listening HTTP server."""
 
-    def __init__(self, app: ASGIApp, *, drain_grace_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, *, drain_grace_s: float, client_stall_s: float = STALL_S
+    ) -> None:
+        """`client_stall_s`: so long a client may take nothing of its answer."""
+        self._client_stall_s = client_stall_s
         self._server = _Server(
             uvicorn.Config(
                 _with_direct_send(app),
@@ -49,6 +54,7 @@ class HttpServer:
             )
         )
         self._task: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self.port = 0
 
     async def start(
@@ -67,12 +73,18 @@ class HttpServer:
         if own_port is not None:
             listeners.append(_listen(host, own_port, share=False))
         self._task = asyncio.create_task(self._server.serve(listeners))
+        slow_clients = SlowClients(
+            lambda: self._server.server_state.connections, stall_s=self._client_stall_s
+        )
+        self._sweeping = asyncio.create_task(slow_clients.run())
 
     async def stop(self) -> None:
         """Take no new connections, and wait for running requests up to the grace period."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task
+        if self._sweeping is not None:
+            self._sweeping.cancel()
 
 
 def _listen(host: str, port: int, *, share: bool) -> socket.socket:

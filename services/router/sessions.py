@@ -154,8 +154,20 @@ class AnswerCall:
         self._end(cancel=True)
 
     def push(self, piece: decode_pb2.DecodeResponse) -> None:
-        """A piece has come."""
-        self._pieces.append(piece)
+        """A piece has come.
+
+        What waits for a late reader is kept as two pieces, however much it is. A piece is a part of
+        the message that brought it, and keeps all of it: that of every answer on the worker.
+        """
+        if len(self._pieces) < 2:
+            if self._pieces:
+                own = decode_pb2.DecodeResponse()
+                own.CopyFrom(piece)
+                self._pieces.append(own)
+            else:
+                self._pieces.append(piece)
+        else:
+            append_to(self._pieces[1], piece)
         if piece.finish_reason:
             self._end(cancel=False)
         self._wake()
@@ -178,6 +190,15 @@ class AnswerCall:
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+
+
+def append_to(merged: decode_pb2.DecodeResponse, piece: decode_pb2.DecodeResponse) -> None:
+    """Make one piece of two that follow each other."""
+    # Both are counted from the beginning, so the later one replaces the earlier one.
+    if piece.HasField("usage"):
+        merged.ClearField("usage")
+        merged.ClearField("timings")
+    merged.MergeFrom(piece)
 
 
 def _meaning(error: decode_pb2.AnswerError, peer: str) -> BatonError:

@@ -45,6 +45,8 @@ class WorkerLoad:
     num_waiting: int = 0
     num_free_blocks: int = 0
     draining: bool = False
+    #: Its engine makes no progress, or failed its own check.
+    unhealthy: bool = False
 
 
 class RegistryChange(StrEnum):

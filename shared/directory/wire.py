@@ -70,6 +70,7 @@ def load_to_wire(load: WorkerLoad) -> directory_pb2.WorkerLoad:
         num_waiting=load.num_waiting,
         num_free_blocks=load.num_free_blocks,
         draining=load.draining,
+        unhealthy=load.unhealthy,
     )
 
 
@@ -80,6 +81,7 @@ def load_from_wire(message: directory_pb2.WorkerLoad) -> WorkerLoad:
         num_waiting=message.num_waiting,
         num_free_blocks=message.num_free_blocks,
         draining=message.draining,
+        unhealthy=message.unhealthy,
     )
 
 

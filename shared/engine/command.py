@@ -40,3 +40,15 @@ class Command:
             self._then()
         if self._future is not None and not self._future.done():
             self._future.set_result(result)
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """On the loop, if somebody still waits."""
+    if not future.done():
+        future.set_result(None)
+
+
+def call_all(messages: list[Callable[[], None]]) -> None:
+    """On the loop, in order."""
+    for message in messages:
+        message()

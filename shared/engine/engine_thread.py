@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from shared.engine.command import Command
+from shared.engine.command import Command, call_all, resolve
 from shared.engine.events import Failed
+from shared.engine.progress import EngineProgress
 from shared.engine.request_stream import RequestStream, is_last
 from shared.errors import InternalError, UnavailableError
 
@@ -45,6 +46,8 @@ class EngineThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._broken = asyncio.Event()
+        #: Whether the thread gets on; may be read in any thread.
+        self.progress = EngineProgress()
         self._stopped_by: Exception | None = UnavailableError("the engine has not been started")
 
     @property
@@ -75,7 +78,7 @@ class EngineThread:
         await self._broken.wait()
 
     def stats(self) -> EngineStats:
-        """As of the last step."""
+        """As of the last step. May be asked in any thread."""
         return self._stats
 
     def on_cache_change(self, callback: Callable[[CacheChange], None]) -> None:
@@ -158,7 +161,7 @@ class EngineThread:
         over = asyncio.get_running_loop().create_future()
         self._promotions.add(over)
         try:
-            done = partial(self._post, [partial(_resolve, over)])
+            done = partial(self._post, [partial(resolve, over)])
             await self._call(partial(self._engine.cached.promote, block_hashes, done))
             await over
         finally:
@@ -222,6 +225,7 @@ class EngineThread:
             self._post([self._stats_note(), *news] if news else [])
             news = self._news(self._engine.end_step())
             self._post([self._stats_note(), *news])
+            self.progress.stepped()
         if self._engine.broken is not None:
             raise self._engine.broken
         return go_on
@@ -231,7 +235,7 @@ class EngineThread:
         go_on = True
         while go_on:
             try:
-                command = self._commands.get(block=not replies and not self._engine.has_work())
+                command = self._next_command(wait=not replies and not self._engine.has_work())
             except queue.Empty:
                 break
             if command is None:
@@ -244,13 +248,21 @@ class EngineThread:
             self._post([self._stats_note(), *replies])
         return go_on
 
+    def _next_command(self, *, wait: bool) -> Command | None:
+        if not wait:
+            return self._commands.get_nowait()
+        self.progress.idle()
+        command = self._commands.get()
+        self.progress.busy()
+        return command
+
     def _news(self, events: list[EngineEvent]) -> list[Callable[[], None]]:
         changes = self._engine.take_cache_changes()
         return [partial(self._announce, changes, events)] if changes or events else []
 
     def _post(self, messages: list[Callable[[], None]]) -> None:
         if messages and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_call_all, messages)
+            self._loop.call_soon_threadsafe(call_all, messages)
 
     def _stats_note(self) -> Callable[[], None]:
         return partial(self._note_stats, self._engine.stats())
@@ -285,13 +297,3 @@ class EngineThread:
             command = self._commands.get_nowait()
             if command is not None:
                 command.fail(reason)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def _call_all(messages: list[Callable[[], None]]) -> None:
-    for message in messages:
-        message()

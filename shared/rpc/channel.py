@@ -9,9 +9,9 @@ from shared.rpc.server import MAX_MESSAGE_BYTES
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A dead or cut-off peer ends its calls within 20 seconds: the RPC is the lease.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # A dead or cut-off peer ends its calls within 10 seconds: the RPC is the lease.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     # A worker that restarts on the same port is reached again quickly.
@@ -20,6 +20,11 @@ _OPTIONS = [
     # The cluster's own traffic never goes through a proxy of the environment.
     ("grpc.enable_http_proxy", 0),
 ]
+
+
+def blocking_channel(address: str) -> grpc.Channel:
+    """A channel for a thread that has no event loop; the caller closes it."""
+    return grpc.insecure_channel(address, options=_OPTIONS)
 
 
 class ChannelPool:

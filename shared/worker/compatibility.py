@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from baton.v1 import transfer_pb2
 
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 0
+#: 1: a prefill worker says that it is at it.
+PROTOCOL_MINOR = 1
 
 
 def check_compatible(ours: transfer_pb2.PeerInfo, theirs: transfer_pb2.PeerInfo) -> None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
-from shared.config import setting
+from shared.config import flag_name, setting
 from shared.engine.config import EngineConfig
 from shared.errors import ConfigError
 from shared.worker.reuse.settings import ReuseSettings
+
+
+class DrainMode(StrEnum):
+    """What becomes of running requests when a worker is stopped."""
+
+    FINISH = "finish"
+    MOVE = "move"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +83,21 @@ class WorkerConfig:
     )
     kv_events_topic: str = setting("", help="topic of the KV events")
     transfer_timeout_s: float = setting(60.0, help="longest a hand-off may take")
-    drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
+    drain_grace_s: float = setting(30.0, help="how long a worker that is stopped may take to end")
+    drain_mode: DrainMode = setting(
+        DrainMode.FINISH,
+        help="finish: running requests may take most of that time, the rest is continued "
+        "elsewhere; move: all are continued elsewhere at once",
+    )
+    drain_linger_s: float = setting(
+        3.0, help="how long a stopped worker's blocks stay readable for those who continue"
+    )
+    engine_stall_s: float = setting(
+        30.0, help="an engine whose step takes longer counts as stuck: the worker is not ready"
+    )
+    self_check_interval_s: float = setting(
+        30.0, help="how often an idle worker asks itself for something, to see whether it works"
+    )
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
@@ -85,5 +107,8 @@ class WorkerConfig:
         if bool(self.directory) == bool(self.redis_url):
             found = "both" if self.directory else "neither"
             raise ConfigError(f"one of --directory and --redis-url is required, not {found}")
+        for name in ("engine_stall_s", "self_check_interval_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{flag_name(name)} must be over 0")
         if self.kv_events_replay_endpoint and not self.kv_events_endpoint:
             raise ConfigError("--kv-events-replay-endpoint needs --kv-events-endpoint")

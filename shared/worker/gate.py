@@ -1,15 +1,17 @@
-"""Counts the requests inside a worker, and closes for new ones when it drains."""
+"""Counts the requests inside a worker, closes for new ones, and can ask those inside to leave."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from shared.errors import DrainingError
+from shared.errors import DrainingError, WorkerLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Callable
+
+    from shared.errors import BatonError
 
 
 class RequestGate:
@@ -17,39 +19,100 @@ class RequestGate:
 
     def __init__(self, worker_name: str) -> None:
         self._worker_name = worker_name
+        self._inside: dict[asyncio.Timeout, None] = {}
         self._num_inside = 0
+        self._reason: Callable[[], BatonError] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
+        #: Called when a request has left.
+        self.on_leave: Callable[[], None] = lambda: None
+        self._listeners: list[Callable[[], None]] = []
         self.draining = False
+        #: Why the worker cannot serve at the moment; empty while it can.
+        self.unhealthy = ""
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back whenever the gate closes or opens."""
+        self._listeners.append(callback)
 
     @property
     def num_inside(self) -> int:
         """Requests that have not ended."""
         return self._num_inside
 
-    @contextmanager
-    def enter(self) -> Iterator[None]:
-        """Hold the gate for one request.
+    @property
+    def is_open(self) -> bool:
+        """Whether new requests are let in."""
+        return not self.draining and not self.unhealthy
+
+    @asynccontextmanager
+    async def enter(self) -> AsyncIterator[None]:
+        """Hold the gate for one request, which must stay in the task that enters.
 
         Raises:
-            DrainingError: the worker takes no new work.
+            DrainingError: the worker takes no new work, or this request did not finish in time.
+            WorkerLostError: the worker makes no progress.
         """
         if self.draining:
             raise DrainingError(f"{self._worker_name} is draining and takes no new requests")
+        if self.unhealthy:
+            raise WorkerLostError(f"{self._worker_name}: {self.unhealthy}")
         self._num_inside += 1
         self._empty.clear()
+        limit = asyncio.timeout(None)
         try:
-            yield
+            async with limit:
+                self._inside[limit] = None
+                try:
+                    yield
+                finally:
+                    del self._inside[limit]
+        except TimeoutError as error:
+            if not limit.expired() or self._reason is None:
+                raise
+            raise self._reason() from error
         finally:
             self._num_inside -= 1
+            self.on_leave()
             if not self._num_inside:
                 self._empty.set()
 
-    async def drain(self, grace_s: float) -> int:
-        """Close the gate, wait up to `grace_s`, and return how many requests are still inside."""
+    def expel(self, reason: Callable[[], BatonError]) -> int:
+        """End every request inside with `reason`, soon; returns how many there were."""
+        self._reason = reason
+        now_s = asyncio.get_running_loop().time()
+        asked = [limit for limit in self._inside if limit.when() is None]
+        for limit in asked:
+            limit.reschedule(now_s)
+        return len(asked)
+
+    def close(self) -> None:
+        """Let nobody in any more, for good."""
         self.draining = True
+        self._tell()
+
+    def set_unhealthy(self, reason: str) -> None:
+        """Let nobody in for this reason, or, if it is empty, let them in again."""
+        self.unhealthy = reason
+        self._tell()
+
+    async def drain(self, grace_s: float) -> int:
+        """Close the gate, wait up to `grace_s`, and expel who is still inside; returns how many."""
+        self.close()
+        if await self.wait_empty(grace_s):
+            return 0
+        message = f"{self._worker_name} was stopped before the request had finished"
+        return self.expel(lambda: DrainingError(message))
+
+    async def wait_empty(self, timeout_s: float) -> bool:
+        """Whether the last request left in time."""
         try:
-            await asyncio.wait_for(self._empty.wait(), grace_s)
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
         except TimeoutError:
-            return self._num_inside
-        return 0
+            return self._empty.is_set()
+        return True
+
+    def _tell(self) -> None:
+        for callback in self._listeners:
+            callback()

@@ -4,65 +4,127 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from shared.directory.base import WorkerLoad
+from shared.directory.lease import RedisLease, RemoteLease
 from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from shared.directory.remote import RemoteDirectory
+from shared.rpc.channel import blocking_channel
+from shared.worker import membership as settings
+from shared.worker.heart import Heart, LoopWatch
 from shared.worker.membership import Membership
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AsyncExitStack
 
+    from shared.directory.lease import Lease
+    from shared.worker.liveness import Watchdog
     from shared.worker.parts import WorkerParts
 
+#: An event loop that did not come by for so long serves nobody.
+LOOP_STALL_S = 10.0
 
-def open_directories(
-    parts: WorkerParts, stack: AsyncExitStack
-) -> Sequence[RemoteDirectory | RedisDirectory]:
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker can be known, and how it renews its lease there."""
+
+    directory: RemoteDirectory | RedisDirectory
+    open_lease: Callable[[], Lease]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker's membership of one directory. `task` ends early only if it is refused."""
+
+    membership: Membership
+    heart: Heart
+    task: asyncio.Task[None]
+
+
+def open_places(parts: WorkerParts, stack: AsyncExitStack) -> Sequence[Place]:
     """The directories that the settings name; what they hold open closes with the stack.
 
     Raises:
         ConfigError: the URL of Redis is none.
     """
-    config = parts.config
-    if config.redis_url is None:
-        return [RemoteDirectory(parts.channels.get(address)) for address in config.directory]
-    store = RedisStore(open_client(config.redis_url))
+    config, worker = parts.config, parts.worker
+    url = config.redis_url
+    if url is None:
+        return [
+            Place(
+                RemoteDirectory(parts.channels.get(address)),
+                partial(RemoteLease, worker, partial(blocking_channel, address)),
+            )
+            for address in config.directory
+        ]
+    store = RedisStore(open_client(url))
     stack.push_async_callback(store.close)
-    return [RedisDirectory(store)]
+    directory = RedisDirectory(store)
+    open_lease = partial(
+        RedisLease,
+        worker,
+        lambda: RedisStore(open_client(url)),
+        lambda: directory.arrived(worker),
+    )
+    return [Place(directory, open_lease)]
+
+
+def load_of(parts: WorkerParts, watchdog: Watchdog, loop: LoopWatch) -> WorkerLoad:
+    """What a heartbeat says. Called in the heart's thread, and true when nothing else moves."""
+    stats = parts.engine.stats()
+    return WorkerLoad(
+        num_running=stats.num_running,
+        num_waiting=stats.num_waiting,
+        num_free_blocks=stats.num_free_blocks,
+        draining=parts.gate.draining,
+        unhealthy=(bool(parts.gate.unhealthy) or watchdog.bites or loop.late_s() > LOOP_STALL_S),
+    )
 
 
 def join(
-    parts: WorkerParts,
-    address: str,
-    directory: RemoteDirectory | RedisDirectory,
-    stack: AsyncExitStack,
-) -> tuple[Membership, asyncio.Task[None]]:
-    """Keep the worker, served at `address`, in a directory until the stack closes.
-
-    The task ends early only if the directory refuses the worker.
-    """
+    parts: WorkerParts, address: str, place: Place, watchdog: Watchdog, stack: AsyncExitStack
+) -> Joined:
+    """Keep the worker, served at `address`, in a directory until the stack closes."""
     membership = Membership(
         record=parts.record(address),
-        registry=directory,
-        blocks=directory,
+        registry=place.directory,
+        blocks=place.directory,
         engine=parts.engine,
-        gate=parts.gate,
     )
     parts.engine.on_cache_change(membership.note)
+    heart = Heart(
+        place.open_lease,
+        load=partial(load_of, parts, watchdog, LoopWatch(asyncio.get_running_loop())),
+        period_s=settings.HEARTBEAT_S,
+        on_beat=membership.on_beat,
+    )
     task = asyncio.create_task(membership.run())
+    heart.start()
+    parts.gate.on_change(heart.beat_soon)
 
     async def end() -> None:
+        await heart.stop()
         if not task.done():
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
 
     stack.push_async_callback(end)
-    return membership, task
+    return Joined(membership, heart, task)
+
+
+async def leave(joined: Joined) -> None:
+    """Go at once, not when the lease ends."""
+    # A beat after it would be answered with the question who that is.
+    await joined.heart.stop()
+    await joined.membership.leave()
 
 
 def reason_of(task: asyncio.Task[None]) -> str:

@@ -1,18 +1,21 @@
-"""Keeps a worker known to the directory: registration, heartbeats, block updates.
+"""Keeps a worker known to the directory: registration and block updates.
 
-It runs on the service's event loop, which the engine's thread cannot starve. Losing the directory
-costs cache hits and visibility, never a request: everything is repeated until it works again.
+It runs on the service's event loop; the lease is renewed by a thread of its own (`heart.py`), whose
+outcomes come here. Losing the directory costs cache hits and visibility, never a request:
+everything is repeated until it works again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.directory.base import BlockUpdate, WorkerLoad
+from shared.directory.base import BlockUpdate
 from shared.errors import (
     BatonError,
     IncompatiblePeerError,
@@ -27,12 +30,13 @@ if TYPE_CHECKING:
     from shared.directory.base import BlockDirectory, WorkerRecord, WorkerRegistry
     from shared.engine.engine_thread import EngineThread
     from shared.engine.events import CacheChange
-    from shared.worker.gate import RequestGate
 
 log = structlog.get_logger(__name__)
 
 LEASE_S = 6.0
 HEARTBEAT_S = LEASE_S / 3
+#: Longest that a worker which ends waits for its directory.
+LEAVE_S = 2.0
 #: Updates that pile up while the directory is away are replaced by one snapshot.
 MAX_PENDING_CHANGES = 10_000
 #: Changes that wait are told together, up to this size: one round trip instead of many.
@@ -49,13 +53,11 @@ class Membership:
         registry: WorkerRegistry,
         blocks: BlockDirectory,
         engine: EngineThread,
-        gate: RequestGate,
     ) -> None:
         self._record = record
         self._registry = registry
         self._blocks = blocks
         self._engine = engine
-        self._gate = gate
         self._changes: deque[CacheChange] = deque()
         #: Of the last update; an incarnation's updates count from 1.
         self._sequence = 0
@@ -63,6 +65,13 @@ class Membership:
         self._has_news = asyncio.Event()
         self._has_news.set()
         self._connected = True
+        self._beats: deque[Exception | None] = deque(maxlen=1)
+        self._has_beat = asyncio.Event()
+
+    def on_beat(self, error: Exception | None) -> None:
+        """The lease was renewed, or this is why not. Called on the event loop."""
+        self._beats.append(error)
+        self._has_beat.set()
 
     def note(self, change: CacheChange) -> None:
         """Queue what changed in the engine's cache. Called on the event loop, in order."""
@@ -72,7 +81,7 @@ class Membership:
         self._has_news.set()
 
     async def run(self) -> None:
-        """Register, then send heartbeats and updates until cancelled.
+        """Register, then send updates until cancelled; register again if need be.
 
         Raises:
             IncompatiblePeerError: the directory refuses this worker, which must not serve. It may
@@ -80,17 +89,21 @@ class Membership:
         """
         await self._attempt(self._join)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._beat())
+            tasks.create_task(self._follow_beats())
             tasks.create_task(self._publish())
 
     async def leave(self) -> None:
-        """Tell the directory that this worker is going."""
-        await self._attempt(self._deregister)
+        """Tell the directory that this worker is going, unless that takes long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._attempt(self._deregister)
 
-    async def _beat(self) -> None:
+    async def _follow_beats(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            await self._attempt(self._heartbeat)
+            await self._has_beat.wait()
+            self._has_beat.clear()
+            while self._beats:
+                await self._attempt(partial(_outcome, self._beats.popleft()))
 
     async def _publish(self) -> None:
         while True:
@@ -143,16 +156,6 @@ class Membership:
     async def _deregister(self) -> None:
         await self._registry.deregister(self._record.worker)
 
-    async def _heartbeat(self) -> None:
-        stats = self._engine.stats()
-        load = WorkerLoad(
-            num_running=stats.num_running,
-            num_waiting=stats.num_waiting,
-            num_free_blocks=stats.num_free_blocks,
-            draining=self._gate.draining,
-        )
-        await self._registry.heartbeat(self._record.worker, load)
-
     async def _send_snapshot(self) -> None:
         self._needs_snapshot = False
         # Changes that are queued before the cut are part of the snapshot.
@@ -175,3 +178,8 @@ class Membership:
             await self._blocks.publish(update)
         except SequenceGapError:
             self._require_snapshot()
+
+
+async def _outcome(error: Exception | None) -> None:
+    if error is not None:
+        raise error

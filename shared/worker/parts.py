@@ -26,10 +26,12 @@ from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
 from shared.rpc.wire import worker_id_to_wire
 from shared.version import VERSION
+from shared.worker.breaker import BreakerMetrics
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.worker.gate import RequestGate
 from shared.worker.metrics import EngineCollector, TransferCollector
 from shared.worker.peers import PeerBook
+from shared.worker.release_meter import ReleaseMeter
 from shared.worker.reuse.assembly import build_reuse
 from shared.worker.wire import layout_to_wire, offer_to_wire
 
@@ -66,6 +68,9 @@ class WorkerParts:
     transfers: TransferCounters
     gate: RequestGate
     metrics: CollectorRegistry
+    releases: ReleaseMeter
+    #: Of all circuit breakers of this worker.
+    breakers: BreakerMetrics
     #: What the engine's blocks contain, if KV events are published.
     contents: ContentLog | None
 
@@ -107,19 +112,26 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         engine = await asyncio.to_thread(_build_engine, config)
         contents = engine.record_contents() if config.kv_events_endpoint else None
         stack.callback(engine.close)
-        thread = EngineThread(engine)
-        await thread.start()
-        stack.push_async_callback(thread.stop)
+        thread = await _started(EngineThread(engine), stack)
         transfers = TransferCounters()
-        connectors = _connectors(config, worker, engine, transfers, stack)
-        for connector in connectors:
-            await connector.start()
-            stack.push_async_callback(connector.close)
+        connectors = await _connectors(config, worker, engine, transfers, stack)
         channels = ChannelPool()
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
         metrics = _metrics(config, thread, transfers, connectors)
+        breakers = BreakerMetrics(metrics)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
+        reuse = build_reuse(
+            config,
+            worker=worker,
+            engine=thread,
+            namespace=engine.namespace,
+            layout=engine.layout,
+            peers=peers,
+            channels=channels,
+            metrics=metrics,
+            breakers=breakers,
+        )
         yield WorkerParts(
             config=config,
             role=role,
@@ -130,20 +142,13 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
             connectors=connectors,
             channels=channels,
             peers=peers,
-            reuse=build_reuse(
-                config,
-                worker=worker,
-                engine=thread,
-                namespace=engine.namespace,
-                layout=engine.layout,
-                peers=peers,
-                channels=channels,
-                metrics=metrics,
-            ),
+            reuse=reuse,
             peer_info=info,
             transfers=transfers,
             gate=RequestGate(config.name),
             metrics=metrics,
+            releases=ReleaseMeter(thread, metrics),
+            breakers=breakers,
             contents=contents,
         )
 
@@ -175,13 +180,19 @@ def _build_engine(config: WorkerConfig) -> Engine:
     return Engine(loaded, config.engine)
 
 
-def _connectors(
+async def _started(thread: EngineThread, stack: AsyncExitStack) -> EngineThread:
+    await thread.start()
+    stack.push_async_callback(thread.stop)
+    return thread
+
+
+async def _connectors(
     config: WorkerConfig,
     worker: WorkerId,
     engine: Engine,
     transfers: TransferCounters,
     stack: AsyncExitStack,
-) -> list[Connector]:
+) -> Sequence[Connector]:
     settings = ConnectorSettings(
         runtime_dir=config.runtime_dir or _default_runtime_dir(),
         endpoint=f"tcp://{config.host}:0",
@@ -201,7 +212,11 @@ def _connectors(
         inner = create(config.connectors, worker=worker, memory=staging.memory, settings=settings)
         pool = StagingPool(staging.memory.num_blocks)
         created = [StagedConnector(one, pool, staging) for one in inner]
-    return [InstrumentedConnector(inner, observer=transfers) for inner in created]
+    connectors = [InstrumentedConnector(inner, observer=transfers) for inner in created]
+    for connector in connectors:
+        await connector.start()
+        stack.push_async_callback(connector.close)
+    return connectors
 
 
 def _default_runtime_dir() -> Path:

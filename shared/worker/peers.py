@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
-from shared.errors import IncompatiblePeerError
+from shared.errors import IncompatiblePeerError, WorkerLostError
 from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.compatibility import check_compatible
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from shared.rpc.channel import ChannelPool
 
 HANDSHAKE_TIMEOUT_S = 5.0
+#: From this minor version on a prefill worker says that it is at it.
+_REPORTING_MINOR = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class Peer:
     worker: WorkerId
     address: str
     connector: Connector
+    #: Its silence means something: it says that it is at it if it is asked to.
+    reports_progress: bool = True
 
 
 class PeerBook:
@@ -47,21 +52,36 @@ class PeerBook:
         self._connectors = {connector.name: connector for connector in connectors}
         self._channels = channels
         self._peers: dict[str, Peer] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._handshakes: dict[str, asyncio.Task[Peer]] = {}
 
-    async def meet(self, worker: WorkerId, address: str) -> Peer:
+    async def meet(
+        self, worker: WorkerId, address: str, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
+    ) -> Peer:
         """The peer at `address`, after a handshake if this incarnation is new to us.
+
+        Whoever wants the same peer at the same time waits for one handshake: each by itself, one
+        after the other, would keep the last one waiting for all of a silent peer's timeouts.
 
         Raises:
             IncompatiblePeerError: one side refused, or no connector reaches from it to us.
-            WorkerLostError: it cannot be reached.
+            WorkerLostError: it cannot be reached, or not in time.
         """
-        async with self._locks.setdefault(address, asyncio.Lock()):
-            known = self._peers.get(address)
-            if known is None or known.worker != worker:
-                known = await self._handshake(address)
-                self._peers[address] = known
+        known = self._peers.get(address)
+        if known is not None and known.worker == worker:
             return known
+        handshake = self._handshakes.get(address)
+        if handshake is None:
+            handshake = self._handshakes[address] = asyncio.create_task(self._handshake(address))
+            handshake.add_done_callback(partial(self._settle, address))
+        await asyncio.wait({handshake}, timeout=timeout_s)
+        if not handshake.done():
+            raise WorkerLostError(f"{worker} at {address} did not answer within {timeout_s:g} s")
+        return handshake.result()
+
+    def _settle(self, address: str, handshake: asyncio.Task[Peer]) -> None:
+        del self._handshakes[address]
+        if not handshake.cancelled() and handshake.exception() is None:
+            self._peers[address] = handshake.result()
 
     def forget(self, address: str) -> None:
         """Shake hands again before the next transfer: the peer failed us."""
@@ -81,6 +101,7 @@ class PeerBook:
                     worker=worker_id_from_wire(response.peer.worker),
                     address=address,
                     connector=self._connectors[name],
+                    reports_progress=response.peer.protocol.minor >= _REPORTING_MINOR,
                 )
         raise IncompatiblePeerError(
             "connectors",

@@ -20,10 +20,13 @@ from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.rpc.server import RpcServer
 from shared.telemetry.logs import configure_logs
-from shared.worker.joining import join, open_directories, reason_of
+from shared.worker.drain import drain
+from shared.worker.joining import join, leave, open_places, reason_of
 from shared.worker.kv_events import publish_kv_events
+from shared.worker.liveness import Liveness, Watchdog
 from shared.worker.metrics import serve_metrics
 from shared.worker.parts import WorkerParts, open_parts
+from shared.worker.self_check import SelfCheck
 from shared.worker.transfer_servicer import TransferServicer
 from shared.worker.worker_servicer import WorkerServicer
 
@@ -102,22 +105,21 @@ async def run_worker(
         server = RpcServer((service, *WORKER_SERVICES))
         add_service(parts, server)
         _add_worker_services(parts, server)
+        watchdog = Watchdog(parts.engine.progress, stall_s=config.engine_stall_s)
         await server.start(f"{config.host}:{config.port}")
         stack.push_async_callback(server.stop, 0)
         if config.metrics_port:
             stack.callback(serve_metrics(parts.metrics, config.host, config.metrics_port))
         await publish_kv_events(parts, stack)
         address = f"{config.host}:{server.port}"
+        _stay_alive(parts, server, watchdog, stack)
         joined = [
-            join(parts, address, directory, stack) for directory in open_directories(parts, stack)
+            join(parts, address, place, watchdog, stack) for place in open_places(parts, stack)
         ]
         log.info("ready", worker=str(parts.worker), address=address)
-        healthy = await _until(stopping, parts, [task for _, task in joined])
-        await server.set_serving(serving=False)
-        num_unfinished = await parts.gate.drain(config.drain_grace_s if healthy else 0)
-        if num_unfinished:
-            log.warning("drain_timed_out", worker=str(parts.worker), unfinished=num_unfinished)
-        await asyncio.gather(*(membership.leave() for membership, _ in joined))
+        healthy = await _until(stopping, parts, [one.task for one in joined])
+        await drain(parts, config.drain_grace_s if healthy else 0)
+        await asyncio.gather(*(leave(one) for one in joined))
     log.info("stopped", worker=str(parts.worker))
     return 0 if healthy else EXIT_BROKEN
 
@@ -138,9 +140,38 @@ def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
             engine=parts.engine,
             gate=parts.gate,
             num_open_transfers=lambda: parts.transfers.num_open,
+            releases=parts.releases,
         ),
         server.server,
     )
+
+
+def _stay_alive(
+    parts: WorkerParts, server: RpcServer, watchdog: Watchdog, stack: AsyncExitStack
+) -> None:
+    """Until the stack closes, watch the engine, and let health checks say what the gate does."""
+    config = parts.config
+    liveness = Liveness(
+        engine=parts.engine,
+        gate=parts.gate,
+        watchdog=watchdog,
+        check=SelfCheck(parts.engine, timeout_s=config.engine_stall_s),
+        check_interval_s=config.self_check_interval_s,
+        metrics=parts.metrics,
+    )
+    tasks = {asyncio.create_task(liveness.run())}
+
+    def report() -> None:
+        tasks.add(asyncio.create_task(server.set_serving(serving=parts.gate.is_open)))
+
+    async def end() -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    parts.gate.on_change(report)
+    parts.gate.on_leave = parts.releases.ended
+    stack.push_async_callback(end)
 
 
 async def _until(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine_thread import EngineThread
     from shared.worker.gate import RequestGate
+    from shared.worker.release_meter import ReleaseMeter
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -27,11 +28,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         engine: EngineThread,
         gate: RequestGate,
         num_open_transfers: Callable[[], int],
+        releases: ReleaseMeter,
     ) -> None:
         self._info = info
         self._engine = engine
         self._gate = gate
         self._num_open_transfers = num_open_transfers
+        self._releases = releases
 
     async def GetInfo(  # noqa: N802 the name in the contract
         self, request: worker_pb2.GetInfoRequest, context: Context
@@ -54,12 +57,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             num_cached_blocks=stats.num_cached_blocks,
             num_open_transfers=self._num_open_transfers(),
             counters=stats.counters,
+            num_requests=self._gate.num_inside,
+            draining=self._gate.draining,
+            unhealthy=self._gate.unhealthy,
+            max_release_s=self._releases.max_s,
         )
 
     async def Drain(  # noqa: N802 the name in the contract
         self, request: worker_pb2.DrainRequest, context: Context
     ) -> worker_pb2.DrainResponse:
-        """Take no new work; answer when the last request has left or the time is up."""
+        """Take no new work; answer when the last request has left, or was sent away."""
         return worker_pb2.DrainResponse(num_unfinished=await self._gate.drain(request.grace_s))
 
     async def ResetPrefixCache(  # noqa: N802 the name in the contract

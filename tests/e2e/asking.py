@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import grpc
 
 from baton.v1 import common_pb2, router_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tests.e2e.processes import Cluster
 
 TIMEOUT_S = 60.0
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +68,34 @@ def ask_many(cluster: Cluster, prompt: Iterable[int], **params: object) -> list[
             )
         )
     return replies
+
+
+class Asking:
+    """A greedy request under way in a thread."""
+
+    def __init__(self, cluster: Cluster, prompt: list[int], max_tokens: int) -> None:
+        self._reply: Reply | None = None
+        self._error: grpc.RpcError | None = None
+
+        def run() -> None:
+            try:
+                self._reply = ask(cluster, prompt, max_tokens=max_tokens, **GREEDY)
+            except grpc.RpcError as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    def result(self) -> Reply:
+        """The answer; fails if there is none."""
+        self._thread.join(90)
+        assert self._reply is not None, self._error
+        return self._reply
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Fail unless it becomes true in time."""
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.01)

@@ -8,7 +8,7 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.e2e.processes import Cluster
+from tests.e2e.processes import Cluster, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,28 @@ ENGINE_FLAGS = (
     "--max-num-batched-tokens", str(MAX_NUM_BATCHED_TOKENS),
     "--dtype", "float32",
 )  # fmt: skip
+
+
+#: Far less than the 60 s that a hand-off may take in all.
+STALL_S = 1.5
+
+
+def add_decode(cluster: Cluster, name: str = "decode-0", *flags: str, **more: Path) -> None:
+    """A decode worker that hands every prompt on, soon loses patience, and has metrics."""
+    cluster.add_worker(
+        "decode", name, *ENGINE_FLAGS, "--local-prefill-threshold", "0",
+        "--transfer-stall-s", str(STALL_S), "--metrics-port", str(free_port()), *flags, **more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def bare_cluster(checkpoint: Path, tmp_path: Path) -> Iterator[Cluster]:
+    """A router; the test adds the workers, and may break them."""
+    made = Cluster(checkpoint, tmp_path)
+    try:
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.error import URLError
 
 import grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from baton.v1 import router_pb2_grpc, worker_pb2, worker_pb2_grpc
 
@@ -114,13 +115,23 @@ class Cluster:
         """All of them, workers first: the order in which they are stopped."""
         return [*self.workers.values(), self.router]
 
-    def add_worker(self, role: str, name: str, *flags: str, model: Path | None = None) -> Process:
-        """Start a worker; `wait_ready` waits for it."""
+    def add_worker(
+        self,
+        role: str,
+        name: str,
+        *flags: str,
+        model: Path | None = None,
+        stuck_file: Path | None = None,
+    ) -> Process:
+        """Start a worker; `wait_ready` waits for it. Its engine hangs while `stuck_file` exists."""
+        command = [f"services.{role}"]
+        if stuck_file is not None:
+            command = ["tests.fakes.stuck_worker", role, str(stuck_file)]
         port = free_port()
         self.addresses[name] = f"127.0.0.1:{port}"
         self.workers[name] = self._process(
             name,
-            f"services.{role}",
+            *command,
             "--model", str(model or self.model),
             "--name", name,
             "--served-model-name", self.model.name,
@@ -134,7 +145,7 @@ class Cluster:
     def wait_ready(self, *, num_prefill: int = 1, num_decode: int = 1) -> None:
         """Wait until the router serves, with this many workers of each kind known to it."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not (self._ready() and self._num_workers() >= (num_prefill, num_decode)):
+        while not (self.is_ready() and self.num_workers() >= (num_prefill, num_decode)):
             for process in self.processes:
                 process.check()
             if time.monotonic() > deadline:
@@ -146,7 +157,7 @@ class Cluster:
     def answers(self) -> bool:
         """Whether the router's gRPC services can be called."""
         try:
-            self._num_workers()
+            self.num_workers()
         except grpc.RpcError:
             return False
         return True
@@ -160,6 +171,18 @@ class Cluster:
         with grpc.insecure_channel(self.addresses[name]) as channel:
             stub = worker_pb2_grpc.WorkerStub(channel)
             return stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=10)
+
+    def metric(self, name: str, metric: str, **labels: str) -> float:
+        """A sample of a worker that was started with `--metrics-port`; 0 if there is none."""
+        port = self.workers[name].argv[self.workers[name].argv.index("--metrics-port") + 1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == metric and labels.items() <= sample.labels.items()
+        )
 
     def wait_idle(self, timeout_s: float = 5.0) -> None:
         """Fail unless every worker's blocks return to the baseline in time (I2)."""
@@ -186,14 +209,16 @@ class Cluster:
     def _process(self, name: str, module: str, *flags: str) -> Process:
         return Process(name, [module, *flags], self._directory / f"{name}.log")
 
-    def _ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether the router says that it can serve."""
         try:
             with urllib.request.urlopen(f"{self.url}/ready", timeout=1) as response:
                 return bool(response.status == 200)
         except (URLError, ConnectionError, TimeoutError):
             return False
 
-    def _num_workers(self) -> tuple[int, int]:
+    def num_workers(self) -> tuple[int, int]:
+        """Prefill and decode workers that the router's directory knows."""
         from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc
 
         with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,11 @@ def test_nothing_is_left_over(cluster: Cluster) -> None:
 
     assert sum(count > 0 for count in pieces) >= NUM_REQUESTS - NUM_CANCELLED
     cluster.wait_idle()
+    for name in cluster.workers:
+        longest_s = cluster.load(name).max_release_s
+        assert longest_s > 0
+        # By the worker's own clock; with other work on the machine, a step may take any time.
+        assert longest_s < 1 or os.getloadavg()[0] > (os.cpu_count() or 1), name
     after = {p.name: footprint(p.popen.pid) for p in cluster.processes}
     for name, held in after.items():
         for what, count in held.items():

@@ -195,6 +195,7 @@ def _add_worker_services(
             engine=parts.engine,
             gate=parts.gate,
             num_open_transfers=lambda: parts.transfers.num_open,
+            releases=parts.releases,
         ),
         server.server,
     )

@@ -11,7 +11,7 @@ from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 
 async def until(condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
@@ -45,6 +45,9 @@ class Side:
             with suppress(asyncio.CancelledError):
                 await task
 
+        self._stack.push_async_callback(end)
+
+    def at_end(self, end: Callable[[], Awaitable[None]]) -> None:
         self._stack.push_async_callback(end)
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import common_pb2 as baton_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62\x61ton/v1/directory.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\"\xb4\x02\n\x0cWorkerRecord\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x1c\n\x04role\x18\x02 \x01(\x0e\x32\x0e.baton.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x15\n\rmax_model_len\x18\x08 \x01(\r\x12\x32\n\x06labels\x18\t \x03(\x0b\x32\".baton.v1.WorkerRecord.LabelsEntry\x12\r\n\x05probe\x18\n \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\":\n\nTierBlocks\x12\x1c\n\x04tier\x18\x01 \x01(\x0e\x32\x0e.baton.v1.Tier\x12\x0e\n\x06hashes\x18\x02 \x03(\x0c\"a\n\nWorkerLoad\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x03 \x01(\r\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\"J\n\x0fRegisterRequest\x12&\n\x06record\x18\x01 \x01(\x0b\x32\x16.baton.v1.WorkerRecord\x12\x0f\n\x07lease_s\x18\x02 \x01(\x01\"\x12\n\x10RegisterResponse\"Z\n\x10HeartbeatRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.WorkerLoad\"\x13\n\x11HeartbeatResponse\"7\n\x11\x44\x65registerRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\"\x14\n\x12\x44\x65registerResponse\"\xd3\x01\n\x0ePublishRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0e\n\x06stored\x18\x03 \x03(\x0c\x12\x0f\n\x07removed\x18\x04 \x03(\x0c\x12\x0f\n\x07\x63leared\x18\x05 \x01(\x08\x12\x10\n\x08snapshot\x18\x06 \x01(\x08\x12\x1c\n\x04tier\x18\x07 \x01(\x0e\x32\x0e.baton.v1.Tier\x12)\n\x0bother_tiers\x18\x08 \x03(\x0b\x32\x14.baton.v1.TierBlocks\"\x11\n\x0fPublishResponse\"+\n\x13LookupBlocksRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\"E\n\x0b\x42lockHolder\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\">\n\x14LookupBlocksResponse\x12&\n\x07holders\x18\x01 \x03(\x0b\x32\x15.baton.v1.BlockHolder\"\x14\n\x12ListWorkersRequest\"Z\n\x0cWorkerStatus\x12&\n\x06record\x18\x01 \x01(\x0b\x32\x16.baton.v1.WorkerRecord\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.WorkerLoad\">\n\x13ListWorkersResponse\x12\'\n\x07workers\x18\x01 \x03(\x0b\x32\x16.baton.v1.WorkerStatus*K\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x0f\n\x0bTIER_DEVICE\x10\x01\x12\r\n\tTIER_HOST\x10\x02\x12\r\n\tTIER_DISK\x10\x03\x32\xb8\x03\n\tDirectory\x12\x41\n\x08Register\x12\x19.baton.v1.RegisterRequest\x1a\x1a.baton.v1.RegisterResponse\x12\x44\n\tHeartbeat\x12\x1a.baton.v1.HeartbeatRequest\x1a\x1b.baton.v1.HeartbeatResponse\x12G\n\nDeregister\x12\x1b.baton.v1.DeregisterRequest\x1a\x1c.baton.v1.DeregisterResponse\x12>\n\x07Publish\x12\x18.baton.v1.PublishRequest\x1a\x19.baton.v1.PublishResponse\x12M\n\x0cLookupBlocks\x12\x1d.baton.v1.LookupBlocksRequest\x1a\x1e.baton.v1.LookupBlocksResponse\x12J\n\x0bListWorkers\x12\x1c.baton.v1.ListWorkersRequest\x1a\x1d.baton.v1.ListWorkersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62\x61ton/v1/directory.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\"\xb4\x02\n\x0cWorkerRecord\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x1c\n\x04role\x18\x02 \x01(\x0e\x32\x0e.baton.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x15\n\rmax_model_len\x18\x08 \x01(\r\x12\x32\n\x06labels\x18\t \x03(\x0b\x32\".baton.v1.WorkerRecord.LabelsEntry\x12\r\n\x05probe\x18\n \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\":\n\nTierBlocks\x12\x1c\n\x04tier\x18\x01 \x01(\x0e\x32\x0e.baton.v1.Tier\x12\x0e\n\x06hashes\x18\x02 \x03(\x0c\"t\n\nWorkerLoad\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x03 \x01(\r\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\x11\n\tunhealthy\x18\x05 \x01(\x08\"J\n\x0fRegisterRequest\x12&\n\x06record\x18\x01 \x01(\x0b\x32\x16.baton.v1.WorkerRecord\x12\x0f\n\x07lease_s\x18\x02 \x01(\x01\"\x12\n\x10RegisterResponse\"Z\n\x10HeartbeatRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.WorkerLoad\"\x13\n\x11HeartbeatResponse\"7\n\x11\x44\x65registerRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\"\x14\n\x12\x44\x65registerResponse\"\xd3\x01\n\x0ePublishRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0e\n\x06stored\x18\x03 \x03(\x0c\x12\x0f\n\x07removed\x18\x04 \x03(\x0c\x12\x0f\n\x07\x63leared\x18\x05 \x01(\x08\x12\x10\n\x08snapshot\x18\x06 \x01(\x08\x12\x1c\n\x04tier\x18\x07 \x01(\x0e\x32\x0e.baton.v1.Tier\x12)\n\x0bother_tiers\x18\x08 \x03(\x0b\x32\x14.baton.v1.TierBlocks\"\x11\n\x0fPublishResponse\"+\n\x13LookupBlocksRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\"E\n\x0b\x42lockHolder\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\">\n\x14LookupBlocksResponse\x12&\n\x07holders\x18\x01 \x03(\x0b\x32\x15.baton.v1.BlockHolder\"\x14\n\x12ListWorkersRequest\"Z\n\x0cWorkerStatus\x12&\n\x06record\x18\x01 \x01(\x0b\x32\x16.baton.v1.WorkerRecord\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.WorkerLoad\">\n\x13ListWorkersResponse\x12\'\n\x07workers\x18\x01 \x03(\x0b\x32\x16.baton.v1.WorkerStatus*K\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x0f\n\x0bTIER_DEVICE\x10\x01\x12\r\n\tTIER_HOST\x10\x02\x12\r\n\tTIER_DISK\x10\x03\x32\xb8\x03\n\tDirectory\x12\x41\n\x08Register\x12\x19.baton.v1.RegisterRequest\x1a\x1a.baton.v1.RegisterResponse\x12\x44\n\tHeartbeat\x12\x1a.baton.v1.HeartbeatRequest\x1a\x1b.baton.v1.HeartbeatResponse\x12G\n\nDeregister\x12\x1b.baton.v1.DeregisterRequest\x1a\x1c.baton.v1.DeregisterResponse\x12>\n\x07Publish\x12\x18.baton.v1.PublishRequest\x1a\x19.baton.v1.PublishResponse\x12M\n\x0cLookupBlocks\x12\x1d.baton.v1.LookupBlocksRequest\x1a\x1e.baton.v1.LookupBlocksResponse\x12J\n\x0bListWorkers\x12\x1c.baton.v1.ListWorkersRequest\x1a\x1d.baton.v1.ListWorkersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WORKERRECORD_LABELSENTRY']._loaded_options = None
   _globals['_WORKERRECORD_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_TIER']._serialized_start=1410
-  _globals['_TIER']._serialized_end=1485
+  _globals['_TIER']._serialized_start=1429
+  _globals['_TIER']._serialized_end=1504
   _globals['_WORKERRECORD']._serialized_start=62
   _globals['_WORKERRECORD']._serialized_end=370
   _globals['_WORKERRECORD_LABELSENTRY']._serialized_start=325
@@ -43,35 +43,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TIERBLOCKS']._serialized_start=372
   _globals['_TIERBLOCKS']._serialized_end=430
   _globals['_WORKERLOAD']._serialized_start=432
-  _globals['_WORKERLOAD']._serialized_end=529
-  _globals['_REGISTERREQUEST']._serialized_start=531
-  _globals['_REGISTERREQUEST']._serialized_end=605
-  _globals['_REGISTERRESPONSE']._serialized_start=607
-  _globals['_REGISTERRESPONSE']._serialized_end=625
-  _globals['_HEARTBEATREQUEST']._serialized_start=627
-  _globals['_HEARTBEATREQUEST']._serialized_end=717
-  _globals['_HEARTBEATRESPONSE']._serialized_start=719
-  _globals['_HEARTBEATRESPONSE']._serialized_end=738
-  _globals['_DEREGISTERREQUEST']._serialized_start=740
-  _globals['_DEREGISTERREQUEST']._serialized_end=795
-  _globals['_DEREGISTERRESPONSE']._serialized_start=797
-  _globals['_DEREGISTERRESPONSE']._serialized_end=817
-  _globals['_PUBLISHREQUEST']._serialized_start=820
-  _globals['_PUBLISHREQUEST']._serialized_end=1031
-  _globals['_PUBLISHRESPONSE']._serialized_start=1033
-  _globals['_PUBLISHRESPONSE']._serialized_end=1050
-  _globals['_LOOKUPBLOCKSREQUEST']._serialized_start=1052
-  _globals['_LOOKUPBLOCKSREQUEST']._serialized_end=1095
-  _globals['_BLOCKHOLDER']._serialized_start=1097
-  _globals['_BLOCKHOLDER']._serialized_end=1166
-  _globals['_LOOKUPBLOCKSRESPONSE']._serialized_start=1168
-  _globals['_LOOKUPBLOCKSRESPONSE']._serialized_end=1230
-  _globals['_LISTWORKERSREQUEST']._serialized_start=1232
-  _globals['_LISTWORKERSREQUEST']._serialized_end=1252
-  _globals['_WORKERSTATUS']._serialized_start=1254
-  _globals['_WORKERSTATUS']._serialized_end=1344
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=1346
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=1408
-  _globals['_DIRECTORY']._serialized_start=1488
-  _globals['_DIRECTORY']._serialized_end=1928
+  _globals['_WORKERLOAD']._serialized_end=548
+  _globals['_REGISTERREQUEST']._serialized_start=550
+  _globals['_REGISTERREQUEST']._serialized_end=624
+  _globals['_REGISTERRESPONSE']._serialized_start=626
+  _globals['_REGISTERRESPONSE']._serialized_end=644
+  _globals['_HEARTBEATREQUEST']._serialized_start=646
+  _globals['_HEARTBEATREQUEST']._serialized_end=736
+  _globals['_HEARTBEATRESPONSE']._serialized_start=738
+  _globals['_HEARTBEATRESPONSE']._serialized_end=757
+  _globals['_DEREGISTERREQUEST']._serialized_start=759
+  _globals['_DEREGISTERREQUEST']._serialized_end=814
+  _globals['_DEREGISTERRESPONSE']._serialized_start=816
+  _globals['_DEREGISTERRESPONSE']._serialized_end=836
+  _globals['_PUBLISHREQUEST']._serialized_start=839
+  _globals['_PUBLISHREQUEST']._serialized_end=1050
+  _globals['_PUBLISHRESPONSE']._serialized_start=1052
+  _globals['_PUBLISHRESPONSE']._serialized_end=1069
+  _globals['_LOOKUPBLOCKSREQUEST']._serialized_start=1071
+  _globals['_LOOKUPBLOCKSREQUEST']._serialized_end=1114
+  _globals['_BLOCKHOLDER']._serialized_start=1116
+  _globals['_BLOCKHOLDER']._serialized_end=1185
+  _globals['_LOOKUPBLOCKSRESPONSE']._serialized_start=1187
+  _globals['_LOOKUPBLOCKSRESPONSE']._serialized_end=1249
+  _globals['_LISTWORKERSREQUEST']._serialized_start=1251
+  _globals['_LISTWORKERSREQUEST']._serialized_end=1271
+  _globals['_WORKERSTATUS']._serialized_start=1273
+  _globals['_WORKERSTATUS']._serialized_end=1363
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=1365
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=1427
+  _globals['_DIRECTORY']._serialized_start=1507
+  _globals['_DIRECTORY']._serialized_end=1947
 # @@protoc_insertion_point(module_scope)

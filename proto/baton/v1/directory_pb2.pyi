@@ -168,6 +168,7 @@ class WorkerLoad(_message.Message):
     NUM_WAITING_FIELD_NUMBER: _builtins.int
     NUM_FREE_BLOCKS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    UNHEALTHY_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Sequences in the running batch."""
     num_waiting: _builtins.int
@@ -176,6 +177,8 @@ class WorkerLoad(_message.Message):
     """Blocks that can be taken now."""
     draining: _builtins.bool
     """Takes no new work."""
+    unhealthy: _builtins.bool
+    """Its engine makes no progress, or failed its own check: nothing should be sent there."""
     def __init__(
         self,
         *,
@@ -183,10 +186,11 @@ class WorkerLoad(_message.Message):
         num_waiting: _builtins.int = ...,
         num_free_blocks: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        unhealthy: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "num_free_blocks", b"num_free_blocks", "num_running", b"num_running", "num_waiting", b"num_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "num_free_blocks", b"num_free_blocks", "num_running", b"num_running", "num_waiting", b"num_waiting", "unhealthy", b"unhealthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

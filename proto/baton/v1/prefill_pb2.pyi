@@ -33,6 +33,7 @@ class PrefillRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     NUM_RESUMED_TOKENS_FIELD_NUMBER: _builtins.int
     PREFIX_SOURCES_FIELD_NUMBER: _builtins.int
+    PROGRESS_INTERVAL_S_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; the same on every worker that works on the request."""
     first_block: _builtins.int
@@ -43,6 +44,8 @@ class PrefillRequest(_message.Message):
     """Lower runs first."""
     num_resumed_tokens: _builtins.int
     """How many tokens at the end of `token_ids` are output that was emitted before."""
+    progress_interval_s: _builtins.float
+    """How often the caller wants to hear that the worker is at it; 0: never. Since minor version 1."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The whole prompt."""
@@ -71,10 +74,11 @@ class PrefillRequest(_message.Message):
         priority: _builtins.int = ...,
         num_resumed_tokens: _builtins.int = ...,
         prefix_sources: _abc.Iterable[_common_pb2.PrefixSource] | None = ...,
+        progress_interval_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "first_block", b"first_block", "num_resumed_tokens", b"num_resumed_tokens", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "first_block", b"first_block", "num_resumed_tokens", b"num_resumed_tokens", "prefix_sources", b"prefix_sources", "priority", b"priority", "progress_interval_s", b"progress_interval_s", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -208,11 +212,38 @@ class PrefillDone(_message.Message):
 Global___PrefillDone: _TypeAlias = PrefillDone  # noqa: Y015
 
 @_typing.final
+class PrefillProgress(_message.Message):
+    """The worker is at it: its engine makes progress, though there is nothing else to say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_SENT_BLOCKS_FIELD_NUMBER: _builtins.int
+    num_computed_tokens: _builtins.int
+    """Tokens of the prompt whose KV is final."""
+    num_sent_blocks: _builtins.int
+    """Blocks that the receiver has been sent."""
+    def __init__(
+        self,
+        *,
+        num_computed_tokens: _builtins.int = ...,
+        num_sent_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_computed_tokens", b"num_computed_tokens", "num_sent_blocks", b"num_sent_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefillProgress: _TypeAlias = PrefillProgress  # noqa: Y015
+
+@_typing.final
 class PrefillResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FIRST_TOKEN_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def first_token(self) -> Global___FirstToken:
         """Comes first, once."""
@@ -221,17 +252,22 @@ class PrefillResponse(_message.Message):
     def done(self) -> Global___PrefillDone:
         """Comes last, once."""
 
+    @_builtins.property
+    def progress(self) -> Global___PrefillProgress:
+        """Comes any number of times before `done`, if the caller asked for it."""
+
     def __init__(
         self,
         *,
         first_token: Global___FirstToken | None = ...,
         done: Global___PrefillDone | None = ...,
+        progress: Global___PrefillProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "event", b"event", "first_token", b"first_token"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "event", b"event", "first_token", b"first_token", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "event", b"event", "first_token", b"first_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "event", b"event", "first_token", b"first_token", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["first_token", "done"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["first_token", "done", "progress"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

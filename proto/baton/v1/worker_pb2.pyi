@@ -125,6 +125,10 @@ class GetLoadResponse(_message.Message):
     NUM_CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
     NUM_OPEN_TRANSFERS_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
+    NUM_REQUESTS_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    UNHEALTHY_FIELD_NUMBER: _builtins.int
+    MAX_RELEASE_S_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Sequences in the running batch."""
     num_waiting: _builtins.int
@@ -141,6 +145,14 @@ class GetLoadResponse(_message.Message):
     """Of the free ones, those that hold a reusable prefix."""
     num_open_transfers: _builtins.int
     """Transfers in both directions that have not ended."""
+    num_requests: _builtins.int
+    """Requests inside, whatever they wait for."""
+    draining: _builtins.bool
+    """Takes no new work."""
+    unhealthy: _builtins.str
+    """Why it does not serve, or empty."""
+    max_release_s: _builtins.float
+    """Longest time so far from a request's end until the engine had let go of it, in seconds."""
     @_builtins.property
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Counters since start, by name."""
@@ -157,10 +169,14 @@ class GetLoadResponse(_message.Message):
         num_cached_blocks: _builtins.int = ...,
         num_open_transfers: _builtins.int = ...,
         counters: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        num_requests: _builtins.int = ...,
+        draining: _builtins.bool = ...,
+        unhealthy: _builtins.str = ...,
+        max_release_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "num_blocks", b"num_blocks", "num_cached_blocks", b"num_cached_blocks", "num_free_blocks", b"num_free_blocks", "num_held", b"num_held", "num_open_transfers", b"num_open_transfers", "num_receiving", b"num_receiving", "num_running", b"num_running", "num_waiting", b"num_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "draining", b"draining", "max_release_s", b"max_release_s", "num_blocks", b"num_blocks", "num_cached_blocks", b"num_cached_blocks", "num_free_blocks", b"num_free_blocks", "num_held", b"num_held", "num_open_transfers", b"num_open_transfers", "num_receiving", b"num_receiving", "num_requests", b"num_requests", "num_running", b"num_running", "num_waiting", b"num_waiting", "unhealthy", b"unhealthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -172,7 +188,9 @@ class DrainRequest(_message.Message):
 
     GRACE_S_FIELD_NUMBER: _builtins.int
     grace_s: _builtins.float
-    """How long running requests may take to finish."""
+    """How long running requests may take to finish. The rest ends with UNAVAILABLE (DrainingError),
+    to be continued elsewhere; what it has computed stays in the prefix cache for whoever does.
+    """
     def __init__(
         self,
         *,
@@ -192,7 +210,7 @@ class DrainResponse(_message.Message):
 
     NUM_UNFINISHED_FIELD_NUMBER: _builtins.int
     num_unfinished: _builtins.int
-    """Requests that were still running when the grace period ended."""
+    """Requests that were still running when the grace period ended, and were ended then."""
     def __init__(
         self,
         *,

@@ -53,7 +53,7 @@ class RedisDirectory:
         not know the worker.
         """
         packed = load_to_wire(load).SerializeToString()
-        await self._store.heartbeat(worker, packed, self._arrived.get(worker, 0))
+        await self._store.heartbeat(worker, packed, self.arrived(worker))
 
     async def deregister(self, worker: WorkerId) -> None:
         """See WorkerRegistry."""
@@ -84,6 +84,10 @@ class RedisDirectory:
         bounded[BlockTier.DEVICE] = device[: self._num_blocks.get(worker, len(device))]
         await self._store.replace(worker, sequence, bounded)
         self._arrived[worker] = max(sequence, self._arrived.get(worker, 0))
+
+    def arrived(self, worker: WorkerId) -> int:
+        """The worker's last update that is known to have arrived. May be asked in any thread."""
+        return self._arrived.get(worker, 0)
 
     async def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
         """See BlockDirectory. For checks and tools: a router asks its own index."""

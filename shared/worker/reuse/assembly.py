@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shared.worker.breaker import PeerBreaker
 from shared.worker.reuse.attempt import PeerAttempts
 from shared.worker.reuse.block_fetch import BlockFetcher
-from shared.worker.reuse.breaker import PeerBreaker
 from shared.worker.reuse.cost_model import CostModel
 from shared.worker.reuse.metrics import ReuseMetrics
 from shared.worker.reuse.prefix_reuse import PrefixReuse
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
     from shared.rpc.channel import ChannelPool
+    from shared.worker.breaker import BreakerMetrics
     from shared.worker.config import WorkerConfig
     from shared.worker.peers import PeerBook
 
@@ -32,6 +33,7 @@ def build_reuse(
     peers: PeerBook,
     channels: ChannelPool,
     metrics: CollectorRegistry,
+    breakers: BreakerMetrics,
 ) -> PrefixReuse:
     """Nothing of it needs closing: what it holds hangs on the requests."""
     costs = CostModel(tokens_per_step=config.engine.max_num_batched_tokens)
@@ -48,7 +50,7 @@ def build_reuse(
             peers=peers,
             fetcher=BlockFetcher(engine=engine, channels=channels),
             costs=costs,
-            breaker=PeerBreaker(),
+            breaker=PeerBreaker(observe=breakers.observe("reuse")),
             metrics=ReuseMetrics(metrics),
         ),
         costs=costs,

@@ -15,9 +15,9 @@ from shared.worker.reuse.metrics import FetchOutcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shared.worker.breaker import PeerBreaker
     from shared.worker.peers import Peer, PeerBook
     from shared.worker.reuse.block_fetch import BlockFetcher, FetchedBlocks
-    from shared.worker.reuse.breaker import PeerBreaker
     from shared.worker.reuse.cost_model import CostModel
     from shared.worker.reuse.metrics import ReuseMetrics
     from shared.worker.reuse.settings import ReusePolicy
@@ -67,7 +67,15 @@ class PeerAttempts:
         deadline_s: float,
     ) -> FetchedBlocks | None:
         """Bring as many of these blocks as the peer has, until `deadline_s` (monotonic)."""
+        if not self._breaker.begin(source.worker):
+            return None
         attempt = _Attempt(source, block_hashes, request_id, deadline_s)
+        try:
+            return await self._until_deadline(attempt)
+        finally:
+            self._breaker.gave_up(source.worker)
+
+    async def _until_deadline(self, attempt: _Attempt) -> FetchedBlocks | None:
         try:
             async with asyncio.timeout(attempt.remaining_s):
                 fetched = await self._run(attempt)

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from shared.directory.base import WorkerLoad
 from shared.directory.index import block_keys
+from shared.directory.lease import RedisLease
 from shared.directory.redis.directory import RedisDirectory
+from shared.directory.redis.store import RedisStore
+from shared.directory.redis.url import open_client
 from shared.engine.events import EngineStats
 from shared.kv.block_pool import BlockPool
 from shared.kv.tier import BlockTier
 from shared.worker import membership as membership_module
-from shared.worker.gate import RequestGate
+from shared.worker.heart import Heart
 from shared.worker.membership import Membership
 from tests.fakes.cache_traffic import PoolTraffic
 from tests.fakes.redis_server import RedisServer
@@ -62,8 +66,17 @@ class Worker:
             registry=directory,
             blocks=directory,
             engine=self.engine,  # type: ignore[arg-type]
-            gate=RequestGate("a"),
         )
+        heart = Heart(
+            lambda: RedisLease(
+                A, lambda: RedisStore(open_client(url)), lambda: directory.arrived(A)
+            ),
+            load=WorkerLoad,
+            period_s=LEASE_S / 3,
+            on_beat=self._membership.on_beat,
+        )
+        heart.start()
+        side.at_end(heart.stop)
         self._seed = 0
         side.run(self._membership.run())
 

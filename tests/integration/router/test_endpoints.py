@@ -113,3 +113,30 @@ async def test_the_longest_context_is_learned_and_remembered(bench: Bench) -> No
         await bench.parts.registry.deregister(worker.record.worker)
         await _until(bench, worker, usable=False)
     assert bench.parts.models.max_model_len == 256
+
+
+@pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
+async def test_a_worker_that_calls_itself_unhealthy_is_left_alone_until_it_is_well(
+    bench: Bench, role: Role
+) -> None:
+    worker = await bench.add_worker(role=role)
+    num_canaries = len(worker.canaries)
+    await bench.parts.registry.heartbeat(worker.record.worker, WorkerLoad(unhealthy=True))
+    await _until(bench, worker, usable=False)
+    if role is Role.DECODE:
+        # It answers, but it knows better.
+        await worker.wait_canaries(num_canaries + 2)
+        assert not bench.usable(worker)
+    await bench.parts.registry.heartbeat(worker.record.worker, WorkerLoad())
+    await _until(bench, worker, usable=True)
+
+
+async def test_a_worker_that_misses_its_visits_is_left_alone(bench: Bench) -> None:
+    worker = await bench.add_worker()
+    await bench.parts.endpoints.visit()
+    assert bench.usable(worker)
+    await worker.die()
+    await bench.parts.endpoints.visit()
+    assert bench.usable(worker)
+    await bench.parts.endpoints.visit()
+    assert not bench.usable(worker)

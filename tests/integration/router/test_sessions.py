@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from baton.v1 import decode_pb2, decode_pb2_grpc
+from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc
 from services.router.sessions import SessionPool
 from shared.errors import DeadlineError, InvalidRequestError, WorkerLostError
 from shared.rpc.channel import ChannelPool
@@ -138,3 +138,18 @@ async def test_an_id_that_is_in_use_ends_the_session() -> None:
         assert "INVALID_ARGUMENT" in str(await call.code())
         await worker.wait_cancelled()
         await channels.close()
+
+
+async def test_what_a_late_reader_has_not_read_is_kept_as_little() -> None:
+    """A client that does not read must not keep every message of the session alive."""
+    usage = common_pb2.Usage(prompt_tokens=1, completion_tokens=500)
+    script = say(*range(100, 600), usage=usage)
+    async with opened(script) as (worker, sessions):
+        answer = ask(worker, sessions)
+        while not (answer._pieces and answer._pieces[-1].finish_reason):  # noqa: ASYNC110 no event
+            await asyncio.sleep(0.001)
+        pieces = await answer.read()
+        assert len(pieces) == 2
+        assert [token for piece in pieces for token in piece.token_ids] == list(range(100, 600))
+        assert pieces[-1].finish_reason == common_pb2.FINISH_REASON_LENGTH
+        assert pieces[-1].usage == usage

@@ -7,7 +7,7 @@ import pytest
 from baton.v1 import common_pb2, prefill_pb2
 from services.decode.account import Account
 from services.decode.decider import PrefillPlace
-from services.decode.hand_off import HandOffReport
+from services.decode.prefill_attempt import HandOffReport
 from shared.connector.base import Receipt
 from shared.worker.reuse.prefix_reuse import PrefixFetchReport
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from baton.v1.prefill_pb2 import PrefillProgress
 from services.prefill.publisher import Publisher
 from shared.errors import TransferError, TransferFailure
 
@@ -43,17 +44,19 @@ async def settle() -> None:
 
 async def test_each_advance_is_one_piece() -> None:
     recorder = Recorder()
-    publisher = Publisher(recorder, blocks=BLOCKS, first_block=0)
+    progress = PrefillProgress()
+    publisher = Publisher(recorder, blocks=BLOCKS, first_block=0, progress=progress)
     for num_final in (2, 2, 4, 5):
         publisher.advance(num_final)
         await settle()
+        assert progress.num_sent_blocks == num_final
     assert await publisher.finish(timeout_s=5) == 3
     assert recorder.pushed == [(0, (10, 11)), (2, (12, 13)), (4, (14,))]
 
 
 async def test_blocks_that_the_receiver_holds_are_skipped() -> None:
     recorder = Recorder()
-    publisher = Publisher(recorder, blocks=BLOCKS, first_block=3)
+    publisher = Publisher(recorder, blocks=BLOCKS, first_block=3, progress=PrefillProgress())
     publisher.advance(2)
     await settle()
     assert recorder.pushed == []
@@ -64,10 +67,10 @@ async def test_blocks_that_the_receiver_holds_are_skipped() -> None:
 
 async def test_nothing_is_sent_before_it_is_final() -> None:
     recorder = Recorder()
-    publisher = Publisher(recorder, blocks=BLOCKS, first_block=0)
+    publisher = Publisher(recorder, blocks=BLOCKS, first_block=0, progress=PrefillProgress())
     publisher.advance(4)
     await settle()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TransferError, match="4 of 5 blocks"):
         await publisher.finish(timeout_s=0.01)
     await publisher.close()
     assert recorder.pushed == [(0, (10, 11, 12, 13))]
@@ -76,7 +79,9 @@ async def test_nothing_is_sent_before_it_is_final() -> None:
 
 async def test_a_refusal_is_reported_at_the_end() -> None:
     refusal = TransferError(TransferFailure.UNKNOWN_TICKET, "gone")
-    publisher = Publisher(Recorder(refusal), blocks=BLOCKS, first_block=0)
+    publisher = Publisher(
+        Recorder(refusal), blocks=BLOCKS, first_block=0, progress=PrefillProgress()
+    )
     publisher.advance(5)
     with pytest.raises(TransferError, match="gone"):
         await publisher.finish(timeout_s=5)

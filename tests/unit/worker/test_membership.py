@@ -16,8 +16,9 @@ from shared.identity import Role, WorkerId
 from shared.kv.change_log import CacheChange
 from shared.kv.tier import BlockTier
 from shared.worker import membership as module
-from shared.worker.gate import RequestGate
+from shared.worker.heart import Heart
 from shared.worker.membership import Membership
+from tests.fakes.lease import LoopLease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -97,6 +98,7 @@ class Setup:
     task: asyncio.Task[None]
 
     def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
         self.cache = Cache()
         self.registry = Flaky()
         self.blocks = Lossy(self.registry)
@@ -105,7 +107,12 @@ class Setup:
             registry=self.registry,
             blocks=self.blocks,
             engine=self.cache,  # type: ignore[arg-type]
-            gate=RequestGate("prefill-0"),
+        )
+        self.heart = Heart(
+            lambda: LoopLease(self.registry, WORKER, loop),
+            load=lambda: WorkerLoad(num_running=self.cache.stats().num_running),
+            period_s=0.01,
+            on_beat=self.membership.on_beat,
         )
 
     async def has_lost(self) -> bool:
@@ -127,7 +134,9 @@ async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
     made = Setup()
     made.cache.hashes = [A]
     made.task = asyncio.create_task(made.membership.run())
+    made.heart.start()
     yield made
+    await made.heart.stop()
     made.task.cancel()
     await asyncio.gather(made.task, return_exceptions=True)
 

@@ -1,0 +1,159 @@
+"""One attempt to have one prefill worker fill the blocks of a prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+
+from shared.errors import TransferError, TransferFailure
+from shared.rpc.cancellation import run_to_end
+from shared.rpc.status import from_rpc_error
+from shared.worker.stall import StallClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+
+    from baton.v1 import prefill_pb2
+    from shared.connector.base import InboundTransfer, Receipt
+    from shared.worker.peers import Peer
+
+    Call = grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, prefill_pb2.PrefillResponse]
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class HandOffReport:
+    """How a hand-off went. `receipt` is there once every block has arrived and was verified."""
+
+    receipt: Receipt | None = None
+    done: prefill_pb2.PrefillDone | None = None
+    connector: str = ""
+    prefill_worker: str = ""
+    #: From the first token's arrival until the last block's: what the transfer costs the request.
+    exposed_ms: float = 0.0
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the prompt's KV is here."""
+        return self.receipt is not None
+
+
+class PrefillAttempt:
+    """Owns an inbound transfer and the call that asks for it; used once.
+
+    A worker that is at it says so, and blocks arrive: either may take as long as the request has.
+    One that does neither for `stall_s` is given up, though its connection may look alive.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        request_id: str,
+        blocks: Sequence[int],
+        timeout_s: float,
+        stall_s: float,
+    ) -> None:
+        self._peer = peer
+        self._request_id = request_id
+        self._blocks = blocks
+        self._timeout_s = timeout_s
+        # A worker of an older version is silent while it works.
+        bound_s = min(stall_s, timeout_s) if peer.reports_progress else timeout_s
+        self._stall = StallClock(bound_s, peer=str(peer.worker))
+        self._first_token_s: float | None = None
+
+    async def run(
+        self, start: Callable[[InboundTransfer], Call], report: HandOffReport
+    ) -> AsyncGenerator[prefill_pb2.FirstToken]:
+        """Open a transfer, `start` the call with its ticket, and yield the first token.
+
+        Ends when the blocks are complete and verified. When it has ended, however it did, nobody
+        writes to the blocks any more.
+
+        Raises:
+            WorkerLostError: the worker is gone, or made no progress for too long.
+            TransferError: what came cannot be used.
+            BatonError: what the worker answered.
+        """
+        peer = self._peer
+        inbound = peer.connector.open(
+            request_id=self._request_id, sender=peer.worker, blocks=self._blocks
+        )
+        arrival = asyncio.create_task(inbound.wait(self._timeout_s))
+        call = start(inbound)
+        responses = aiter(call)
+        report.done = None
+        try:
+            while (response := await self._next(call, responses, inbound)) is not None:
+                if response.HasField("first_token"):
+                    self._first_token_s = time.monotonic()
+                    yield response.first_token
+                elif response.HasField("done"):
+                    report.done = response.done
+            receipt = await self._stall.wait(arrival, lambda: inbound.num_blocks_received)
+            report.receipt = _verify(receipt, report.done, self._request_id)
+            report.exposed_ms = (time.monotonic() - (self._first_token_s or 0.0)) * 1e3
+            report.connector = peer.connector.name
+            report.prefill_worker = peer.worker.name
+        finally:
+            call.cancel()
+            arrival.cancel()
+            await run_to_end(_close(inbound, arrival))
+
+    async def _next(
+        self,
+        call: Call,
+        responses: AsyncIterator[prefill_pb2.PrefillResponse],
+        inbound: InboundTransfer,
+    ) -> prefill_pb2.PrefillResponse | None:
+        """The next message; None after the last one."""
+        # A read that is cancelled cancels its call, so it is waited for from outside.
+        reading = asyncio.ensure_future(anext(responses, None))
+        try:
+            response = await self._stall.wait(reading, lambda: inbound.num_blocks_received)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, peer=str(self._peer.worker)) from error
+        finally:
+            await _dropped(reading, call)
+        # All is computed once there is a first token: then only what is sent counts.
+        if response is not None and response.HasField("progress") and self._first_token_s:
+            self._stall.saw(inbound.num_blocks_received + response.progress.num_sent_blocks)
+        else:
+            self._stall.heard()
+        return response
+
+
+async def _dropped(reading: asyncio.Future[T], call: Call) -> None:
+    """Leave no read behind: without its call it ends at once."""
+    if not reading.done():
+        call.cancel()
+        await asyncio.wait({reading})
+    if not reading.cancelled():
+        reading.exception()
+
+
+async def _close(inbound: InboundTransfer, arrival: Awaitable[Receipt]) -> None:
+    """Afterwards nobody writes to the blocks."""
+    await inbound.abort()
+    await asyncio.gather(arrival, return_exceptions=True)
+
+
+def _verify(receipt: Receipt, done: prefill_pb2.PrefillDone | None, request_id: str) -> Receipt:
+    """The sender's account, which came by another channel, must match what was received."""
+    if done is None:
+        raise TransferError(
+            TransferFailure.INCOMPLETE, f"request {request_id}: the prefill worker did not finish"
+        )
+    if (done.digest, done.num_blocks) != (receipt.digest, receipt.num_blocks):
+        raise TransferError(
+            TransferFailure.CORRUPT,
+            f"request {request_id}: sent {done.num_blocks} blocks with digest {done.digest:016x}, "
+            f"received {receipt.num_blocks} with {receipt.digest:016x}",
+        )
+    return receipt

@@ -1,0 +1,65 @@
+"""Hangs up on HTTP clients that take nothing of what they asked for.
+
+An answer waits while its client's connection is full. It holds up nobody else, but it keeps its
+place among the requests that the cluster works on: clients that never read would use up all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+log = structlog.get_logger(__name__)
+
+#: A client that takes not one byte for so long is gone, whatever its system says.
+STALL_S = 30.0
+#: How often connections are looked at, per stall.
+_LOOKS = 6
+
+
+class SlowClients:
+    """Looks at all connections now and then, so that sending costs nothing more."""
+
+    def __init__(
+        self,
+        connections: Callable[[], Collection[Any]],
+        *,
+        stall_s: float = STALL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`connections` are uvicorn's protocols, whose common type is not public."""
+        self._connections = connections
+        self._stall_s = stall_s
+        self._clock = clock
+        #: Of each full connection: bytes that wait, and since when it is that many.
+        self._waiting: dict[Any, tuple[int, float]] = {}
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(self._stall_s / _LOOKS)
+            self.look()
+
+    def look(self) -> None:
+        """Hang up where nothing was taken since long enough ago."""
+        now_s = self._clock()
+        before, self._waiting = self._waiting, {}
+        for connection in tuple(self._connections()):
+            if not getattr(connection, "flow", None) or not connection.flow.write_paused:
+                continue
+            # Whoever sends waits meanwhile, so that it can only become less.
+            num_bytes = connection.transport.get_write_buffer_size()
+            num_before, since_s = before.get(connection, (None, now_s))
+            if num_bytes != num_before:
+                since_s = now_s
+            self._waiting[connection] = num_bytes, since_s
+            if now_s - since_s >= self._stall_s:
+                del self._waiting[connection]
+                log.warning("client_takes_nothing", num_bytes=num_bytes, stall_s=self._stall_s)
+                connection.transport.abort()

@@ -1,0 +1,40 @@
+"""Whether the engine's thread gets on. Written by that thread, read by any other."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class EngineProgress:
+    """Since when the thread has been at the same piece of work, and how many steps it finished.
+
+    No lock: every field is one reference that one thread replaces.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since_s: float | None = None
+        self.num_steps = 0
+
+    @property
+    def busy_for_s(self) -> float:
+        """How long the running step, or the command before it, has taken; 0 while it sleeps."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else max(0.0, self._clock() - since_s)
+
+    def idle(self) -> None:
+        """It waits for somebody to want something."""
+        self._since_s = None
+
+    def busy(self) -> None:
+        """It begins with something new."""
+        self._since_s = self._clock()
+
+    def stepped(self) -> None:
+        """A step is over."""
+        self.num_steps += 1
+        self.busy()

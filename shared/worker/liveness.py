@@ -1,0 +1,159 @@
+"""Whether a worker can do what it is there for, judged by itself.
+
+Two things are watched: that the engine's thread gets on while it has something to do, and, when
+nobody wants anything, that a request of our own is answered. A worker that fails leaves `ready`:
+its health check says so, its heartbeats say so, it lets nobody in, and who is inside is sent away
+with UNAVAILABLE, to be served elsewhere. It comes back as soon as its own request is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from shared.errors import BatonError, WorkerLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from shared.engine.engine_thread import EngineThread
+    from shared.engine.progress import EngineProgress
+    from shared.worker.gate import RequestGate
+
+log = structlog.get_logger(__name__)
+
+#: How often it looks.
+POLL_S = 0.5
+#: The first step may compile kernels, and allocate.
+FIRST_STEP_S = 120.0
+
+
+class Watchdog:
+    """Judges an engine by how long its running step takes."""
+
+    def __init__(
+        self, progress: EngineProgress, *, stall_s: float, first_step_s: float = FIRST_STEP_S
+    ) -> None:
+        self._progress = progress
+        self._stall_s = stall_s
+        self._first_step_s = max(stall_s, first_step_s)
+
+    @property
+    def bites(self) -> bool:
+        """Whether the engine has been at one step for too long. May be asked in any thread."""
+        bound_s = self._stall_s if self._progress.num_steps else self._first_step_s
+        return self._progress.busy_for_s > bound_s
+
+
+class LivenessMetrics:
+    """Whether a worker counts as healthy, and what was found."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._healthy = Gauge(
+            "baton_worker_healthy",
+            "1, or 0 while the worker cannot serve.",
+            registry=registry,
+        )
+        self._healthy.set(1)
+        self._failures = Counter(
+            "baton_worker_failures",
+            "How often the worker has found that it cannot serve.",
+            ["reason"],
+            registry=registry,
+        )
+
+    def left(self, reason: str) -> None:
+        """It cannot serve."""
+        self._healthy.set(0)
+        self._failures.labels(reason).inc()
+
+    def returned(self) -> None:
+        """It can serve again."""
+        self._healthy.set(1)
+
+
+class Liveness:
+    """Keeps `gate.unhealthy` true to the facts. `run` until cancelled, on the service's loop."""
+
+    def __init__(
+        self,
+        *,
+        engine: EngineThread,
+        gate: RequestGate,
+        watchdog: Watchdog,
+        check: Callable[[], Awaitable[None]],
+        check_interval_s: float,
+        metrics: CollectorRegistry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`check` asks the engine for something and raises if it does not come."""
+        self._engine = engine
+        self._gate = gate
+        self._watchdog = watchdog
+        self._check = check
+        self._check_interval_s = check_interval_s
+        self._metrics = LivenessMetrics(metrics)
+        self._clock = clock
+        self._checked_s = clock()
+        self._num_steps = 0
+        self._num_failed = 0
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Compare what is said of the worker with what is true, once."""
+        if self._watchdog.bites:
+            self._leave("stuck", "the engine makes no progress")
+        elif self._gate.unhealthy or self._is_due():
+            await self._try_out()
+
+    def _is_due(self) -> bool:
+        """Whether a request of our own is worth it: nothing was computed lately, or it failed."""
+        stats, progress = self._engine.stats(), self._engine.progress
+        if self._gate.num_inside or stats.num_running or stats.num_waiting:
+            self._checked_s = self._clock()
+            return False
+        num_failed = stats.counters.get("requests_failed", 0)
+        if num_failed != self._num_failed:
+            self._num_failed = num_failed
+            return True
+        if progress.num_steps != self._num_steps:
+            # Others' requests were answered.
+            self._num_steps = progress.num_steps
+            self._checked_s = self._clock()
+        return self._clock() - self._checked_s >= self._check_interval_s
+
+    async def _try_out(self) -> None:
+        try:
+            await self._check()
+        except (BatonError, TimeoutError) as error:
+            self._leave("check", f"the worker's own check failed: {str(error) or 'no answer'}")
+        else:
+            self._return()
+        self._checked_s = self._clock()
+        self._num_steps = self._engine.progress.num_steps
+        self._num_failed = self._engine.stats().counters.get("requests_failed", 0)
+
+    def _leave(self, reason: str, text: str) -> None:
+        is_new = not self._gate.unhealthy
+        self._gate.set_unhealthy(text)
+        num_expelled = self._gate.expel(lambda: WorkerLostError(text))
+        if is_new:
+            self._metrics.left(reason)
+            log.error("worker_unhealthy", reason=text, num_expelled=num_expelled)
+
+    def _return(self) -> None:
+        if self._gate.unhealthy:
+            self._gate.set_unhealthy("")
+            self._metrics.returned()
+            log.info("worker_healthy")

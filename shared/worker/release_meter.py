@@ -1,0 +1,57 @@
+"""How long the engine takes to let go of a request that has ended (I2), as the worker sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import Histogram
+
+from shared.errors import BatonError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from shared.engine.engine import Engine
+    from shared.engine.engine_thread import EngineThread
+
+_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class ReleaseMeter:
+    """Call `ended` when a request has left: the engine's answer to what comes after it counts."""
+
+    def __init__(self, engine: EngineThread, registry: CollectorRegistry) -> None:
+        self._engine = engine
+        self._seconds = Histogram(
+            "baton_release_seconds",
+            "From a request's end until its blocks were free.",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._task: asyncio.Task[None] | None = None
+        #: The longest so far.
+        self.max_s = 0.0
+
+    def ended(self) -> None:
+        """A request has left. Those that leave while one is measured are not."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._measure())
+
+    async def _measure(self) -> None:
+        began_s = time.monotonic()
+        try:
+            # What a running step writes to is free when that step is over, which the second one is
+            # behind.
+            for _ in range(2):
+                await self._engine.call(_nothing)
+        except BatonError:
+            return
+        duration_s = time.monotonic() - began_s
+        self.max_s = max(self.max_s, duration_s)
+        self._seconds.observe(duration_s)
+
+
+def _nothing(engine: Engine) -> None:
+    """Only the order counts."""

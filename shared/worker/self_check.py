@@ -1,0 +1,51 @@
+"""A request of the worker's own, which shows whether the engine still answers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from itertools import count
+from typing import TYPE_CHECKING
+
+from shared.engine.events import Failed
+from shared.engine.request import EngineRequest
+from shared.engine.sampling_params import SamplingParams
+from shared.errors import WorkerLostError
+
+if TYPE_CHECKING:
+    from shared.engine.engine_thread import EngineThread
+
+#: Shorter than any block that anybody uses, so that nothing of it stays in the cache.
+PROMPT = (1, 2, 3)
+#: One step computes the prompt, another one decodes.
+NUM_TOKENS = 2
+#: Before everybody else.
+PRIORITY = -(2**31)
+
+
+class SelfCheck:
+    """Called, it returns once the engine has answered."""
+
+    def __init__(self, engine: EngineThread, *, timeout_s: float) -> None:
+        self._engine = engine
+        self._timeout_s = timeout_s
+        self._numbers = count(1)
+
+    async def __call__(self) -> None:
+        """Raises BatonError or TimeoutError if the engine does not answer as it should."""
+        request = EngineRequest(
+            request_id=f"self-check-{next(self._numbers)}",
+            prompt_token_ids=PROMPT,
+            sampling=SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True),
+            priority=PRIORITY,
+        )
+        num_tokens = 0
+        async with asyncio.timeout(self._timeout_s):
+            stream = await self._engine.submit(request)
+            async with aclosing(stream):
+                async for event in stream:
+                    if isinstance(event, Failed):
+                        raise WorkerLostError(f"a step failed: {event.error}")
+                    num_tokens += len(getattr(event, "token_ids", ()))
+        if num_tokens != NUM_TOKENS:
+            raise WorkerLostError(f"{num_tokens} tokens instead of {NUM_TOKENS}")

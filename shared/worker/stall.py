@@ -1,0 +1,58 @@
+"""How long a peer may be silent before it counts as lost, however much time the request has."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from shared.errors import WorkerLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class StallClock:
+    """Runs from the last sign of progress. Whoever waits says what counts as one."""
+
+    def __init__(
+        self, bound_s: float, *, peer: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`peer` is named in the error."""
+        self._bound_s = bound_s
+        self._peer = peer
+        self._clock = clock
+        self._heard_at_s = clock()
+        self._most_seen = 0
+
+    @property
+    def remaining_s(self) -> float:
+        """Until it has been silent for too long; never negative."""
+        return max(0.0, self._heard_at_s + self._bound_s - self._clock())
+
+    def heard(self) -> None:
+        """There was a sign of progress."""
+        self._heard_at_s = self._clock()
+
+    def saw(self, amount: int) -> None:
+        """What has been done so far, in whatever unit: more than ever before is progress."""
+        if amount > self._most_seen:
+            self._most_seen = amount
+            self.heard()
+
+    async def wait(self, task: asyncio.Future[T], look: Callable[[], int]) -> T:
+        """The result of `task`, which is not cancelled whatever happens here.
+
+        `look` says what has been done so far, as in `saw`.
+
+        Raises:
+            WorkerLostError: there was no progress for too long.
+        """
+        while not task.done():
+            self.saw(look())
+            if not self.remaining_s:
+                raise WorkerLostError(f"{self._peer} made no progress for {self._bound_s:g} s")
+            await asyncio.wait({task}, timeout=self.remaining_s)
+        return task.result()

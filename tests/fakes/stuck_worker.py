@@ -1,0 +1,51 @@
+"""A worker whose engine can be made to hang: `python -m tests.fakes.stuck_worker ROLE FILE …`.
+
+While FILE exists, no step of its engine ends. Everything else is the real worker.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from services.decode.__main__ import add_decode
+from services.decode.config import DecodeConfig
+from services.prefill.__main__ import add_prefill
+from services.prefill.config import PrefillConfig
+from shared.engine.step_pipeline import StepPipeline
+from shared.identity import Role
+from shared.worker.process import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def hang_while(path: Path) -> None:
+    """Make every step of this process wait until there is no such file."""
+    finish: Callable[..., Any] = StepPipeline.finish
+
+    def hanging(self: StepPipeline) -> Any:
+        while path.exists():
+            time.sleep(0.01)
+        return finish(self)
+
+    StepPipeline.finish = hanging  # type: ignore[method-assign]
+
+
+def run(argv: Sequence[str]) -> int:
+    """The worker's own entry point, with an engine that can hang."""
+    role, path, *rest = argv
+    hang_while(Path(path))
+    if role == Role.DECODE:
+        return main(
+            DecodeConfig, Role.DECODE, argv=rest, service="baton.v1.Decode", add_service=add_decode
+        )
+    return main(
+        PrefillConfig, Role.PREFILL, argv=rest, service="baton.v1.Prefill", add_service=add_prefill
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))
