@@ -18,10 +18,12 @@ from services.router.config import RouterConfig
 from services.router.directory_servicer import DirectoryServicer
 from services.router.grpc_server import RouterServicer
 from services.router.http_server import HttpServer
+from services.router.limited import LimitedGenerator
 from services.router.metrics import MeteredGenerator, observe_state
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
+from services.router.tenant_metrics import TenantMetrics
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
@@ -55,7 +57,7 @@ async def serve(config: RouterConfig) -> None:
         parts = await stack.enter_async_context(open_parts(config))
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
-        generator = MeteredGenerator(parts.pipeline, metrics, model=parts.models.names[0])
+        generator = MeteredGenerator(_limited(parts, metrics), metrics, model=parts.models.names[0])
         rpc = _rpc_server(parts, generator, share_port=config.share_ports)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
@@ -72,6 +74,7 @@ async def serve(config: RouterConfig) -> None:
                 not_ready_because=parts.endpoints.not_ready_because,
                 registry=metrics,
                 version=VERSION,
+                rate_headers=parts.limits.headers,
             ),
             drain_grace_s=config.drain_grace_s,
         )
@@ -85,6 +88,17 @@ async def serve(config: RouterConfig) -> None:
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
+
+
+def _limited(parts: RouterParts, registry: CollectorRegistry) -> LimitedGenerator:
+    metrics = TenantMetrics(queued=parts.admission.queue_lengths, running=parts.limits.running)
+    registry.register(metrics)
+    return LimitedGenerator(
+        parts.pipeline,
+        parts.limits,
+        metrics,
+        max_model_len=lambda: parts.models.max_model_len,
+    )
 
 
 def settle_memory() -> None:
@@ -114,6 +128,7 @@ def _rpc_server(parts: RouterParts, generator: Generator, *, share_port: bool) -
         tokenizer=parts.tokenizer,
         chat_template=parts.chat_template,
         models=parts.models,
+        rate_headers=parts.limits.headers,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(

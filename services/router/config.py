@@ -40,6 +40,11 @@ class RouterConfig:
     max_queued_requests: int = setting(1024, help="requests that may wait for that")
     max_queued_tokens: int = setting(1_000_000, help="prompt tokens that may wait for that")
     max_queue_s: float = setting(30.0, help="longest wait for that, in seconds")
+    max_worker_queue_ms: float = setting(
+        1000.0,
+        help="prompts wait in the router, fairly among tenants, while every worker has such a "
+        "time of prompts to compute, in milliseconds",
+    )
     routing_policy: str = setting(
         "cost", help="cost, least-loaded, cache-first, round-robin, random, or a package's"
     )
@@ -65,7 +70,7 @@ class RouterConfig:
         if self.share_ports and self.own_grpc_port is None and self.redis_url is None:
             message = "--share-ports needs --own-grpc-port: workers must reach every router"
             raise ConfigError(message)
-        for name in ("max_concurrent_requests", "request_timeout_s"):
+        for name in ("max_concurrent_requests", "max_worker_queue_ms", "request_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")
         for name in ("max_ttft_ms", "max_itl_ms"):

@@ -15,10 +15,12 @@ from services.router.endpoints import EndpointPool
 from services.router.models import ServedModels, read_vocab_size
 from services.router.pipeline import Pipeline
 from services.router.planner import LatencyBounds, Planner
+from services.router.room import WorkerRoom
 from services.router.routing.policies.find import find_policy
 from services.router.routing.scheduler import Scheduler
 from services.router.sampling import SamplingResolver
 from services.router.sessions import SessionPool
+from services.router.tenant_limits import TenantLimits
 from shared.rpc.channel import ChannelPool
 from shared.text.chat_template import ChatTemplate
 from shared.text.tokenizer import Tokenizer
@@ -46,6 +48,7 @@ class RouterParts:
     endpoints: EndpointPool
     admission: Admission
     planner: Planner
+    limits: TenantLimits
     pipeline: Pipeline
     #: Follows the directory; it ends only if there is a bug.
     following: asyncio.Task[None]
@@ -97,8 +100,12 @@ def _build(
         max_queued_tokens=config.max_queued_tokens,
         max_queue_s=config.max_queue_s,
     )
-    admission = Admission(limits)
     scheduler = _scheduler(config, endpoints, directory.index)
+    room = WorkerRoom(
+        endpoints.of_role, scheduler.book, max_worker_queue_ms=config.max_worker_queue_ms
+    )
+    admission = Admission(limits, has_room=room)
+    scheduler.book.on_prompt_end = admission.look
     planner = Planner(
         models=models,
         sampling=SamplingResolver(tokenizer, vocab_size=vocab_size),
@@ -124,6 +131,7 @@ def _build(
         endpoints=endpoints,
         admission=admission,
         planner=planner,
+        limits=TenantLimits(),
         pipeline=pipeline,
         following=asyncio.create_task(_follow(directory, endpoints)),
     )

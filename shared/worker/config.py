@@ -74,6 +74,9 @@ class WorkerConfig:
         None, help="where to answer for events that somebody missed, e.g. tcp://*:5558"
     )
     kv_events_topic: str = setting("", help="topic of the KV events")
+    max_waiting_requests: int = setting(
+        512, help="requests that may be here beside --max-num-seqs; further ones are refused"
+    )
     transfer_timeout_s: float = setting(60.0, help="longest a hand-off may take")
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
@@ -85,5 +88,7 @@ class WorkerConfig:
         if bool(self.directory) == bool(self.redis_url):
             found = "both" if self.directory else "neither"
             raise ConfigError(f"one of --directory and --redis-url is required, not {found}")
+        if self.max_waiting_requests < 0:
+            raise ConfigError("--max-waiting-requests must not be negative")
         if self.kv_events_replay_endpoint and not self.kv_events_endpoint:
             raise ConfigError("--kv-events-replay-endpoint needs --kv-events-endpoint")

@@ -1,4 +1,4 @@
-"""Counts the requests inside a worker, and closes for new ones when it drains."""
+"""Counts the requests inside a worker; closed for new ones when it is full or drains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shared.errors import DrainingError
+from shared.errors import DrainingError, OverloadedError, RefusalReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 class RequestGate:
     """Every request passes through `enter`; `drain` waits until the last one has left."""
 
-    def __init__(self, worker_name: str) -> None:
+    def __init__(self, worker_name: str, *, max_inside: int | None = None) -> None:
+        """`max_inside`: running and waiting together; None: any number."""
         self._worker_name = worker_name
+        self._max_inside = max_inside
         self._num_inside = 0
         self._empty = asyncio.Event()
         self._empty.set()
@@ -33,9 +35,15 @@ class RequestGate:
 
         Raises:
             DrainingError: the worker takes no new work.
+            OverloadedError: as many are inside as may be; another worker may have a place.
         """
         if self.draining:
             raise DrainingError(f"{self._worker_name} is draining and takes no new requests")
+        if self._max_inside is not None and self._num_inside >= self._max_inside:
+            raise OverloadedError(
+                f"{self._worker_name} has {self._num_inside} requests and takes no more",
+                reason=RefusalReason.WORKER_FULL,
+            )
         self._num_inside += 1
         self._empty.clear()
         try:

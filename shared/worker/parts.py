@@ -142,7 +142,10 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
             ),
             peer_info=info,
             transfers=transfers,
-            gate=RequestGate(config.name),
+            gate=RequestGate(
+                config.name,
+                max_inside=config.engine.max_num_seqs + config.max_waiting_requests,
+            ),
             metrics=metrics,
             contents=contents,
         )
