@@ -57,7 +57,7 @@ async def serve(config: RouterConfig) -> None:
         parts = await stack.enter_async_context(open_parts(config))
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
-        generator = MeteredGenerator(_limited(parts, metrics), metrics, model=parts.models.names[0])
+        generator = MeteredGenerator(limited(parts, metrics), metrics, model=parts.models.names[0])
         rpc = _rpc_server(parts, generator, share_port=config.share_ports)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
@@ -90,7 +90,8 @@ async def serve(config: RouterConfig) -> None:
     log.info("stopped")
 
 
-def _limited(parts: RouterParts, registry: CollectorRegistry) -> LimitedGenerator:
+def limited(parts: RouterParts, registry: CollectorRegistry) -> LimitedGenerator:
+    """The pipeline behind the limits of tenants, which are counted in `registry`."""
     metrics = TenantMetrics(queued=parts.admission.queue_lengths, running=parts.limits.running)
     registry.register(metrics)
     return LimitedGenerator(

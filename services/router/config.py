@@ -41,7 +41,7 @@ class RouterConfig:
     max_queued_tokens: int = setting(1_000_000, help="prompt tokens that may wait for that")
     max_queue_s: float = setting(30.0, help="longest wait for that, in seconds")
     max_worker_queue_ms: float = setting(
-        1000.0,
+        500.0,
         help="prompts wait in the router, fairly among tenants, while every worker has such a "
         "time of prompts to compute, in milliseconds",
     )

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from shared.directory.base import BlockDirectory, WorkerRegistry
     from shared.directory.index import BlockIndex
 
+#: Of the bound on the time to first token.
+WORKER_QUEUE_SHARE = 0.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterParts:
@@ -102,7 +105,7 @@ def _build(
     )
     scheduler = _scheduler(config, endpoints, directory.index)
     room = WorkerRoom(
-        endpoints.of_role, scheduler.book, max_worker_queue_ms=config.max_worker_queue_ms
+        endpoints.of_role, scheduler.book, max_worker_queue_ms=_worker_queue_ms(config)
     )
     admission = Admission(limits, has_room=room)
     scheduler.book.on_prompt_end = admission.look
@@ -135,6 +138,13 @@ def _build(
         pipeline=pipeline,
         following=asyncio.create_task(_follow(directory, endpoints)),
     )
+
+
+def _worker_queue_ms(config: RouterConfig) -> float:
+    """Where first tokens have a bound, most of it must be left to the queue whose order is open."""
+    if config.max_ttft_ms is None:
+        return config.max_worker_queue_ms
+    return min(config.max_worker_queue_ms, config.max_ttft_ms * WORKER_QUEUE_SHARE)
 
 
 def _scheduler(config: RouterConfig, endpoints: EndpointPool, prefixes: PrefixLookup) -> Scheduler:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shared.errors import DrainingError
+from shared.errors import DrainingError, OverloadedError, RefusalReason
 from shared.worker.gate import RequestGate
 
 
@@ -36,3 +36,14 @@ def test_a_failed_request_leaves_too() -> None:
     with pytest.raises(ValueError, match="bug"), gate.enter():
         raise ValueError("bug")
     assert gate.num_inside == 0
+
+
+def test_a_full_worker_refuses_so_that_another_can_be_tried() -> None:
+    gate = RequestGate("decode-0", max_inside=1)
+    with gate.enter():
+        with pytest.raises(OverloadedError, match="decode-0") as caught, gate.enter():
+            pass
+        assert caught.value.reason is RefusalReason.WORKER_FULL
+        assert gate.num_inside == 1
+    with gate.enter():
+        pass
