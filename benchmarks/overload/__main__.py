@@ -36,7 +36,7 @@ app = typer.Typer(help=__doc__, add_completion=False)
 def run(
     minutes: Annotated[float, typer.Option(help="How long at three times the capacity.")] = 10.0,
     step_s: Annotated[float, typer.Option(help="Seconds at every other load.")] = 30.0,
-    max_ttft_ms: Annotated[float, typer.Option(help="The bound on the first token.")] = 1000.0,
+    max_ttft_ms: Annotated[float, typer.Option(help="The bound on the first token.")] = 1500.0,
     seed: Annotated[int, typer.Option(help="Of arrivals and prompts.")] = 0,
 ) -> None:
     """Find the capacity, offer up to three times as much, and say what came of it."""

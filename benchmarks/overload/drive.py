@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from benchmarks.load.outcome import Outcome
     from benchmarks.overload.cluster import OverloadCluster
 
-INPUT_LEN, OUTPUT_LEN = 256, 24
+INPUT_LEN, OUTPUT_LEN = 384, 32
 #: Lengths are uniform in mean ± this share.
 SPREAD = 0.5
-CONCURRENCY = 12
+CONCURRENCY = 8
 TIMEOUT_S = 120.0
 _STATUS = re.compile(r"HTTP (\d+)")
 

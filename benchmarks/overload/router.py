@@ -60,7 +60,7 @@ async def serve(config: RouterConfig) -> None:
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
         generator = TenantById(
-            MeteredGenerator(limited(parts, metrics), metrics, model=parts.models.names[0])
+            MeteredGenerator(limited(config, parts, metrics), metrics, model=parts.models.names[0])
         )
         rpc = RpcServer(("baton.v1.Directory",))
         directory_pb2_grpc.add_DirectoryServicer_to_server(

@@ -40,6 +40,7 @@ async def watched(cluster: OverloadCluster) -> AsyncIterator[list[Sample]]:
 
 async def _watch(cluster: OverloadCluster, samples: list[Sample]) -> None:
     processes = {p.name: psutil.Process(p.pid) for p in cluster.processes}
+    processes["load generator"] = psutil.Process()
     before_s = {name: _cpu_s(process) for name, process in processes.items()}
     async with httpx.AsyncClient(trust_env=False, timeout=10) as http:
         while True:

@@ -23,6 +23,7 @@ from services.router.metrics import MeteredGenerator, observe_state
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
+from services.router.slow_reader import StallGuard
 from services.router.tenant_metrics import TenantMetrics
 from shared.config import load_config
 from shared.errors import ConfigError
@@ -57,7 +58,9 @@ async def serve(config: RouterConfig) -> None:
         parts = await stack.enter_async_context(open_parts(config))
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
-        generator = MeteredGenerator(limited(parts, metrics), metrics, model=parts.models.names[0])
+        generator = MeteredGenerator(
+            limited(config, parts, metrics), metrics, model=parts.models.names[0]
+        )
         rpc = _rpc_server(parts, generator, share_port=config.share_ports)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
@@ -90,12 +93,14 @@ async def serve(config: RouterConfig) -> None:
     log.info("stopped")
 
 
-def limited(parts: RouterParts, registry: CollectorRegistry) -> LimitedGenerator:
+def limited(
+    config: RouterConfig, parts: RouterParts, registry: CollectorRegistry
+) -> LimitedGenerator:
     """The pipeline behind the limits of tenants, which are counted in `registry`."""
     metrics = TenantMetrics(queued=parts.admission.queue_lengths, running=parts.limits.running)
     registry.register(metrics)
     return LimitedGenerator(
-        parts.pipeline,
+        StallGuard(parts.pipeline, max_stall_s=config.max_client_stall_s),
         parts.limits,
         metrics,
         max_model_len=lambda: parts.models.max_model_len,

@@ -74,6 +74,7 @@ class Admission:
         self._pace = Pace()
         self._request_s = 1.0
         self._mean_output = 0.0
+        self._is_entering = False
         self._timer: asyncio.TimerHandle | None = None
         self.num_inside = 0
 
@@ -116,7 +117,7 @@ class Admission:
         """
         started_s = self._clock()
         cost = max(1.0, num_tokens + self._mean_output)
-        if not self._queue and self._may_enter(num_tokens):
+        if not self._queue and not self._is_entering and self._may_enter(num_tokens):
             self._queue.charge(tenant, cost)
             self.num_inside += 1
         else:
@@ -131,8 +132,9 @@ class Admission:
             self._give_back(tenant, cost, num_tokens + place.num_output_tokens)
 
     def look(self) -> None:
-        """The workers may have room now: let in whom there is a place for."""
-        while (head := self._queue.head()) is not None and self._may_enter(head.num_tokens):
+        """The workers may have room now: let in who is next, if there is a place."""
+        head = self._queue.head()
+        if head is not None and not self._is_entering and self._may_enter(head.num_tokens):
             entry = self._queue.pop()
             self.num_inside += 1
             self._pace.note(self._clock(), entry.cost)
@@ -141,11 +143,19 @@ class Admission:
                 self._give_back(entry.tenant, entry.cost, 0.0)
             else:
                 entry.item.set_result(None)
+            # The next one has to wait until this one's task has run, and has told the book what
+            # it takes of the workers' time: all would see the same room otherwise.
+            self._is_entering = True
+            asyncio.get_running_loop().call_soon(self._look_at_next)
         if not self._queue:
             self._pace.rest()
         elif self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_LOOK_AGAIN_S, self._look_again)
+
+    def _look_at_next(self) -> None:
+        self._is_entering = False
+        self.look()
 
     def _look_again(self) -> None:
         self._timer = None

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, cast
 import grpc
 
 from baton.v1 import decode_pb2, decode_pb2_grpc
+from services.router.pieces import merge_into
 from shared.errors import BatonError, DeadlineError, RequestCancelledError, WorkerLostError
 from shared.rpc.status import from_rpc_error, from_status
 
 if TYPE_CHECKING:
     from shared.rpc.channel import ChannelPool
 
+#: Kept apart for a reader that is slow; what follows is put into the last one, where a token takes
+#: a few bytes and not a few hundred.
+MAX_PIECES = 64
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -155,7 +159,10 @@ class AnswerCall:
 
     def push(self, piece: decode_pb2.DecodeResponse) -> None:
         """A piece has come."""
-        self._pieces.append(piece)
+        if len(self._pieces) < MAX_PIECES:
+            self._pieces.append(piece)
+        else:
+            merge_into(self._pieces[-1], piece)
         if piece.finish_reason:
             self._end(cancel=False)
         self._wake()

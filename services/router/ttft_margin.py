@@ -7,9 +7,10 @@ import math
 #: The share of requests that should get their first token within estimate times margin.
 TARGET = 0.95
 #: How fast the margin moves. A request that was late moves it 19 times as far as one in time.
-STEP = 0.15
-#: Never so large that a bound lets nobody in, who could show that it has become better.
-LOWEST, HIGHEST = 0.5, 4.0
+STEP = 0.2
+#: A worker that stood still for a moment makes all that were there late, once: that must not keep
+#: requests out for long, who could show that it has become better.
+LOWEST, HIGHEST = 0.5, 2.0
 #: Estimates below this share of their bound were never in danger, and say nothing about those
 #: that are: they are mostly constant costs, and not the queue.
 TELLING_SHARE = 0.2

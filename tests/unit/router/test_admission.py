@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -245,3 +246,33 @@ async def test_the_expected_wait_is_learned_from_how_the_queue_moves() -> None:
         await visitor.end()
         await _settle()
     assert admission.expected_wait_s(10) == 0
+
+
+async def test_workers_get_one_after_the_other_so_that_each_sees_what_the_last_one_took() -> None:
+    num_booked = 0
+
+    class Booked(Visitor):
+        async def _visit(self, *args: Any) -> None:
+            nonlocal num_booked
+            async with args[0].enter(1):
+                num_booked += 1
+                self.inside.set()
+                await self.leave.wait()
+            num_booked -= 1
+
+    admission = Admission(AdmissionLimits(), has_room=lambda _: num_booked < 2)
+    visitors = [Booked(admission) for _ in range(8)]
+    await _settle()
+    assert (num_booked, admission.num_queued) == (2, 6)
+    for visitor in visitors[:2]:
+        visitor.leave.set()
+    for _ in range(3):
+        await _settle()
+        assert num_booked == 2
+    late = Booked(admission)
+    await _settle()
+    assert num_booked == 2
+    for visitor in (*visitors, late):
+        visitor.leave.set()
+    await asyncio.wait_for(asyncio.gather(*(v.task for v in (*visitors, late))), 5)
+    assert (admission.num_inside, admission.num_queued) == (0, 0)
