@@ -55,12 +55,33 @@ class PayloadTooLargeError(BatonError):
     """A body, prompt or list is over its limit."""
 
 
+class RefusalReason(StrEnum):
+    """Why a request was refused before any work was done; the label of a metric."""
+
+    OTHER = "other"
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    DISPLACED = "displaced"
+    EXPECTED_TTFT = "expected_ttft"
+    EXPECTED_ITL = "expected_itl"
+    TENANT_REQUESTS = "tenant_requests"
+    TENANT_TOKENS = "tenant_tokens"
+    WORKER_FULL = "worker_full"
+
+
 class OverloadedError(BatonError):
     """Refused before any work was done."""
 
-    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float = 1.0,
+        reason: RefusalReason = RefusalReason.OTHER,
+    ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.reason = reason
 
 
 class UnavailableError(BatonError):

@@ -18,10 +18,13 @@ from services.router.config import RouterConfig
 from services.router.directory_servicer import DirectoryServicer
 from services.router.grpc_server import RouterServicer
 from services.router.http_server import HttpServer
+from services.router.limited import LimitedGenerator
 from services.router.metrics import MeteredGenerator, observe_state
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
+from services.router.slow_reader import StallGuard
+from services.router.tenant_metrics import TenantMetrics
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
@@ -55,7 +58,9 @@ async def serve(config: RouterConfig) -> None:
         parts = await stack.enter_async_context(open_parts(config))
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
-        generator = MeteredGenerator(parts.pipeline, metrics, model=parts.models.names[0])
+        generator = MeteredGenerator(
+            limited(config, parts, metrics), metrics, model=parts.models.names[0]
+        )
         rpc = _rpc_server(parts, generator, share_port=config.share_ports)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
@@ -76,6 +81,7 @@ async def serve(config: RouterConfig) -> None:
                 ),
                 registry=metrics,
                 version=VERSION,
+                rate_headers=parts.limits.headers,
             ),
             drain_grace_s=config.drain_grace_s,
         )
@@ -89,6 +95,20 @@ async def serve(config: RouterConfig) -> None:
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
+
+
+def limited(
+    config: RouterConfig, parts: RouterParts, registry: CollectorRegistry
+) -> LimitedGenerator:
+    """The pipeline behind the limits of tenants, which are counted in `registry`."""
+    metrics = TenantMetrics(queued=parts.admission.queue_lengths, running=parts.limits.running)
+    registry.register(metrics)
+    return LimitedGenerator(
+        StallGuard(parts.pipeline, max_stall_s=config.max_client_stall_s),
+        parts.limits,
+        metrics,
+        max_model_len=lambda: parts.models.max_model_len,
+    )
 
 
 def settle_memory() -> None:
@@ -118,6 +138,7 @@ def _rpc_server(parts: RouterParts, generator: Generator, *, share_port: bool) -
         tokenizer=parts.tokenizer,
         chat_template=parts.chat_template,
         models=parts.models,
+        rate_headers=parts.limits.headers,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(

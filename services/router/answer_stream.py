@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.router.generation import AnswerPiece
+from services.router.pieces import merge_into
 from services.router.routing.learn import learn_decode, learn_prefill
 from services.router.wire import (
     finish_reason_from_wire,
@@ -167,9 +168,5 @@ def _merged(messages: Sequence[decode_pb2.DecodeResponse]) -> decode_pb2.DecodeR
     """Pieces that came while their reader was busy, as one."""
     merged = messages[0]
     for message in messages[1:]:
-        # Both are counted from the beginning, so the later one replaces the earlier one.
-        if message.HasField("usage"):
-            merged.ClearField("usage")
-            merged.ClearField("timings")
-        merged.MergeFrom(message)
+        merge_into(merged, message)
     return merged

@@ -40,6 +40,11 @@ class RouterConfig:
     max_queued_requests: int = setting(1024, help="requests that may wait for that")
     max_queued_tokens: int = setting(1_000_000, help="prompt tokens that may wait for that")
     max_queue_s: float = setting(30.0, help="longest wait for that, in seconds")
+    max_worker_queue_ms: float = setting(
+        500.0,
+        help="prompts wait in the router, fairly among tenants, while every worker has such a "
+        "time of prompts to compute, in milliseconds",
+    )
     routing_policy: str = setting(
         "cost", help="cost, least-loaded, cache-first, round-robin, random, or a package's"
     )
@@ -53,6 +58,9 @@ class RouterConfig:
         None, help="refuse requests that are expected to wait longer between tokens"
     )
     request_timeout_s: float = setting(600.0, help="longest time for one request, in seconds")
+    max_client_stall_s: float = setting(
+        60.0, help="end requests whose client reads nothing of the answer for so many seconds"
+    )
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
@@ -65,7 +73,12 @@ class RouterConfig:
         if self.share_ports and self.own_grpc_port is None and self.redis_url is None:
             message = "--share-ports needs --own-grpc-port: workers must reach every router"
             raise ConfigError(message)
-        for name in ("max_concurrent_requests", "request_timeout_s"):
+        for name in (
+            "max_concurrent_requests",
+            "max_worker_queue_ms",
+            "request_timeout_s",
+            "max_client_stall_s",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")
         for name in ("max_ttft_ms", "max_itl_ms"):

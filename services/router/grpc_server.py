@@ -14,13 +14,14 @@ from services.router.grpc_wire import chat_messages, params_from_wire, piece_to_
 from shared.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from typing import Any
 
     import grpc
 
     from services.router.generation import AnswerPiece, Generator
     from services.router.models import ServedModels
+    from services.router.tenant import Tenant
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
@@ -41,11 +42,14 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         tokenizer: Tokenizer,
         chat_template: ChatTemplate,
         models: ServedModels,
+        rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] = lambda _: (),
     ) -> None:
+        """`rate_headers` says what a tenant has left of its limits."""
         self._generator = generator
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._models = models
+        self._rate_headers = rate_headers
 
     async def Generate(  # noqa: N802 the name in the contract
         self, request: router_pb2.GenerateRequest, context: Context
@@ -59,7 +63,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 ids = tuple(request.prompt.tokens.ids)
             case _:
                 raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
-        async with aclosing(self._answer(request, ids, arrival_s)) as responses:
+        async with aclosing(self._answer(request, ids, arrival_s, context)) as responses:
             async for response in responses:
                 yield response
 
@@ -76,7 +80,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             continue_final_message=request.continue_final_message,
         )
         ids = await self._encode(text, add_special_tokens=False)
-        async with aclosing(self._answer(request, ids, arrival_s)) as responses:
+        async with aclosing(self._answer(request, ids, arrival_s, context)) as responses:
             async for response in responses:
                 yield response
 
@@ -99,6 +103,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         request: router_pb2.GenerateRequest | router_pb2.ChatRequest,
         ids: tuple[int, ...],
         arrival_s: float,
+        context: Context,
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         if len(request.request_id) > MAX_REQUEST_ID_CHARS:
             message = f"request_id must have at most {MAX_REQUEST_ID_CHARS} characters"
@@ -119,6 +124,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         async with aclosing(answers) as pieces:
             async for piece in pieces:
                 yield piece_to_wire(request_id, piece)
+        # An error has its own metadata, with the time after which to try again.
+        context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         if len(text) <= INLINE_CHARS:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from services.router.answer_stream import AnswerStream
     from services.router.generation import AnswerPiece, GenerationRequest
     from services.router.routing.base import Route
+    from services.router.ttft_margin import TtftMargin
     from shared.engine.sampling_params import SamplingParams
 
 
@@ -34,16 +35,36 @@ class Job:
     max_itl_ms: float | None = None
     queue_ms: float = 0.0
     route_ms: float = 0.0
+    #: When it was last sent to a worker, and what was expected of that.
+    routed_s: float = 0.0
+    estimated_ttft_ms: float = 0.0
     first_token_s: float | None = None
     last_token_s: float | None = None
     #: Of the prompt; None until somebody needed them.
     block_hashes: Sequence[bytes] | None = None
     streams: list[AnswerStream] = field(default_factory=list)
+    #: Learns from how the estimate turns out.
+    margin: TtftMargin | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
         """Length of the prompt."""
         return len(self.request.prompt_token_ids)
+
+    def ttft_left_s(self) -> float | None:
+        """Time until the first token is late; None: it never is."""
+        if self.max_ttft_ms is None:
+            return None
+        return max(0.0, self.arrival_s + self.max_ttft_ms / 1000 - time.monotonic())
+
+    def _learn_margin(self) -> None:
+        if self.margin is None or self.max_ttft_ms is None or self.first_token_s is None:
+            return
+        self.margin.learn(
+            estimated_ms=self.estimated_ttft_ms,
+            actual_ms=(self.first_token_s - self.routed_s) * 1000,
+            bound_ms=self.max_ttft_ms - (self.routed_s - self.arrival_s) * 1000,
+        )
 
     def remaining_s(self) -> float:
         """Time until the request's deadline.
@@ -62,6 +83,7 @@ class Job:
             self.last_token_s = time.monotonic()
             if self.first_token_s is None:
                 self.first_token_s = self.last_token_s
+                self._learn_margin()
 
     def usage(self) -> Usage:
         """What the request cost. Answer 0 paid for the prompt."""

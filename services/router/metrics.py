@@ -83,6 +83,12 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     inside.set_function(lambda: parts.admission.num_inside)
     waiting = Gauge("baton_num_requests_waiting", "Requests in the queue.", registry=registry)
     waiting.set_function(lambda: parts.admission.num_queued)
+    tokens = Gauge("baton_num_tokens_waiting", "Prompt tokens in the queue.", registry=registry)
+    tokens.set_function(lambda: parts.admission.num_queued_tokens)
+    margin = Gauge(
+        "baton_ttft_margin", "What estimates of TTFT are multiplied with.", registry=registry
+    )
+    margin.set_function(lambda: parts.planner.margin.factor)
     usable = Gauge(
         "baton_workers_ready", "Workers that take requests.", ["role"], registry=registry
     )

@@ -15,10 +15,12 @@ from services.router.endpoints import EndpointPool
 from services.router.models import ServedModels, read_vocab_size
 from services.router.pipeline import Pipeline
 from services.router.planner import LatencyBounds, Planner
+from services.router.room import WorkerRoom
 from services.router.routing.policies.find import find_policy
 from services.router.routing.scheduler import Scheduler
 from services.router.sampling import SamplingResolver
 from services.router.sessions import SessionPool
+from services.router.tenant_limits import TenantLimits
 from shared.rpc.channel import ChannelPool
 from shared.text.chat_template import ChatTemplate
 from shared.text.tokenizer import Tokenizer
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from services.router.routing.base import PrefixLookup
     from shared.directory.base import BlockDirectory, WorkerRegistry
     from shared.directory.index import BlockIndex
+
+#: Of the bound on the time to first token.
+WORKER_QUEUE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,7 @@ class RouterParts:
     endpoints: EndpointPool
     admission: Admission
     planner: Planner
+    limits: TenantLimits
     pipeline: Pipeline
     #: Follows the directory; it ends only if there is a bug.
     following: asyncio.Task[None]
@@ -97,8 +103,12 @@ def _build(
         max_queued_tokens=config.max_queued_tokens,
         max_queue_s=config.max_queue_s,
     )
-    admission = Admission(limits)
     scheduler = _scheduler(config, endpoints, directory.index)
+    room = WorkerRoom(
+        endpoints.of_role, scheduler.book, max_worker_queue_ms=_worker_queue_ms(config)
+    )
+    admission = Admission(limits, has_room=room)
+    scheduler.book.on_prompt_end = admission.look
     planner = Planner(
         models=models,
         sampling=SamplingResolver(tokenizer, vocab_size=vocab_size),
@@ -124,9 +134,17 @@ def _build(
         endpoints=endpoints,
         admission=admission,
         planner=planner,
+        limits=TenantLimits(),
         pipeline=pipeline,
         following=asyncio.create_task(_follow(directory, endpoints)),
     )
+
+
+def _worker_queue_ms(config: RouterConfig) -> float:
+    """Where first tokens have a bound, most of it must be left to the queue whose order is open."""
+    if config.max_ttft_ms is None:
+        return config.max_worker_queue_ms
+    return min(config.max_worker_queue_ms, config.max_ttft_ms * WORKER_QUEUE_SHARE)
 
 
 def _scheduler(config: RouterConfig, endpoints: EndpointPool, prefixes: PrefixLookup) -> Scheduler:

@@ -64,13 +64,21 @@ class Pipeline:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
         """See Generator."""
         job = self._planner.plan(request, self._unique_id(request.request_id))
-        self._planner.check(job, wait_s=self._admission.expected_wait_s)
+        num_tokens, tenant, priority = job.num_prompt_tokens, request.tenant, request.priority
+        wait_s = self._admission.expected_wait_s(num_tokens, priority=priority, tenant=tenant)
+        self._planner.check(job, wait_s=wait_s)
         self._request_ids.add(job.request_id)
         try:
-            entry = self._admission.enter(job.num_prompt_tokens, priority=request.priority)
-            async with entry as job.queue_ms, aclosing(self._attempts(job)) as pieces:
-                async for piece in pieces:
-                    yield piece
+            entry = self._admission.enter(
+                num_tokens, priority=priority, tenant=tenant, max_wait_s=job.ttft_left_s()
+            )
+            async with entry as place, aclosing(self._attempts(job)) as pieces:
+                job.queue_ms = place.queue_ms
+                try:
+                    async for piece in pieces:
+                        yield piece
+                finally:
+                    place.num_output_tokens = sum(stream.num_tokens for stream in job.streams)
         finally:
             self._request_ids.discard(job.request_id)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from services.router.job import Job
 from services.router.routing.base import RoutingRequest
 from services.router.routing.explain import explain
+from services.router.ttft_margin import TtftMargin
 from shared.errors import BatonError, InvalidRequestError
 from shared.kv.block_hash import hash_blocks, root_hash
 
@@ -51,6 +52,7 @@ class Planner:
         self._scheduler = scheduler
         self._request_timeout_s = request_timeout_s
         self._bounds = bounds or LatencyBounds()
+        self.margin = TtftMargin()
 
     def plan(self, request: GenerationRequest, request_id: str) -> Job:
         """Everything that can be refused without asking anybody.
@@ -75,6 +77,7 @@ class Planner:
             timeout_s=self._request_timeout_s,
             max_ttft_ms=_tighter(request.max_ttft_ms, self._bounds.max_ttft_ms),
             max_itl_ms=_tighter(request.max_itl_ms, self._bounds.max_itl_ms),
+            margin=self.margin,
         )
 
     def check(self, job: Job, *, wait_s: float) -> None:
@@ -102,7 +105,9 @@ class Planner:
             if lost is not None:
                 raise lost[1] from error
             raise
-        job.route_ms += (time.monotonic() - started_s) * 1000
+        job.routed_s = time.monotonic()
+        job.route_ms += (job.routed_s - started_s) * 1000
+        job.estimated_ttft_ms = route.estimate.ttft_ms
         return route
 
     def explain(self, request: GenerationRequest) -> Explanation:
@@ -130,6 +135,7 @@ class Planner:
             excluded=frozenset() if lost is None else frozenset({lost[0]}),
             max_ttft_ms=None if again else max_ttft_ms,
             max_itl_ms=None if again else job.max_itl_ms,
+            ttft_margin=self.margin.factor,
         )
 
     def _block_hashes(self, job: Job) -> Sequence[bytes]:

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, cast
 import grpc
 
 from baton.v1 import decode_pb2, decode_pb2_grpc
+from services.router.pieces import merge_into
 from shared.errors import BatonError, DeadlineError, RequestCancelledError, WorkerLostError
 from shared.rpc.status import from_rpc_error, from_status
 
 if TYPE_CHECKING:
     from shared.rpc.channel import ChannelPool
 
+#: Kept apart for a reader that is slow; what follows is put into the last one, where a token takes
+#: a few bytes and not a few hundred.
+MAX_PIECES = 2
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -159,7 +163,7 @@ class AnswerCall:
         What waits for a late reader is kept as two pieces, however much it is. A piece is a part of
         the message that brought it, and keeps all of it: that of every answer on the worker.
         """
-        if len(self._pieces) < 2:
+        if len(self._pieces) < MAX_PIECES:
             if self._pieces:
                 own = decode_pb2.DecodeResponse()
                 own.CopyFrom(piece)
@@ -167,7 +171,7 @@ class AnswerCall:
             else:
                 self._pieces.append(piece)
         else:
-            append_to(self._pieces[1], piece)
+            merge_into(self._pieces[-1], piece)
         if piece.finish_reason:
             self._end(cancel=False)
         self._wake()
@@ -190,15 +194,6 @@ class AnswerCall:
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-
-
-def append_to(merged: decode_pb2.DecodeResponse, piece: decode_pb2.DecodeResponse) -> None:
-    """Make one piece of two that follow each other."""
-    # Both are counted from the beginning, so the later one replaces the earlier one.
-    if piece.HasField("usage"):
-        merged.ClearField("usage")
-        merged.ClearField("timings")
-    merged.MergeFrom(piece)
 
 
 def _meaning(error: decode_pb2.AnswerError, peer: str) -> BatonError:

@@ -6,6 +6,7 @@ The status alone is too coarse to rebuild an error, so servers add trailing meta
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 ERROR_KEY = "baton-error"
 PARAM_KEY = "baton-param"
 RETRY_AFTER_KEY = "baton-retry-after-s"
+#: What gRPC's own clients go by when they retry (gRFC A6).
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
 Code = grpc.StatusCode
 #: nginx's status for a client that closed the request; the client never sees it.
@@ -79,6 +82,8 @@ def error_metadata(error: BaseException) -> tuple[tuple[str, str], ...]:
         pairs.append((PARAM_KEY, error.param))
     if isinstance(error, errors.OverloadedError):
         pairs.append((RETRY_AFTER_KEY, f"{error.retry_after_s:.3f}"))
+        pairs.append((PUSHBACK_KEY, str(math.ceil(error.retry_after_s * 1000))))
+        pairs.append((PARAM_KEY, error.reason.value))
     if isinstance(error, errors.IncompatiblePeerError):
         pairs.append((PARAM_KEY, error.field))
     if isinstance(error, errors.TransferError):
@@ -118,13 +123,23 @@ def _rebuild(
     if issubclass(cls, errors.InvalidRequestError):
         return cls(message, param=pairs.get(PARAM_KEY))
     if cls is errors.OverloadedError:
-        return errors.OverloadedError(message, retry_after_s=float(pairs.get(RETRY_AFTER_KEY, 1)))
+        return errors.OverloadedError(
+            message,
+            retry_after_s=float(pairs.get(RETRY_AFTER_KEY, 1)),
+            reason=_refusal_reason(pairs.get(PARAM_KEY, "")),
+        )
     if cls is errors.TransferError:
         reason = pairs.get(PARAM_KEY, errors.TransferFailure.ABORTED.value)
         return errors.TransferError(errors.TransferFailure(reason), message)
     if cls is errors.IncompatiblePeerError:
         return errors.IncompatiblePeerError.relayed(pairs.get(PARAM_KEY, "unknown"), message)
     return cls(message)
+
+
+def _refusal_reason(value: str) -> errors.RefusalReason:
+    """A newer peer may know more of them."""
+    known = errors.RefusalReason
+    return known(value) if value in known.__members__.values() else known.OTHER
 
 
 def _row(error: BaseException) -> tuple[grpc.StatusCode, int]:

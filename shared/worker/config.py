@@ -82,6 +82,9 @@ class WorkerConfig:
         None, help="where to answer for events that somebody missed, e.g. tcp://*:5558"
     )
     kv_events_topic: str = setting("", help="topic of the KV events")
+    max_waiting_requests: int = setting(
+        512, help="requests that may be here beside --max-num-seqs; further ones are refused"
+    )
     transfer_timeout_s: float = setting(60.0, help="longest a hand-off may take")
     drain_grace_s: float = setting(30.0, help="how long a worker that is stopped may take to end")
     drain_mode: DrainMode = setting(
@@ -110,5 +113,7 @@ class WorkerConfig:
         for name in ("engine_stall_s", "self_check_interval_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0")
+        if self.max_waiting_requests < 0:
+            raise ConfigError("--max-waiting-requests must not be negative")
         if self.kv_events_replay_endpoint and not self.kv_events_endpoint:
             raise ConfigError("--kv-events-replay-endpoint needs --kv-events-endpoint")

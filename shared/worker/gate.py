@@ -1,4 +1,7 @@
-"""Counts the requests inside a worker, closes for new ones, and can ask those inside to leave."""
+"""Counts the requests inside a worker; closed to new ones while it is full, drains or is stuck.
+
+It can also ask those inside to leave.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from shared.errors import DrainingError, WorkerLostError
+from shared.errors import DrainingError, OverloadedError, RefusalReason, WorkerLostError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -17,8 +20,10 @@ if TYPE_CHECKING:
 class RequestGate:
     """Every request passes through `enter`; `drain` waits until the last one has left."""
 
-    def __init__(self, worker_name: str) -> None:
+    def __init__(self, worker_name: str, *, max_inside: int | None = None) -> None:
+        """`max_inside`: running and waiting together; None: any number."""
         self._worker_name = worker_name
+        self._max_inside = max_inside
         self._inside: dict[asyncio.Timeout, None] = {}
         self._num_inside = 0
         self._reason: Callable[[], BatonError] | None = None
@@ -52,11 +57,17 @@ class RequestGate:
         Raises:
             DrainingError: the worker takes no new work, or this request did not finish in time.
             WorkerLostError: the worker makes no progress.
+            OverloadedError: as many are inside as may be; another worker may have a place.
         """
         if self.draining:
             raise DrainingError(f"{self._worker_name} is draining and takes no new requests")
         if self.unhealthy:
             raise WorkerLostError(f"{self._worker_name}: {self.unhealthy}")
+        if self._max_inside is not None and self._num_inside >= self._max_inside:
+            raise OverloadedError(
+                f"{self._worker_name} has {self._num_inside} requests and takes no more",
+                reason=RefusalReason.WORKER_FULL,
+            )
         self._num_inside += 1
         self._empty.clear()
         limit = asyncio.timeout(None)

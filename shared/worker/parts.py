@@ -145,7 +145,10 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
             reuse=reuse,
             peer_info=info,
             transfers=transfers,
-            gate=RequestGate(config.name),
+            gate=RequestGate(
+                config.name,
+                max_inside=config.engine.max_num_seqs + config.max_waiting_requests,
+            ),
             metrics=metrics,
             releases=ReleaseMeter(thread, metrics),
             breakers=breakers,

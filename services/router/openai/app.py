@@ -22,6 +22,7 @@ from services.router.openai.schema_tokenize import (
     TokenizeTextBody,
 )
 from services.router.openai.tokenize import TokenizeEndpoints
+from services.router.rate_headers import RateLimitMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from services.router.openai.backend import Backend
+    from services.router.tenant import Tenant
 
 #: The endpoints read their bodies themselves, so the framework has to be told what is in them.
 _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
@@ -46,10 +48,12 @@ def create_app(
     not_ready_because: Callable[[], Sequence[str]],
     registry: CollectorRegistry,
     version: str,
+    rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] | None = None,
 ) -> FastAPI:
     """The HTTP application. It starts nothing and owns nothing of `backend`.
 
     `not_ready_because` is asked on every GET /ready; it names what is missing, or nothing.
+    `rate_headers` says what a tenant has left of its limits.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
     _add_generation(app, backend)
@@ -60,6 +64,8 @@ def create_app(
         bodies = bodies | {"/v1/route": (CompletionBody, ChatBody)}
     document_bodies(app, bodies)
     add_error_handlers(app)
+    if rate_headers is not None:
+        app.add_middleware(RateLimitMiddleware, rate_headers)
     app.add_middleware(RequestIdMiddleware)
     return app
 

@@ -25,6 +25,8 @@ class RoutingRequest:
     #: Longest acceptable time from now to the first token, and between tokens; None: any.
     max_ttft_ms: float | None = None
     max_itl_ms: float | None = None
+    #: What the estimate of the first is multiplied with before it is compared.
+    ttft_margin: float = 1.0
 
 
 @dataclass(slots=True, eq=False)

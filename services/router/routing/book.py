@@ -54,6 +54,8 @@ class Book:
         self.clock = clock
         self.predicted = predicted or PredictedBlocks()
         self.arrivals = ArrivalRate()
+        #: Called when a prompt has left a worker's queue.
+        self.on_prompt_end: Callable[[], None] | None = None
         self._keys = itertools.count()
 
     def begin(
@@ -143,6 +145,8 @@ class Booking:
                 self._book.predicted.drop(prediction)
         if computed:
             self._begin_decoding()
+        if self._book.on_prompt_end is not None:
+            self._book.on_prompt_end()
 
     def _begin_decoding(self) -> None:
         self._decoding = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.errors import OverloadedError
+from shared.errors import OverloadedError, RefusalReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from services.router.routing.base import Candidate, RoutingRequest
 
 LONGEST_RETRY_S = 60.0
+_TTFT = "first token", RefusalReason.EXPECTED_TTFT
+_ITL = "time between tokens", RefusalReason.EXPECTED_ITL
 
 
 def meets_ttft(request: RoutingRequest, candidates: list[Candidate]) -> list[Candidate]:
@@ -19,7 +21,8 @@ def meets_ttft(request: RoutingRequest, candidates: list[Candidate]) -> list[Can
     bound = request.max_ttft_ms
     if bound is None:
         return candidates
-    return sorted(candidates, key=lambda candidate: candidate.ttft_ms > bound)
+    longest_ms = bound / request.ttft_margin
+    return sorted(candidates, key=lambda candidate: candidate.ttft_ms > longest_ms)
 
 
 def meets_itl(request: RoutingRequest, candidates: list[Candidate]) -> list[Candidate]:
@@ -37,14 +40,17 @@ def refuse(request: RoutingRequest, decode: Candidate, prefill: Sequence[Candida
         OverloadedError: with the time in which the queue should be short enough.
     """
     if request.max_ttft_ms is not None:
-        ttft_ms = (prefill[0] if prefill else decode).ttft_ms
+        ttft_ms = (prefill[0] if prefill else decode).ttft_ms * request.ttft_margin
         if ttft_ms > request.max_ttft_ms:
-            raise _overloaded("first token", ttft_ms, request.max_ttft_ms)
+            raise _overloaded(_TTFT, ttft_ms, request.max_ttft_ms)
     if request.max_itl_ms is not None and decode.itl_ms > request.max_itl_ms:
-        raise _overloaded("time between tokens", decode.itl_ms, request.max_itl_ms)
+        raise _overloaded(_ITL, decode.itl_ms, request.max_itl_ms)
 
 
-def _overloaded(what: str, expected_ms: float, bound_ms: float) -> OverloadedError:
-    message = f"expected {what}: {expected_ms:.0f} ms; at most {bound_ms:.0f} ms are allowed"
+def _overloaded(
+    what: tuple[str, RefusalReason], expected_ms: float, bound_ms: float
+) -> OverloadedError:
+    words, reason = what
+    message = f"expected {words}: {expected_ms:.0f} ms; at most {bound_ms:.0f} ms are allowed"
     retry_after_s = min(LONGEST_RETRY_S, max(1.0, (expected_ms - bound_ms) / 1000))
-    return OverloadedError(message, retry_after_s=retry_after_s)
+    return OverloadedError(message, retry_after_s=retry_after_s, reason=reason)

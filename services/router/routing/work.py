@@ -64,6 +64,11 @@ class Work:
         self.num_waiting_tokens -= prompt[0]
         self._queue_us -= prompt[1]
 
+    @property
+    def num_prompts(self) -> int:
+        """Prompts sent whose first token has not come back."""
+        return len(self._prompts)
+
     def queue_ms(self, now_s: float) -> float:
         """Until all prompts that are there are computed."""
         if not self._prompts:

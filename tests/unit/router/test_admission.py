@@ -1,24 +1,35 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from services.router.admission import Admission, AdmissionLimits
-from shared.errors import OverloadedError
+from services.router.tenant import ANONYMOUS, Tenant
+from shared.errors import OverloadedError, RefusalReason
 
 
 class Visitor:
     """Somebody who wants in, and stays until told to leave."""
 
-    def __init__(self, admission: Admission, num_tokens: int = 1, priority: int = 0) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        num_tokens: int = 1,
+        priority: int = 0,
+        tenant: Tenant = ANONYMOUS,
+    ) -> None:
         self.inside = asyncio.Event()
         self.leave = asyncio.Event()
         self.queue_ms = -1.0
-        self.task = asyncio.create_task(self._visit(admission, num_tokens, priority))
+        self.task = asyncio.create_task(self._visit(admission, num_tokens, priority, tenant))
 
-    async def _visit(self, admission: Admission, num_tokens: int, priority: int) -> None:
-        async with admission.enter(num_tokens, priority=priority) as self.queue_ms:
+    async def _visit(
+        self, admission: Admission, num_tokens: int, priority: int, tenant: Tenant
+    ) -> None:
+        async with admission.enter(num_tokens, priority=priority, tenant=tenant) as place:
+            self.queue_ms = place.queue_ms
             self.inside.set()
             await self.leave.wait()
 
@@ -133,3 +144,135 @@ async def test_an_error_inside_frees_the_place() -> None:
         async with admission.enter(1):
             raise RuntimeError
     assert admission.num_inside == 0
+
+
+async def test_tenants_take_turns_whoever_fills_the_queue() -> None:
+    admission = _admission()
+    first = Visitor(admission)
+    await _settle()
+    heavy, light = Tenant(name="heavy", weight=2.0), Tenant(name="light")
+    flood = [Visitor(admission, num_tokens=10, tenant=heavy) for _ in range(12)]
+    await _settle()
+    few = [Visitor(admission, num_tokens=10, tenant=light) for _ in range(6)]
+    await _settle()
+    assert admission.queue_lengths() == {"heavy": 12, "light": 6}
+    await first.end()
+    order = ""
+    left = [*flood, *few]
+    while left:
+        await _settle()
+        (now,) = [v for v in left if v.inside.is_set()]
+        order += "h" if now in flood else "l"
+        left.remove(now)
+        await now.end()
+    # Two to one, all the way.
+    assert all(order[:n].count("l") in (n // 3 - 1, n // 3, n // 3 + 1) for n in range(3, 19))
+
+
+async def test_a_full_queue_is_shared_by_tenants() -> None:
+    admission = _admission(max_queued_requests=4)
+    first = Visitor(admission)
+    await _settle()
+    flood = [Visitor(admission, tenant=Tenant(name="flood")) for _ in range(4)]
+    await _settle()
+    modest = Visitor(admission, tenant=Tenant(name="modest"))
+    await _settle()
+    with pytest.raises(OverloadedError, match="more right") as caught:
+        await flood[3].task
+    assert caught.value.reason is RefusalReason.DISPLACED
+    with pytest.raises(OverloadedError) as caught:
+        async with admission.enter(1, tenant=Tenant(name="flood")):
+            pass
+    assert caught.value.reason is RefusalReason.QUEUE_FULL
+    for visitor in (first, *flood[:3], modest):
+        visitor.leave.set()
+    await asyncio.gather(*(v.task for v in (first, *flood[:3], modest)))
+    assert (admission.num_inside, admission.num_queued) == (0, 0)
+
+
+async def test_requests_wait_here_while_workers_have_no_room() -> None:
+    room = False
+    admission = Admission(AdmissionLimits(), has_room=lambda _: room)
+    first = Visitor(admission)
+    await _settle()
+    # Who would be alone is let in, whatever is thought of the workers.
+    assert first.inside.is_set()
+    second = Visitor(admission)
+    await _settle()
+    assert not second.inside.is_set()
+    room = True
+    admission.look()
+    await _settle()
+    assert second.inside.is_set()
+    room = False
+    third = Visitor(admission)
+    await _settle()
+    room = True
+    # Nobody says so, but the queue looks again by itself.
+    await asyncio.wait_for(third.inside.wait(), 5)
+    for visitor in (first, second, third):
+        await visitor.end()
+
+
+async def test_a_request_that_would_be_too_late_does_not_wait_longer() -> None:
+    admission = _admission()
+    first = Visitor(admission)
+    await _settle()
+    with pytest.raises(OverloadedError) as caught:
+        async with admission.enter(1, max_wait_s=0.01):
+            pass
+    assert caught.value.reason is RefusalReason.QUEUE_TIMEOUT
+    await first.end()
+
+
+async def test_the_expected_wait_is_learned_from_how_the_queue_moves() -> None:
+    now_s = 0.0
+    admission = Admission(AdmissionLimits(max_concurrent_requests=1), clock=lambda: now_s)
+    assert admission.expected_wait_s(10) == 0
+    first = Visitor(admission, num_tokens=10)
+    await _settle()
+    waiting = [Visitor(admission, num_tokens=10) for _ in range(20)]
+    await _settle()
+    for visitor in [first, *waiting[:9]]:
+        now_s += 2
+        await visitor.end()
+        await _settle()
+    # Each takes two seconds; one is inside, ten are before a newcomer.
+    assert admission.expected_wait_s(10) == pytest.approx(22, rel=0.1)
+    other = Tenant(name="other")
+    assert admission.expected_wait_s(10, tenant=other) <= 4
+    assert admission.expected_wait_s(10, priority=-1) <= 4
+    for visitor in waiting[9:]:
+        await visitor.end()
+        await _settle()
+    assert admission.expected_wait_s(10) == 0
+
+
+async def test_workers_get_one_after_the_other_so_that_each_sees_what_the_last_one_took() -> None:
+    num_booked = 0
+
+    class Booked(Visitor):
+        async def _visit(self, *args: Any) -> None:
+            nonlocal num_booked
+            async with args[0].enter(1):
+                num_booked += 1
+                self.inside.set()
+                await self.leave.wait()
+            num_booked -= 1
+
+    admission = Admission(AdmissionLimits(), has_room=lambda _: num_booked < 2)
+    visitors = [Booked(admission) for _ in range(8)]
+    await _settle()
+    assert (num_booked, admission.num_queued) == (2, 6)
+    for visitor in visitors[:2]:
+        visitor.leave.set()
+    for _ in range(3):
+        await _settle()
+        assert num_booked == 2
+    late = Booked(admission)
+    await _settle()
+    assert num_booked == 2
+    for visitor in (*visitors, late):
+        visitor.leave.set()
+    await asyncio.wait_for(asyncio.gather(*(v.task for v in (*visitors, late))), 5)
+    assert (admission.num_inside, admission.num_queued) == (0, 0)

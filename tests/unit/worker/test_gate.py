@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shared.errors import DrainingError, WorkerLostError
+from shared.errors import DrainingError, OverloadedError, RefusalReason, WorkerLostError
 from shared.worker.gate import RequestGate
 
 
@@ -93,3 +93,15 @@ async def test_an_unhealthy_worker_refuses_and_serves_again() -> None:
     gate.set_unhealthy("")
     leave.set()
     assert await inside(gate, leave) == "finished"
+
+
+async def test_a_full_worker_refuses_so_that_another_can_be_tried() -> None:
+    gate = RequestGate("decode-0", max_inside=1)
+    async with gate.enter():
+        with pytest.raises(OverloadedError, match="decode-0") as caught:
+            async with gate.enter():
+                pass
+        assert caught.value.reason is RefusalReason.WORKER_FULL
+        assert gate.num_inside == 1
+    async with gate.enter():
+        pass
