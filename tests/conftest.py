@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 # A busy machine makes examples slow, not wrong; pytest's own timeout ends what hangs.
-settings.register_profile("baton")
+settings.register_profile("baton", deadline=None)
 settings.load_profile("baton")
 
 TIERS = ("unit", "integration", "e2e", "gpu")
