@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: How often progress is looked for, per bound.
+_LOOKS = 8
+
 
 class StallClock:
     """Runs from the last sign of progress. Whoever waits says what counts as one."""
@@ -54,5 +57,7 @@ class StallClock:
             self.saw(look())
             if not self.remaining_s:
                 raise WorkerLostError(f"{self._peer} made no progress for {self._bound_s:g} s")
-            await asyncio.wait({task}, timeout=self.remaining_s)
+            # What was done is dated by when it is seen, so it must be looked for often.
+            pause_s = min(self.remaining_s, self._bound_s / _LOOKS)
+            await asyncio.wait({task}, timeout=pause_s)
         return task.result()

@@ -77,3 +77,20 @@ async def test_growth_keeps_it_waiting() -> None:
 
     assert await stall.wait(task, look) == "there"
     assert looks == 30
+
+
+async def test_what_was_done_before_the_silence_does_not_prolong_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen only at the end of the bound, it would count from there."""
+    clock = Clock()
+
+    async def wait(tasks: object, timeout: float) -> None:
+        clock.now_s += timeout
+
+    monkeypatch.setattr(asyncio, "wait", wait)
+    stall = StallClock(BOUND_S, peer="p", clock=clock)
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    with pytest.raises(WorkerLostError):
+        await stall.wait(never, lambda: int(clock.now_s > 0.1))
+    assert clock.now_s < 1.3 * BOUND_S
