@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,6 +66,24 @@ def check_tokens() -> None:
     assert ours[0] == expected[0]
     for mine, plain in zip(ours[1], expected[1], strict=True):
         torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-4)
+
+
+def check_quantized_kv(kv_dtype: torch.dtype) -> None:
+    """The same over a KV cache in 8 bits, against the definition's logits."""
+    expected, ours = (
+        PagedDriver(
+            make_model(name, layer_windows=(None, 9)),
+            block_size=BLOCK_SIZE,
+            chunk=16,
+            kv_dtype=kv_dtype,
+        ).generate(PROMPTS, 3)
+        for name in ("torch", "triton")
+    )
+    assert ours[0] == expected[0]
+    for mine, plain in zip(ours[1], expected[1], strict=True):
+        # A number that falls to the other side of a rounding is a step of 8 bits away.
+        error = (mine - plain).abs().max() / plain.std()
+        assert error < 0.05, f"error {error}"
 
 
 def check_bf16() -> None:
@@ -139,6 +158,8 @@ def _kernels_counted_by(launches: _Launches) -> Iterator[None]:
 
 CHECKS = {
     "same-tokens-as-torch": check_tokens,
+    "same-tokens-with-int8-kv": partial(check_quantized_kv, torch.int8),
+    "same-tokens-with-fp8-kv": partial(check_quantized_kv, torch.float8_e4m3fn),
     "bf16-as-near-as-torch": check_bf16,
     "nine-launches-a-layer": check_launches,
 }
