@@ -24,7 +24,11 @@ class ModelSettings:
     attention_backend: str = setting(
         "auto", help="auto, native (C++ for this CPU), torch or triton"
     )
-    quantization: str = setting("none", help="none, or int8: weights of one byte (native only)")
+    quantization: str = setting(
+        "none",
+        help="none, int8, fp8 or int4: weights are narrowed while they are loaded "
+        "(on a CPU only int8 is fast)",
+    )
     model_seed: int = setting(0, help="seed of the weights with --load-format dummy")
 
     @property

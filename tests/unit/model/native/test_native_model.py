@@ -139,9 +139,12 @@ def test_int8_weights_hardly_change_what_a_trained_model_says() -> None:
         assert abs(float(more)) < 0.02, key
 
 
-@pytest.mark.parametrize(("kv_dtype", "limit"), [(torch.int8, 0.01), (torch.float8_e4m3fn, 0.04)])
+@pytest.mark.parametrize(
+    ("kv_dtype", "limit", "most_change"),
+    [(torch.int8, 0.01, 0.02), (torch.float8_e4m3fn, 0.04, 0.05)],
+)
 def test_kv_in_8_bits_hardly_changes_what_a_trained_model_says(
-    kv_dtype: torch.dtype, limit: float
+    kv_dtype: torch.dtype, limit: float, most_change: float
 ) -> None:
     prompt = Tokenizer.load(PYDOC).encode(QUESTION, add_special_tokens=False)
     model = load_model(PYDOC, dtype="float32").model
@@ -153,7 +156,7 @@ def test_kv_in_8_bits_hardly_changes_what_a_trained_model_says(
     assert error < limit
     targets = torch.tensor(prompt[1:])
     more = cross_entropy(logits[:-1], targets) - cross_entropy(exact[:-1], targets)
-    assert abs(float(more)) < 0.02
+    assert abs(float(more)) < most_change
 
 
 def test_int8_takes_half_the_memory_of_bfloat16(tmp_path: Path) -> None:
@@ -180,7 +183,7 @@ def test_the_fingerprint_says_how_the_weights_are_kept(tmp_path: Path) -> None:
     [
         ({"dtype": "float16", "attention_backend": "native"}, "not float16"),
         ({"dtype": "float32", "quantization": "int8"}, "go with --dtype bfloat16"),
-        ({"attention_backend": "torch", "quantization": "int8"}, "needs the native backend"),
+        ({"attention_backend": "native", "quantization": "fp8"}, "know int8 weights, not fp8"),
         ({"quantization": "int3"}, "int3"),
     ],
 )
