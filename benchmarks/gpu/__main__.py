@@ -24,6 +24,7 @@ from benchmarks.gpu.layer_part import (
     measure_products,
     measure_sampling,
 )
+from benchmarks.gpu.narrow_part import measure_narrow_engine, measure_narrow_products
 from benchmarks.gpu.peers_part import measure_peers
 from benchmarks.gpu.rows import Report
 
@@ -39,9 +40,9 @@ class Part(StrEnum):
 PARTS = {
     Part.KERNELS: (
         measure_decode, measure_prefill, measure_blocks, measure_layer_kernels, measure_products,
-        measure_sampling,
+        measure_narrow_products, measure_sampling,
     ),
-    Part.ENGINE: (measure_engine, measure_peers),
+    Part.ENGINE: (measure_engine, measure_narrow_engine, measure_peers),
     Part.HANDOFF: (measure_handoff,),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.gpu.bench import relative_error
+from benchmarks.gpu.narrow_part import measure_quantized_decode
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
 from shared.model.attention.base import AttentionMetadata
@@ -82,7 +83,7 @@ def make_paged(bench: Bench, batch: int, length: int, query_len: int) -> Paged:
 
 
 def measure_decode(bench: Bench) -> None:
-    """K1 against the copy rate, K2 against FlashInfer in a CUDA graph, K3 with fp8 KV."""
+    """K1 against the copy rate, K2 against FlashInfer in a CUDA graph, K3 with KV in 8 bits."""
     cells = bench.pick(
         [(1, 1024), (1, 8192), (1, 32768), (4, 4096), (8, 4096), (16, 4096), (64, 1024),
          (64, 4096), (256, 1024)],
@@ -101,7 +102,7 @@ def measure_decode(bench: Bench) -> None:
         if ours and peer.seconds:
             ratios.append(ours / peer.seconds)
         if (batch, length) == bench.pick((64, 4096), (2, 40)):
-            _measure_fp8(bench, case, num_bytes / 2)
+            measure_quantized_decode(bench, case, ours)
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         bench.report.note(
@@ -139,15 +140,6 @@ def _measure_ours(
         error=lambda: relative_error(call()[: len(expected)], expected),
     )  # fmt: skip
     return row.seconds
-
-
-def _measure_fp8(bench: Bench, case: Paged, num_bytes: float) -> None:
-    narrow = Paged(case.q, case.cache.to(torch.float8_e4m3fn), case.metadata, case.num_kv_heads)
-    workspace = Workspace()
-    call = partial(narrow.ours, bench.implementation, workspace)
-    bench.report.measure(
-        "K3", "decode with fp8 KV", lambda: bench.graph_seconds(call), num_bytes=num_bytes
-    )
 
 
 def _sdpa(

@@ -20,6 +20,7 @@ from shared.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from benchmarks.gpu.bench import Bench
+    from benchmarks.gpu.rows import Row
     from shared.model.loader import LoadedModel
 
 
@@ -40,14 +41,14 @@ def measure_engine(bench: Bench) -> None:
     for batch, context in decode_cells:
         goal = "E1" if batch == 1 else "E2"
         num_bytes = _bytes_per_step(loaded, batch, context)
-        row, run = _decode_row(bench, loaded, goal, batch, context, num_bytes, eager=False)
+        row, run = decode_row(bench, loaded, goal, batch, context, num_bytes, eager=False)
         if run is None:
             continue
         bench.report.note("E5", f"host time per step, B{batch}", f"{run.host_s * 1e3:.2f} ms")
         bench.report.note(goal, f"tokens/s, B{batch} ctx {context}", f"{batch / run.step_s:.0f}")
         if batch > 1:
             continue
-        _, eager = _decode_row(bench, loaded, "E6", batch, context, num_bytes, eager=True)
+        _, eager = decode_row(bench, loaded, "E6", batch, context, num_bytes, eager=True)
         if eager is not None and row is not None:
             same = "identical" if eager.token_ids == run.token_ids else "DIFFERENT"
             gain = eager.step_s / run.step_s
@@ -95,28 +96,29 @@ def step(engine: Engine) -> list[tuple[str, int]]:
     return tokens
 
 
-def _decode_row(
+def decode_row(
     bench: Bench, loaded: LoadedModel, goal: str, batch: int, context: int, num_bytes: float,
-    *, eager: bool,
-) -> tuple[object, Decoding | None]:  # fmt: skip
+    *, eager: bool, what: str = "", **settings: Any,
+) -> tuple[Row, Decoding | None]:  # fmt: skip
+    """Measure decode steps; `what` sets them apart, `settings` are fields of EngineConfig."""
     runs: list[Decoding] = []
 
     def measure() -> float:
-        runs.append(_decode(bench, loaded, batch, context, eager=eager))
+        runs.append(_decode(bench, loaded, batch, context, eager=eager, **settings))
         return runs[-1].step_s
 
     how = "eager" if eager else "graphs"
-    name = f"decode step B{batch} ctx {context}, {how}"
+    name = ", ".join(filter(None, (f"decode step B{batch} ctx {context}", how, what)))
     row = bench.report.measure(goal, name, measure, num_bytes=num_bytes)
     return row, runs[-1] if runs else None
 
 
 def _decode(
-    bench: Bench, loaded: LoadedModel, batch: int, context: int, *, eager: bool
+    bench: Bench, loaded: LoadedModel, batch: int, context: int, *, eager: bool, **settings: Any
 ) -> Decoding:
     num_steps = bench.pick(64, 8)
     vocab_size = loaded.config.vocab_size
-    engine = make_engine(bench, loaded, eager=eager, max_num_seqs=batch)
+    engine = make_engine(bench, loaded, eager=eager, max_num_seqs=batch, **settings)
     waits: list[float] = []
     _time_waits(engine, waits)
     try:

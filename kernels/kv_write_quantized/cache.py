@@ -41,6 +41,26 @@ class QuantizedCache:
             )
 
     @classmethod
+    def over(cls, blocks: Tensor) -> QuantizedCache:
+        """Views of blocks in which the scales of a head lie behind its values.
+
+        blocks: int8 or float8_e4m3fn, contiguous
+        [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim + 4]. Of the last two
+        dimensions together, the first block_size * head_dim bytes are the values, the rest are the
+        scales; the shape is for whoever moves blocks. block_size * head_dim must be a multiple
+        of 4.
+        """
+        block_size, row = blocks.shape[4:]
+        num_values = block_size * (row - 4)
+        heads = blocks.flatten(-2)
+        values = heads[..., :num_values].unflatten(-1, (block_size, row - 4))
+        return cls(values, heads.view(torch.float32)[..., num_values // 4 :])
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Values and scales of one layer, as views."""
+        return self.values[:, layer], self.scales[:, layer]
+
+    @classmethod
     def empty(cls, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedCache:
         """Of any content. shape: that of the values."""
         return cls(torch.empty(shape, dtype=dtype), torch.empty(shape[:-1], dtype=torch.float32))

@@ -84,7 +84,7 @@ def write_constants(
 def launch(k: Tensor, v: Tensor, cache: QuantizedCache, layer: int, slot_mapping: Tensor) -> None:
     """See `kernels.kv_write_quantized.kv_write_quantized`. Last dimensions must be contiguous."""
     num_tokens, num_kv_heads, head_dim = k.shape
-    values, scales = cache.values[:, layer], cache.scales[:, layer]
+    values, scales = cache.layer(layer)
     constants, num_warps = write_constants(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,

@@ -18,6 +18,14 @@ class Kind(IntEnum):
     INT8 = 2
 
 
+class KvFormat(IntEnum):
+    """`baton::KvFormat`."""
+
+    ELEMENTS = 0
+    INT8 = 1
+    FLOAT8 = 2
+
+
 class Shape(ctypes.Structure):
     """`baton::Shape`."""
 
@@ -98,7 +106,7 @@ _SIGNATURES = {
     "baton_decoder_delete": (None, (c_void_p,)),
     "baton_decoder_forward": (
         c_int,
-        (c_void_p, POINTER(Batch), c_void_p, c_size_t, c_int, c_void_p),
+        (c_void_p, POINTER(Batch), c_void_p, c_size_t, c_int, c_int, c_void_p),
     ),
     "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
 }

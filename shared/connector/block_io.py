@@ -8,10 +8,11 @@ millisecond or two.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from shared.kv.layout import KVLayout
     from shared.kv.memory import KVMemory
 
 _T = TypeVar("_T")
@@ -53,51 +55,78 @@ class Activity:
             await asyncio.wait(self._running)
 
 
-class BlockIO:
-    """The blocks of one `KVMemory`. `close` drops every array taken from it."""
+class Part(Protocol):
+    """Whole blocks of a piece, in whatever form their memory can copy them from."""
 
-    def __init__(self, memory: KVMemory) -> None:
-        self._rows = memory.blocks  # [num_blocks, block_bytes]
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+
+class BlockMemory(Protocol):
+    """What everybody may know of a worker's KV memory, wherever it lies."""
+
+    @property
+    def layout(self) -> KVLayout:
+        """Of each block."""
+        ...
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in all."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in all."""
+        ...
+
+
+class BlockAccess(ABC):
+    """The blocks of one memory. Subclasses say how they are copied and hashed."""
+
+    def __init__(self, memory: BlockMemory, *, inline_bytes: int | None = None) -> None:
+        """Pieces of up to `inline_bytes`, by default `INLINE_BYTES`, are handled on the spot."""
+        self._num_blocks = memory.num_blocks
         self._block_bytes = memory.layout.block_bytes
-        prepare()
+        self._inline_bytes = INLINE_BYTES if inline_bytes is None else inline_bytes
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="baton-transfer")
+
+    @abstractmethod
+    def _copy(self, blocks: Sequence[int], sources: Sequence[Part]) -> NDArray[np.uint64]:
+        """Copy `sources` into `blocks`; the checksums of what is there now. In any thread."""
+
+    @abstractmethod
+    def _hash(self, blocks: Sequence[int]) -> NDArray[np.uint64]:
+        """The checksum of each block. In any thread."""
 
     def check(self, blocks: Sequence[int]) -> None:
         """Raise ValueError if any of `blocks` is not a block of this memory."""
-        if blocks and (min(blocks) < 0 or max(blocks) >= len(self._rows)):
-            raise ValueError(f"blocks {min(blocks)}..{max(blocks)} of {len(self._rows)}")
-
-    def parts(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
-        """The bytes of `blocks` in order, neighbours as one flat array. Do not keep them."""
-        return cut(self._rows, blocks)
-
-    def _each(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
-        return [self._rows[block] for block in blocks]
+        if blocks and (min(blocks) < 0 or max(blocks) >= self._num_blocks):
+            raise ValueError(f"blocks {min(blocks)}..{max(blocks)} of {self._num_blocks}")
 
     async def write(
-        self,
-        blocks: Sequence[int],
-        sources: Sequence[NDArray[np.uint8]] | None,
-        activity: Activity,
+        self, blocks: Sequence[int], sources: Sequence[Part] | None, activity: Activity
     ) -> int | None:
         """Copy `sources`, one after the other, into `blocks`; the checksum of what is there now.
 
-        `sources` are whole blocks, neighbours perhaps as one flat array. Without any nothing is
+        `sources` are whole blocks, neighbours perhaps as one part. Without any nothing is
         copied: somebody else has written the blocks.
 
         None if the activity was stopped on the way: nothing more is written then.
         """
         if sources is None:
             return await self.checksum(blocks, activity)
-        work = partial(_copy, self._each(blocks), sources, activity)
-        checksum = await self._run(work, len(blocks), activity)
+        work = partial(self._copy, blocks, sources)
+        checksum = await self._run(partial(_unless_stopped, work, activity), len(blocks), activity)
         activity.num_copied_bytes += 0 if checksum is None else len(blocks) * self._block_bytes
         return checksum
 
     async def checksum(self, blocks: Sequence[int], activity: Activity) -> int | None:
         """The checksum of `blocks` as a piece, or None if the activity was stopped."""
-        work = partial(_checksum, self._each(blocks), activity)
-        return await self._run(work, len(blocks), activity)
+        work = partial(self._hash, blocks)
+        return await self._run(partial(_unless_stopped, work, activity), len(blocks), activity)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Run something that blocks for a moment. Cancelling does not stop it."""
@@ -106,10 +135,9 @@ class BlockIO:
     def close(self) -> None:
         """Every activity must have been stopped."""
         self._threads.shutdown(wait=True)
-        self._rows = np.empty((0, self._block_bytes), np.uint8)
 
     async def _run(self, work: Callable[[], _T], num_blocks: int, activity: Activity) -> _T:
-        if num_blocks * self._block_bytes <= INLINE_BYTES:
+        if num_blocks * self._block_bytes <= self._inline_bytes:
             result = work()
             # A run of small pieces must not keep the loop to itself either.
             await asyncio.sleep(0)
@@ -118,6 +146,36 @@ class BlockIO:
         activity.add(future)
         # Cancelling the caller does not stop a thread: the activity answers for it.
         return await asyncio.shield(future)
+
+
+class BlockIO(BlockAccess):
+    """The blocks of one `KVMemory`. `close` drops every array taken from it."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        super().__init__(memory)
+        self._rows = memory.blocks  # [num_blocks, block_bytes]
+        prepare()
+
+    def parts(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """The bytes of `blocks` in order, neighbours as one flat array. Do not keep them."""
+        return cut(self._rows, blocks)
+
+    def close(self) -> None:
+        """See `BlockAccess.close`."""
+        super().close()
+        self._rows = np.empty((0, self._block_bytes), np.uint8)
+
+    def _copy(self, blocks: Sequence[int], sources: Sequence[Part]) -> NDArray[np.uint64]:
+        # The transports of host memory make no others.
+        arrays = cast("Sequence[NDArray[np.uint8]]", sources)
+        each = [block for array in arrays for block in array.reshape(-1, self._block_bytes)]
+        return copy_blocks(self._each(blocks), each)
+
+    def _hash(self, blocks: Sequence[int]) -> NDArray[np.uint64]:
+        return checksum_blocks(self._each(blocks))
+
+    def _each(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
+        return [self._rows[block] for block in blocks]
 
 
 def cut(rows: NDArray[np.uint8], blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
@@ -135,15 +193,6 @@ def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield start, blocks[-1] + 1
 
 
-def _copy(
-    targets: Sequence[NDArray[np.uint8]], sources: Sequence[NDArray[np.uint8]], activity: Activity
-) -> int | None:
-    if activity.stopped:
-        return None
-    block_bytes = targets[0].size
-    blocks = [block for source in sources for block in source.reshape(-1, block_bytes)]
-    return piece_checksum(copy_blocks(targets, blocks))
-
-
-def _checksum(blocks: Sequence[NDArray[np.uint8]], activity: Activity) -> int | None:
-    return None if activity.stopped else piece_checksum(checksum_blocks(blocks))
+def _unless_stopped(work: Callable[[], NDArray[np.uint64]], activity: Activity) -> int | None:
+    """The checksum of a piece, or None if the activity was stopped before it began."""
+    return None if activity.stopped else piece_checksum(work())

@@ -17,14 +17,12 @@ from shared.errors import TransferError, TransferFailure
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
     from shared.connector.base import Ticket
-    from shared.connector.block_io import BlockIO
+    from shared.connector.block_io import BlockAccess, Part
     from shared.connector.frame import Frame
 
-    #: The bytes of a piece in flat parts.
-    Parts: TypeAlias = Sequence[NDArray[np.uint8]]
+    #: The bytes of a piece.
+    Parts: TypeAlias = Sequence[Part]
 
 
 class InPlace(ABC):
@@ -47,7 +45,11 @@ class Inbound:
     """
 
     def __init__(
-        self, ticket: Ticket, blocks: Sequence[int], io: BlockIO, on_end: Callable[[Inbound], None]
+        self,
+        ticket: Ticket,
+        blocks: Sequence[int],
+        io: BlockAccess,
+        on_end: Callable[[Inbound], None],
     ) -> None:
         self._ticket = ticket
         self._blocks = tuple(blocks)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.base import Ticket
-    from shared.connector.block_io import BlockIO
+    from shared.connector.block_io import BlockAccess
     from shared.connector.limits import TransferLimits
     from shared.connector.link import Link
 
@@ -28,7 +28,7 @@ class Outbound:
     (ABORTED), or the connection is cut: `finish` and `abort` wait for that.
     """
 
-    def __init__(self, ticket: Ticket, link: Link, io: BlockIO, limits: TransferLimits) -> None:
+    def __init__(self, ticket: Ticket, link: Link, io: BlockAccess, limits: TransferLimits) -> None:
         self._ticket = ticket
         self._link = link
         self._io = io

@@ -24,7 +24,7 @@ from shared.errors import ConfigError, TransferError, TransferFailure
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from shared.connector.block_io import BlockIO
+    from shared.connector.block_io import BlockAccess
     from shared.connector.inbound import Parts
     from shared.connector.limits import TransferLimits
     from shared.identity import WorkerId
@@ -94,7 +94,7 @@ class Receiver:
         *,
         worker: WorkerId,
         layout: KVLayout,
-        io: BlockIO,
+        io: BlockAccess,
         limits: TransferLimits,
     ) -> None:
         window_bytes = limits.window_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from shared.connector.cuda_ipc import CudaIpcConnector
 from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
 from shared.connector.local import LocalConnector, LocalHub
 from shared.connector.nixl import NixlConnector
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.connector.base import Connector, Offer
+    from shared.connector.device_memory import DeviceMemory
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSettings:
     """What the connectors of one process need. Each takes what concerns it."""
+
+    #: `cuda_ipc`: the KV blocks on the device; None where they are on the host.
+    device: DeviceMemory | None = None
 
     #: `local`: shared by all workers of the process; None where there is only one.
     hub: LocalHub | None = None
@@ -88,8 +93,24 @@ def _nixl(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Co
     )
 
 
+def _cuda_ipc(worker: WorkerId, _: KVMemory, settings: ConnectorSettings) -> Connector:
+    if settings.device is None:
+        raise ConfigError("connector cuda_ipc needs KV blocks on a CUDA device")
+    if settings.runtime_dir is None:
+        raise ConfigError("connector cuda_ipc needs a runtime_dir")
+    return CudaIpcConnector(
+        worker=worker,
+        memory=settings.device,
+        runtime_dir=settings.runtime_dir,
+        limits=settings.limits,
+    )
+
+
+#: Those that move blocks where the device has them, and need no staging on the host.
+ON_DEVICE = frozenset({"cuda_ipc"})
 FACTORIES: Mapping[str, Factory] = {
     "local": _local,
+    "cuda_ipc": _cuda_ipc,
     "shm": _shm,
     "zmq_ipc": _zmq_ipc,
     "zmq": _zmq,

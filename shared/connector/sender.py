@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.connector.base import Ticket
-    from shared.connector.block_io import BlockIO
+    from shared.connector.block_io import BlockAccess, BlockMemory
     from shared.connector.frame import Frame
     from shared.connector.limits import TransferLimits
     from shared.connector.link import Wire
     from shared.identity import WorkerId
-    from shared.kv.memory import KVMemory
 
 _Peer = tuple[str, "WorkerId"]
 
@@ -32,8 +31,8 @@ class Sender:
         self,
         *,
         worker: WorkerId,
-        memory: KVMemory,
-        io: BlockIO,
+        memory: BlockMemory,
+        io: BlockAccess,
         limits: TransferLimits,
         dial: Callable[[Link, Frame], Wire],
     ) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.connector.base import InboundTransfer, Offer, OutboundTransfer, Ticket
+    from shared.connector.block_io import BlockAccess, BlockMemory
     from shared.connector.frame import Frame
     from shared.connector.limits import TransferLimits
     from shared.connector.link import Link, Wire
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
     from shared.kv.memory import KVMemory
 
 
-class Transport(ABC):
+class BaseTransport(ABC):
     """A `Connector` of one worker and its memory, which must outlive it."""
 
     name: ClassVar[str]
 
-    def __init__(self, *, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> None:
+    def __init__(
+        self, *, worker: WorkerId, memory: BlockMemory, io: BlockAccess, limits: TransferLimits
+    ) -> None:
+        """`io` becomes the connector's."""
         self._worker = worker
-        self._memory = memory
         self._limits = limits
-        self._io = BlockIO(memory)
+        self._access = io
         self._tasks = Tasks()
         self._closed = False
-        self._receiver = Receiver(worker=worker, layout=memory.layout, io=self._io, limits=limits)
-        self._sender = Sender(
-            worker=worker, memory=memory, io=self._io, limits=limits, dial=self._dial
-        )
+        self._receiver = Receiver(worker=worker, layout=memory.layout, io=io, limits=limits)
+        self._sender = Sender(worker=worker, memory=memory, io=io, limits=limits, dial=self._dial)
 
     @property
     def refusals(self) -> Mapping[TransferFailure, int]:
@@ -58,7 +59,7 @@ class Transport(ABC):
         await self._receiver.close()
         await self._tasks.close()
         await self._unlisten()
-        self._io.close()
+        self._access.close()
 
     def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
         """See `Connector.open`."""
@@ -93,3 +94,12 @@ class Transport(ABC):
     @abstractmethod
     def _dial(self, link: Link, hello: Frame) -> Wire:
         """Start a connection for `link` and greet with `hello`. Failures go to `link.lose`."""
+
+
+class Transport(BaseTransport):
+    """Of a memory on the host."""
+
+    def __init__(self, *, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> None:
+        self._memory = memory
+        self._io = BlockIO(memory)
+        super().__init__(worker=worker, memory=memory, io=self._io, limits=limits)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import setting
+from shared.engine.kv_cache_dtype import check_name
 from shared.engine.waiting_queue import SchedulingPolicy
 from shared.errors import ConfigError
 from shared.kv.offload.manager import OffloadPolicy
@@ -18,6 +19,10 @@ class EngineConfig:
 
     device: str = setting("cpu", help="cpu, or a CUDA device such as cuda:0")
     block_size: int = setting(16, help="tokens per KV block")
+    kv_cache_dtype: str = setting(
+        "auto",
+        help="what keys and values are kept as: auto (the model's dtype), fp8 (fp8_e4m3) or int8",
+    )
     num_blocks: int | None = setting(None, help="size of the KV pool in blocks")
     kv_cache_memory_bytes: int | None = setting(
         None, help="size of the KV pool in bytes, unless --num-blocks is given"
@@ -80,6 +85,7 @@ class EngineConfig:
             _require(value is None or value >= 1, name, "must be at least 1")
         for name in ("gpu_memory_utilization", "cpu_memory_utilization"):
             _require(0 < getattr(self, name) <= 1, name, "must be over 0 and at most 1")
+        check_name(self.kv_cache_dtype)
         _require(self.long_prefill_token_threshold >= 0, "long_prefill_token_threshold", "is < 0")
         _require(
             self.max_num_batched_tokens >= self.max_num_seqs,

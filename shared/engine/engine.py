@@ -54,7 +54,7 @@ class Engine:
 
         Raises ConfigError if the settings do not fit the model or the memory.
         """
-        self.layout = read_layout(loaded, block_size=config.block_size)
+        self.layout = read_layout(loaded, config)
         self.num_blocks, self.max_model_len = plan_memory(
             config, self.layout, model_limit=loaded.config.max_model_len
         )

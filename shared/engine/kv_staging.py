@@ -13,6 +13,8 @@ import structlog
 import torch
 
 from kernels.block_copy import gather_blocks, scatter_blocks
+from shared.engine.cuda_blocks import CudaBlocks
+from shared.engine.cuda_ipc import CudaIpc
 from shared.errors import ConfigError
 from shared.kv.memory import KVMemory
 
@@ -39,14 +41,17 @@ class KVStaging:
     """
 
     def __init__(self, kv_cache: torch.Tensor, layout: KVLayout, num_host_blocks: int) -> None:
-        """kv_cache: [blocks, layers, 2, kv heads, block size, head dim], contiguous.
+        """kv_cache: [blocks, layers, 2, kv heads, block size, row elements], contiguous.
 
         Raises ConfigError if the memory cannot be had, or pinned.
         """
         self.memory = KVMemory(layout, num_host_blocks)
+        self._layout = layout
+        if kv_cache.itemsize == 1:  # not every kernel knows every type of 8 bits; bytes they do
+            kv_cache = kv_cache.view(torch.uint8)
         self._cache = kv_cache
         self._implementation = "triton" if kv_cache.device.type == "cuda" else "torch"
-        flat = torch.frombuffer(self.memory.buffer, dtype=kv_cache.dtype)
+        flat = torch.frombuffer(self.memory.buffer, dtype=torch.uint8).view(kv_cache.dtype)
         self._host = flat.view(num_host_blocks, *kv_cache.shape[1:])
         num_bounce = max(1, min(num_host_blocks, _BOUNCE_BYTES // layout.block_bytes))
         self._bounce = torch.empty(
@@ -62,6 +67,13 @@ class KVStaging:
     def num_blocks(self) -> int:
         """See `BlockMover.num_blocks`."""
         return len(self._cache)
+
+    def share(self) -> CudaBlocks:
+        """The accelerator's blocks for peers on this host, who then need no staging.
+
+        Raises ConfigError if their memory cannot be shared with other processes.
+        """
+        return CudaBlocks(self._cache, self._layout, CudaIpc.load())
 
     @torch.inference_mode()
     def to_host(self, blocks: Sequence[int], host_blocks: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ import psutil
 import structlog
 import torch
 
+from shared.engine.kv_cache_dtype import torch_dtype
 from shared.errors import ConfigError
 from shared.kv.block_hash import namespace_hash
 from shared.kv.layout import KVLayout
@@ -21,22 +22,33 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-def read_layout(loaded: LoadedModel, *, block_size: int) -> KVLayout:
-    """The shape of the model's blocks; KV has the dtype of the model."""
-    return KVLayout(
+def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
+    """The shape of the model's blocks.
+
+    Raises:
+        ConfigError: they cannot have the KV dtype that is asked for.
+    """
+    kv_dtype = torch_dtype(config.kv_cache_dtype, loaded.dtype, torch.device(config.device))
+    layout = KVLayout(
         num_layers=loaded.config.num_layers,
         num_kv_heads=loaded.config.num_kv_heads,
-        block_size=block_size,
+        block_size=config.block_size,
         head_dim=loaded.config.head_dim,
-        dtype=str(loaded.dtype).removeprefix("torch."),
+        dtype=_name(kv_dtype),
     )
+    if layout.is_quantized and layout.block_size * layout.head_dim % 4:
+        raise ConfigError(
+            f"kv_cache_dtype {config.kv_cache_dtype!r} needs scales on whole words: block_size "
+            f"{layout.block_size} times head size {layout.head_dim} is no multiple of 4"
+        )
+    return layout
 
 
 def read_namespace(loaded: LoadedModel, layout: KVLayout) -> bytes:
     """What the hashes of the model's blocks start from."""
     return namespace_hash(
         model_fingerprint=loaded.fingerprint,
-        dtype=layout.dtype,
+        dtype=_name(loaded.dtype),
         kv_dtype=layout.dtype,
         layout_version=layout.version,
         block_size=layout.block_size,
@@ -119,7 +131,6 @@ class KVStorage:
         layout: KVLayout,
         num_blocks: int,
         *,
-        dtype: torch.dtype,
         device: torch.device,
         num_scratch_blocks: int = 0,
     ) -> None:
@@ -131,8 +142,9 @@ class KVStorage:
             2,
             layout.num_kv_heads,
             layout.block_size,
-            layout.head_dim,
+            layout.row_elements,
         )
+        dtype = getattr(torch, layout.dtype)
         #: None where the blocks live on an accelerator.
         self.memory: KVMemory | None = None
         self._block_bytes = layout.block_bytes
@@ -140,8 +152,8 @@ class KVStorage:
         if device.type == "cpu":
             self.memory = KVMemory(layout, num_blocks)
             self._prefault = Prefault(self.memory.buffer)
-            flat = torch.frombuffer(self.memory.buffer, dtype=dtype)
-            self.tensor = flat.view(shape)
+            flat = torch.frombuffer(self.memory.buffer, dtype=torch.uint8)
+            self.tensor = flat.view(dtype).view(shape)
         else:
             self.tensor = torch.zeros(shape, dtype=dtype, device=device)
 
@@ -165,3 +177,7 @@ def _free_bytes(config: EngineConfig) -> int:
         return int(psutil.virtual_memory().available * config.cpu_memory_utilization)
     free, _ = torch.cuda.mem_get_info(device)
     return int(free * config.gpu_memory_utilization)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

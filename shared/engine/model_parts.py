@@ -52,7 +52,6 @@ def build_model_parts(
     storage = KVStorage(
         layout,
         num_blocks,
-        dtype=loaded.dtype,
         device=device,
         num_scratch_blocks=0 if recorder is None else 1,
     )

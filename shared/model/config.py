@@ -144,7 +144,10 @@ def _architecture(raw: Mapping[str, Any]) -> str:
 def _check_supported(raw: Mapping[str, Any]) -> None:
     """What would silently compute something else must be refused."""
     if raw.get("quantization_config"):
-        raise ModelLoadError("quantization_config is set; quantized weights are not supported")
+        raise ModelLoadError(
+            "quantization_config is set; stored quantized weights are not supported: load the "
+            "unquantized checkpoint with --quantization int8, fp8 or int4"
+        )
     activation = raw.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ModelLoadError(f"hidden_act {activation!r} is not supported; supported: silu")

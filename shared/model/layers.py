@@ -51,12 +51,25 @@ class FusedLinear(nn.Module):
         self.bias = (
             nn.Parameter(torch.empty(rows, dtype=dtype), requires_grad=False) if bias else None
         )
+        #: What computes instead of `weight`, which is empty then.
+        self.product: nn.Module | None = None
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """One output per projection."""
-        fused = linear(x, self.weight, self.bias)
+        fused = linear(x, self.weight, self.bias) if self.product is None else self._narrow(x)
         parts: tuple[Tensor, ...] = torch.split(fused, list(self.out_sizes), dim=-1)
         return parts
+
+    def replace_weight(self, product: nn.Module) -> None:
+        """Have `product` multiply x with the weight from now on, and give the weight back."""
+        self.product = product
+        nothing = torch.empty(0, dtype=self.weight.dtype, device=self.weight.device)
+        self.weight = nn.Parameter(nothing, requires_grad=False)
+
+    def _narrow(self, x: Tensor) -> Tensor:
+        assert self.product is not None
+        fused: Tensor = self.product(x)
+        return fused if self.bias is None else fused + self.bias
 
     def part(self, index: int) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of one projection, as views."""

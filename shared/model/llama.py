@@ -149,7 +149,8 @@ class CausalLM(nn.Module):
     @property
     def num_weight_bytes(self) -> int:
         """Memory that the weights take."""
-        return sum(weight.nbytes for weight in self.parameters())
+        narrow = sum(part.nbytes for part in self.buffers())
+        return narrow + sum(weight.nbytes for weight in self.parameters())
 
     @torch.inference_mode()
     def forward(

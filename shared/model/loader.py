@@ -16,6 +16,7 @@ from shared.model.llama import CausalLM
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import NativeCausalLM
 from shared.model.native.threads import plan_threads
+from shared.model.quantized_weights import check_quantization, quantize_weights
 from shared.model.weights import load_weights
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ DTYPES = {
     "float16": torch.float16,
 }
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
-QUANTIZATIONS = ("none", "int8")
+QUANTIZATIONS = ("none", "int8", "fp8", "int4")
 #: Standard deviation of dummy weights, as transformers initialises.
 _DUMMY_STD = 0.02
 
@@ -64,7 +65,8 @@ def load_model(
 
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
     kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads` compute, by
-    default one per core.
+    default one per core. `quantization` narrows the weights while they are loaded: on a CPU
+    int8 computes with the native kernels, what else there is with PyTorch or Triton.
 
     Raises:
         ConfigError: an unknown dtype, load format, backend or quantization, or native kernels that
@@ -80,7 +82,10 @@ def load_model(
         torch.set_num_threads(num_threads)
     place = torch.device(device)
     native = _wants_native(attention_backend, quantization, name, place)
-    with place:
+    narrows = quantization != "none" and not native
+    if narrows:
+        check_quantization(quantization, place)
+    with torch.device("cpu") if narrows else place:
         backend = get_backend(_python_backend(attention_backend, place))
         model = CausalLM(config=config, backend=backend, dtype=DTYPES[name]).eval()
     weights = name if quantization == "none" else quantization
@@ -90,6 +95,8 @@ def load_model(
     else:
         load_weights(model, model_dir)
         fingerprint = fingerprint_checkpoint(model_dir, config.raw, f"{name}/{weights}")
+    if narrows:
+        quantize_weights(model, quantization, place, implementation=backend.name)
     threads = plan_threads(num_threads)
     loaded = NativeCausalLM(model, weights=weights, threads=threads) if native else model
     return LoadedModel(
@@ -117,11 +124,15 @@ def _wants_native(backend: str, quantization: str, dtype: str, device: torch.dev
     Raises:
         ConfigError: they are asked for and cannot be had.
     """
-    required = backend == "native" or quantization != "none"
     if backend not in ("auto", "native"):
-        if quantization != "none":
-            raise ConfigError(f"quantization {quantization!r} needs the native backend")
         return False
+    if quantization not in ("none", "int8"):
+        if backend == "native":
+            raise ConfigError(f"the native kernels know int8 weights, not {quantization}")
+        if device.type == "cpu":
+            log.warning("slow_quantization", quantization=quantization, faster_here="int8")
+        return False
+    required = backend == "native" or (quantization == "int8" and device.type == "cpu")
     if not required and not suits_this_cpu():
         return False
     reason = why_not_native(dtype, quantization, device)

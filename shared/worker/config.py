@@ -32,7 +32,11 @@ class ModelSettings:
     attention_backend: str = setting(
         "auto", help="auto, native (C++ for this CPU), torch or triton"
     )
-    quantization: str = setting("none", help="none, or int8: weights of one byte (native only)")
+    quantization: str = setting(
+        "none",
+        help="none, int8, fp8 or int4: weights are narrowed while they are loaded "
+        "(on a CPU only int8 is fast)",
+    )
     model_seed: int = setting(0, help="seed of the weights with --load-format dummy")
 
     @property
@@ -60,7 +64,8 @@ class WorkerConfig:
     metrics_port: int = setting(0, help="port of /metrics; 0 turns it off")
     connectors: tuple[str, ...] = setting(
         ("shm", "zmq_ipc", "zmq"),
-        help="ways to move KV blocks, in order of preference: shm, zmq_ipc, zmq, nixl",
+        help="ways to move KV blocks, in order of preference: cuda_ipc (GPUs of one host), shm, "
+        "zmq_ipc, zmq, nixl",
     )
     runtime_dir: Path | None = setting(
         None, help="directory for local sockets; by default a private one under the system's"

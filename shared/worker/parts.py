@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2, transfer_pb2, worker_pb2
 from shared.connector.instrumented import InstrumentedConnector, TransferCounters
-from shared.connector.registry import ConnectorSettings, create
+from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
 from shared.connector.staged import StagedConnector
 from shared.connector.staging_pool import StagingPool
 from shared.directory.base import WorkerRecord
@@ -212,9 +212,13 @@ async def _connectors(
             )
         )
         stack.callback(staging.close)
+        if ON_DEVICE.intersection(config.connectors):
+            settings = replace(settings, device=staging.share())
         inner = create(config.connectors, worker=worker, memory=staging.memory, settings=settings)
         pool = StagingPool(staging.memory.num_blocks)
-        created = [StagedConnector(one, pool, staging) for one in inner]
+        created = [
+            one if one.name in ON_DEVICE else StagedConnector(one, pool, staging) for one in inner
+        ]
     connectors = [InstrumentedConnector(inner, observer=transfers) for inner in created]
     for connector in connectors:
         await connector.start()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.kv_write_quantized.cache import QuantizedCache
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
@@ -20,11 +21,20 @@ if TYPE_CHECKING:
 
 
 def poisoned_cache(
-    num_blocks: int, num_layers: int, num_kv_heads: int, block_size: int, head_dim: int
+    num_blocks: int,
+    num_layers: int,
+    num_kv_heads: int,
+    block_size: int,
+    head_dim: int,
+    dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """A float32 cache of NaN."""
+    """A cache of NaN; in 8 bits the scales are."""
     shape = (num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim)
-    return torch.full(shape, float("nan"))
+    if dtype.itemsize > 1:
+        return torch.full(shape, float("nan"), dtype=dtype)
+    blocks = torch.full((*shape[:-1], head_dim + 4), 0x7F, dtype=torch.uint8).view(dtype)
+    QuantizedCache.over(blocks).scales.fill_(float("nan"))
+    return blocks
 
 
 def make_metadata(
@@ -57,12 +67,20 @@ class PagedDriver:
     """Greedy generation with one model and one cache of its own."""
 
     def __init__(
-        self, model: CausalLM | NativeCausalLM, *, block_size: int, chunk: int, seed: int = 0
+        self,
+        model: CausalLM | NativeCausalLM,
+        *,
+        block_size: int,
+        chunk: int,
+        seed: int = 0,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
+        """kv_dtype: of the cache; None: the model's."""
         self.model = model
         self.block_size = block_size
         self.chunk = chunk
         self.seed = seed
+        self.kv_dtype = kv_dtype or model.dtype
 
     @torch.inference_mode()
     def generate(
@@ -78,7 +96,8 @@ class PagedDriver:
             config.num_kv_heads,
             self.block_size,
             config.head_dim,
-        ).to(self.model.dtype)
+            self.kv_dtype,
+        )
         tokens = [list(prompt) for prompt in prompts]
         computed = [0] * len(prompts)
         logits: list[list[torch.Tensor]] = [[] for _ in prompts]
@@ -115,7 +134,8 @@ class PagedDriver:
             config.num_kv_heads,
             self.block_size,
             config.head_dim,
-        ).to(self.model.dtype)
+            self.kv_dtype,
+        )
         metadata = make_metadata([length], [length], [table], self.block_size)
         if wanted is not None:
             metadata = replace(metadata, wanted=torch.tensor(wanted, dtype=torch.int64))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shared.connector import block_io
-from shared.connector.block_io import BlockIO
+from shared.connector.block_io import BlockAccess
 from shared.errors import TransferError, TransferFailure
 from shared.kv.layout import KVLayout
 from tests.suites.connector_harness import (
@@ -43,15 +43,15 @@ class Gate:
         self.reached = asyncio.Event()
         self.max_outstanding_bytes = 0
         self._sender = sender
-        self._write = BlockIO.write
+        self._write = BlockAccess.write
         gate = self
 
-        async def held(io: BlockIO, *args: object) -> object:
+        async def held(io: BlockAccess, *args: object) -> object:
             return await gate.held(io, *args)
 
-        monkeypatch.setattr(BlockIO, "write", held)
+        monkeypatch.setattr(BlockAccess, "write", held)
 
-    async def held(self, io: BlockIO, *args: object) -> object:
+    async def held(self, io: BlockAccess, *args: object) -> object:
         self.reached.set()
         await self.opened.wait()
         self._look()

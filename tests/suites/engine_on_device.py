@@ -71,6 +71,40 @@ class EngineOnDeviceSuite:
         assert all(len(tokens) == 20 for tokens in answers[0])
         assert answers.count(answers[0]) == 4
 
+    @pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
+    def test_kv_in_8_bits_passes_through_every_tier(
+        self, loaded: LoadedModel, device: str, kv_cache_dtype: str
+    ) -> None:
+        """Recorded and overlapped steps, and blocks that come back from host memory."""
+        plain = self.engine(
+            loaded,
+            device,
+            kv_cache_dtype=kv_cache_dtype,
+            async_scheduling=False,
+            enforce_eager=True,
+        )
+        tiered = self.engine(
+            loaded,
+            device,
+            kv_cache_dtype=kv_cache_dtype,
+            async_scheduling=True,
+            kv_offload_host_gib=2**-6,
+            kv_offload_always_load=True,
+        )
+        answers = []
+        for engine in (plain, tiered, tiered):
+            for request in requests():
+                engine.add(request)
+            run = drain(engine)
+            answers.append([run.tokens(request.request_id) for request in requests()])
+            # Others take the pool: what was cached there is in host memory only.
+            for i in range(3):
+                engine.add(make_request(f"x{i}", [7 + i] * 500, max_tokens=1))
+            drain(engine)
+        assert answers.count(answers[0]) == 3
+        for engine in (plain, tiered):
+            engine.close()
+
     def test_padding_leaves_every_block_alone(self, loaded: LoadedModel, device: str) -> None:
         engine = self.engine(loaded, device, cuda_graph_sizes=(8,), async_scheduling=True)
         engine.add(requests()[0])

@@ -1,4 +1,4 @@
-"""What every implementation of quantising rows, of the quantised KV write and of decode must do.
+"""What quantising rows, the quantised KV write and attention over it must do, however implemented.
 
 Run in this process for PyTorch, and as `python -m tests.suites.quantized_cache` in one of its own
 for Triton's interpreter.
@@ -17,12 +17,12 @@ from kernels.kv_write_quantized import kv_write_quantized
 from kernels.kv_write_quantized.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
-from kernels.paged_attention_quantized import paged_decode_quantized
+from kernels.paged_attention_quantized import paged_attention_quantized
 from kernels.quantize_rows import quantize_rows
 from kernels.quantize_rows.limits import LARGEST
 from kernels.quantize_rows.reference import dequantize_rows
 from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.paged_driver import make_metadata
+from tests.fakes.paged_driver import make_metadata, poisoned_cache
 from tests.fakes.tensors import random
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ FLOAT8 = torch.float8_e4m3fn
 QUANTIZED = {"int8": torch.int8, "fp8": FLOAT8}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 #: Of attention over normally distributed keys and values, against what it is without quantising.
-LARGEST_ERROR = {torch.int8: 0.02, FLOAT8: 0.1}
+#: Who sees one key gets its value: in float8 up to a sixteenth of a number off, and those go to 4.
+LARGEST_ERROR = {torch.int8: 0.02, FLOAT8: 0.2}
 
 
 def check_rounding_error(x: Tensor, values: Tensor, scales: Tensor) -> None:
@@ -68,10 +69,12 @@ def check_quantize_rows(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeCase:
-    """One batch, one new token per sequence."""
+class AttentionCase:
+    """One batch."""
 
     seq_lens: tuple[int, ...]
+    #: None: one new token per sequence.
+    query_lens: tuple[int, ...] | None = None
     num_heads: int = 6
     num_kv_heads: int = 2
     head_dim: int = 80
@@ -82,31 +85,41 @@ class DecodeCase:
     num_processors: int = 8
 
 
-CASES: dict[str, DecodeCase] = {
-    "short": DecodeCase(seq_lens=(1, 16, 75)),
-    "split": DecodeCase(seq_lens=(700, 3, 290), head_dim=64),
-    "split-window": DecodeCase(seq_lens=(700, 3, 290), head_dim=64, window=200),
-    "window-of-one": DecodeCase(seq_lens=(3, 40), window=1),
-    "one-program": DecodeCase(seq_lens=(300, 20), num_processors=1),
-    "one-head-each": DecodeCase(seq_lens=(20, 9), num_heads=3, num_kv_heads=3, head_dim=16),
-    "large-group": DecodeCase(seq_lens=(20, 190), num_heads=20, num_kv_heads=1, head_dim=32),
-    "odd-block-size": DecodeCase(seq_lens=(41, 30), block_size=7),
-    "wide-heads": DecodeCase(seq_lens=(18, 30), head_dim=192),
-    "bf16": DecodeCase(seq_lens=(16, 75), head_dim=64, dtype=torch.bfloat16),
-    "bf16-split": DecodeCase(seq_lens=(330, 75), head_dim=96, dtype=torch.bfloat16),
-    "fp16": DecodeCase(seq_lens=(50, 60), dtype=torch.float16),
+CASES: dict[str, AttentionCase] = {
+    "short": AttentionCase(seq_lens=(1, 16, 75)),
+    "split": AttentionCase(seq_lens=(700, 3, 290), head_dim=64),
+    "split-window": AttentionCase(seq_lens=(700, 3, 290), head_dim=64, window=200),
+    "window-of-one": AttentionCase(seq_lens=(3, 40), window=1),
+    "one-program": AttentionCase(seq_lens=(300, 20), num_processors=1),
+    "one-head-each": AttentionCase(seq_lens=(20, 9), num_heads=3, num_kv_heads=3, head_dim=16),
+    "large-group": AttentionCase(seq_lens=(20, 190), num_heads=20, num_kv_heads=1, head_dim=32),
+    "odd-block-size": AttentionCase(seq_lens=(41, 30), block_size=7),
+    "wide-heads": AttentionCase(seq_lens=(18, 30), head_dim=192),
+    "bf16": AttentionCase(seq_lens=(16, 75), head_dim=64, dtype=torch.bfloat16),
+    "bf16-split": AttentionCase(seq_lens=(330, 75), head_dim=96, dtype=torch.bfloat16),
+    "fp16": AttentionCase(seq_lens=(50, 60), dtype=torch.float16),
+    "prefill": AttentionCase(seq_lens=(1, 40, 75), query_lens=(1, 40, 9), head_dim=64),
+    "prefill-window": AttentionCase(seq_lens=(90, 40), query_lens=(33, 40), window=21),
+    "prefill-odd": AttentionCase(
+        seq_lens=(30, 150, 2), query_lens=(30, 7, 2), block_size=7, head_dim=96
+    ),
+    "prefill-bf16": AttentionCase(
+        seq_lens=(80, 75, 9),
+        query_lens=(80, 5, 1),
+        head_dim=128,
+        dtype=torch.bfloat16,
+    ),
 }
 
 
-def filled_cache(case: DecodeCase, to: torch.dtype, implementation: str) -> tuple[Tensor, ...]:
+def filled_cache(case: AttentionCase, to: torch.dtype, implementation: str) -> tuple[Tensor, ...]:
     """Block tables [num_seqs, max_blocks], and keys, values and scales written into poison."""
     sizes = [-(-length // case.block_size) for length in case.seq_lens]
     order = (torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(1)) + 1).tolist()
     tables = [[order.pop() for _ in range(size)] for size in sizes]
-    shape = (1 + sum(sizes), 3, 2, case.num_kv_heads, case.block_size, case.head_dim)
-    cache = QuantizedCache.empty(shape, to)
-    cache.values.view(torch.uint8).fill_(0x7F)  # NaN in float8
-    cache.scales.fill_(float("nan"))
+    cache = QuantizedCache.over(
+        poisoned_cache(1 + sum(sizes), 3, case.num_kv_heads, case.block_size, case.head_dim, to)
+    )
     kv_shape = (sum(case.seq_lens), case.num_kv_heads, case.head_dim)
     k, v = (random(*kv_shape, dtype=case.dtype, seed=seed) for seed in (2, 3))
     everything = make_metadata(case.seq_lens, case.seq_lens, tables, case.block_size)
@@ -116,7 +129,7 @@ def filled_cache(case: DecodeCase, to: torch.dtype, implementation: str) -> tupl
     return torch.tensor(padded), k, v, slots, cache.values, cache.scales
 
 
-def check_write(case: DecodeCase, to: torch.dtype, implementation: str) -> None:
+def check_write(case: AttentionCase, to: torch.dtype, implementation: str) -> None:
     """What was written is what quantised rows are, in its slots and nowhere else."""
     _, k, v, slots, values, scales = filled_cache(case, to, implementation)
     assert int((~scales.isnan()).sum()) == 2 * len(slots) * case.num_kv_heads
@@ -141,20 +154,21 @@ def check_skipped_slots(implementation: str) -> None:
     assert (cache.values[1, 0, :, 0, 1] == 127).all()
 
 
-def check_decode(case: DecodeCase, to: torch.dtype, implementation: str) -> None:
+def check_attention(case: AttentionCase, to: torch.dtype, implementation: str) -> None:
     """The definition over what is stored, nearly; what it is without quantising, roughly."""
     tables, k, v, slots, values, scales = filled_cache(case, to, "torch")
     cache = QuantizedCache(values, scales)
-    q = random(len(case.seq_lens), case.num_heads, case.head_dim, dtype=case.dtype, seed=4)
+    query_lens = case.query_lens or (1,) * len(case.seq_lens)
+    q = random(sum(query_lens), case.num_heads, case.head_dim, dtype=case.dtype, seed=4)
     lists = [
         table[: -(-length // case.block_size)]
         for table, length in zip(tables.tolist(), case.seq_lens, strict=True)
     ]
-    batch = make_metadata((1,) * len(q), case.seq_lens, lists, case.block_size)
+    batch = make_metadata(query_lens, case.seq_lens, lists, case.block_size)
     scale = case.head_dim**-0.5
 
-    def decode(name: str, q: Tensor) -> Tensor:
-        return paged_decode_quantized(
+    def attend(name: str, q: Tensor) -> Tensor:
+        return paged_attention_quantized(
             q,
             cache,
             1,
@@ -166,9 +180,9 @@ def check_decode(case: DecodeCase, to: torch.dtype, implementation: str) -> None
         )
 
     with poisoned_empty():
-        ours = decode(implementation, q)
+        ours = attend(implementation, q)
     assert ours.dtype == case.dtype
-    defined = decode("torch", q.float())
+    defined = attend("torch", q.float())
     # Weights and sums are rounded to the queries' type, like PyTorch's own attention does.
     allowed = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[case.dtype]
     error = (ours.float() - defined).abs().max()
@@ -202,7 +216,7 @@ def checks(implementation: str) -> dict[str, Callable[[], None]]:
             check_quantize_rows, size, dtype, to, implementation
         )
     for (name, to), (kind, case) in product(QUANTIZED.items(), CASES.items()):
-        found[f"decode-{name}-{kind}"] = partial(check_decode, case, to, implementation)
+        found[f"attention-{name}-{kind}"] = partial(check_attention, case, to, implementation)
         if "split" not in kind:
             found[f"write-{name}-{kind}"] = partial(check_write, case, to, implementation)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from shared.model.attention.registry import get_backend
 from shared.model.config import ModelConfig
 from shared.model.llama import CausalLM
+from shared.model.quantized_weights import quantize_weights
 from shared.model.rope import RopeConfig
 from tests.fakes.interpreted import report
 from tests.fakes.paged_driver import PagedDriver, make_metadata
@@ -65,6 +67,44 @@ def check_tokens() -> None:
     assert ours[0] == expected[0]
     for mine, plain in zip(ours[1], expected[1], strict=True):
         torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-4)
+
+
+def check_quantized_kv(kv_dtype: torch.dtype) -> None:
+    """The same over a KV cache in 8 bits, against the definition's logits."""
+    expected, ours = (
+        PagedDriver(
+            make_model(name, layer_windows=(None, 9)),
+            block_size=BLOCK_SIZE,
+            chunk=16,
+            kv_dtype=kv_dtype,
+        ).generate(PROMPTS, 3)
+        for name in ("torch", "triton")
+    )
+    assert ours[0] == expected[0]
+    for mine, plain in zip(ours[1], expected[1], strict=True):
+        # A number that falls to the other side of a rounding is a step of 8 bits away.
+        error = (mine - plain).abs().max() / plain.std()
+        assert error < 0.05, f"error {error}"
+
+
+def check_quantized_weights(quantization: str) -> None:
+    """The kernels in place of PyTorch's definition, in prefill chunks and decodes."""
+    expected, ours = (
+        PagedDriver(quantized(name, quantization), block_size=BLOCK_SIZE, chunk=16).generate(
+            PROMPTS, 3
+        )
+        for name in ("torch", "triton")
+    )
+    assert ours[0] == expected[0]
+    for mine, plain in zip(ours[1], expected[1], strict=True):
+        error = (mine - plain).abs().max() / plain.std()
+        assert error < 0.05, f"error {error}"
+
+
+def quantized(backend: str, quantization: str) -> CausalLM:
+    model = make_model(backend, layer_windows=(None, 9))
+    quantize_weights(model, quantization, torch.device("cpu"), implementation=backend)
+    return model
 
 
 def check_bf16() -> None:
@@ -139,6 +179,11 @@ def _kernels_counted_by(launches: _Launches) -> Iterator[None]:
 
 CHECKS = {
     "same-tokens-as-torch": check_tokens,
+    "same-tokens-with-int8-kv": partial(check_quantized_kv, torch.int8),
+    "same-tokens-with-fp8-kv": partial(check_quantized_kv, torch.float8_e4m3fn),
+    "same-tokens-with-int8-weights": partial(check_quantized_weights, "int8"),
+    "same-tokens-with-fp8-weights": partial(check_quantized_weights, "fp8"),
+    "same-tokens-with-int4-weights": partial(check_quantized_weights, "int4"),
     "bf16-as-near-as-torch": check_bf16,
     "nine-launches-a-layer": check_launches,
 }

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kv_format.h"
 #include "memory.h"
 #include "pool.h"
 #include "tile.h"
@@ -20,22 +21,6 @@ constexpr int kChunk = 2 * kPanel;
 // Query rows of one task: the packing of a chunk is shared by all of them.
 constexpr int kQueryRows = 8 * kTileRows;
 constexpr float kMasked = -1e30f;
-
-// The cache [blocks, layers, 2, kv heads, block size, head dim]; strides in elements.
-template <class Element>
-struct Cache {
-  Element* data;
-  size_t block_stride;
-  size_t layer_stride;
-  int num_kv_heads;
-  int block_size;
-  int head_dim;
-
-  size_t offset(int block, int layer, int kind, int head, int slot) const {
-    return block * block_stride + layer * layer_stride +
-           ((size_t(kind) * num_kv_heads + head) * block_size + slot) * head_dim;
-  }
-};
 
 // One packed batch; see AttentionMetadata in Python.
 struct Batch {
@@ -74,7 +59,8 @@ class AttentionScratch {
         scores(size_t(2) * kQueryRows * kPanel),
         weights(size_t(kQueryRows) * kChunk / Dot::kElements),
         out(size_t(panels) * kQueryRows * kPanel),
-        zeros(head_dim) {}
+        zeros(head_dim),
+        unpacked(size_t(2) * kChunk * round_up(head_dim, kLanes)) {}
 
   int words;   // of a head
   int panels;  // of a head
@@ -85,6 +71,7 @@ class AttentionScratch {
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> out;         // [panel of the head][rows][32 dims]
   Buffer<Element> zeros;     // stands for keys and values past the end
+  Buffer<Element> unpacked;  // [2][keys][padded head]: a chunk that was kept in 8 bits
   // Where the keys and values of this chunk and of the next one are.
   struct Places {
     const Element* keys[kChunk];
@@ -159,11 +146,15 @@ class AttentionKernel {
     }
     const int first_key = window ? std::max(0, first_position - window + 1) : 0;
     const int first_chunk = first_key / kChunk * kChunk;
-    locate(task, first_chunk, length, s.places[0], s);
+    const bool quantized = cache.is_quantized();
+    if (!quantized) locate(task, first_chunk, length, s.places[0], s);
     int turn = 0;
     for (int key = first_chunk; key <= last_position; key += kChunk, turn ^= 1) {
-      locate(task, key + kChunk, length, s.places[turn ^ 1], s);
-      pack_chunk(s.places[turn], s.places[turn ^ 1], s);
+      if (quantized)
+        unpack(task, key, length, s.places[turn], s);
+      else
+        locate(task, key + kChunk, length, s.places[turn ^ 1], s);
+      pack_chunk(s.places[turn], s.places[quantized ? turn : turn ^ 1], s);
       for (int panel = 0; panel < 2; ++panel)
         for_row_groups(rows, [&](int row, int n) {
           multiply_rows<Dot, 0>(n, s.query.data() + row * s.words, s.words,
@@ -205,7 +196,7 @@ class AttentionKernel {
   void locate(const AttentionTask& task, int first_key, int length, typename Scratch::Places& places,
               const Scratch& s) const {
     const int32_t* table = batch.block_tables + size_t(task.seq) * batch.max_blocks;
-    const size_t values_after_keys = size_t(cache.num_kv_heads) * cache.block_size * cache.head_dim;
+    const size_t values_after_keys = size_t(cache.num_kv_heads) * cache.head_stride();
     for (int i = 0; i < kChunk;) {
       const int key = first_key + i;
       if (key >= length) {
@@ -215,13 +206,51 @@ class AttentionKernel {
       }
       int slot = key % cache.block_size;
       const Element* row =
-          cache.data + cache.offset(table[key / cache.block_size], layer, 0, task.kv_head, slot);
+          cache.row(table[key / cache.block_size], layer, 0, task.kv_head, slot);
       const int end = std::min({kChunk, i + cache.block_size - slot, length - first_key});
       for (; i < end; ++i, row += cache.head_dim) {
         places.keys[i] = row;
         places.values[i] = row + values_after_keys;
       }
     }
+  }
+
+  void unpack(const AttentionTask& task, int first_key, int length,
+              typename Scratch::Places& places, Scratch& s) const {
+    if (cache.format == KvFormat::kInt8)
+      unpack_as<Int8Kv>(task, first_key, length, places, s);
+    else
+      unpack_as<Float8Kv>(task, first_key, length, places, s);
+  }
+
+  // A chunk that is kept in 8 bits, as elements that stay in the processor's cache.
+  template <class Kv>
+  void unpack_as(const AttentionTask& task, int first_key, int length,
+                 typename Scratch::Places& places, Scratch& s) const {
+    const int32_t* table = batch.block_tables + size_t(task.seq) * batch.max_blocks;
+    const int padded = round_up(cache.head_dim, kLanes);
+    for (int kind = 0; kind < 2; ++kind) {
+      const Element** place = kind == 0 ? places.keys : places.values;
+      Element* to = s.unpacked.data() + size_t(kind) * kChunk * padded;
+      for (int i = 0; i < kChunk; ++i, to += padded) {
+        const int key = first_key + i;
+        place[i] = key < length ? to : s.zeros.data();
+        if (key >= length) continue;
+        const int slot = key % cache.block_size;
+        uint8_t* head = cache.values(table[key / cache.block_size], layer, kind, task.kv_head);
+        if (key + kChunk < length && slot == 0)
+          fetch_values(cache.values(table[(key + kChunk) / cache.block_size], layer, kind,
+                                    task.kv_head));
+        dequantize_kv<Kv>(to, head + size_t(slot) * cache.head_dim, cache.scales(head)[slot],
+                          cache.head_dim);
+      }
+    }
+  }
+
+  // What the next chunk needs of a block; the rest of it is next to it, which the hardware sees.
+  void fetch_values(const uint8_t* head) const {
+    for (size_t line = 0; line < std::min<size_t>(cache.head_stride(), 512); line += 64)
+      __builtin_prefetch(head + line, 0, 2);
   }
 
   // Keys transposed and values paired, as panels that the register tile takes. Blocks lie anywhere,

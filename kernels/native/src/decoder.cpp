@@ -48,13 +48,11 @@ class TypedDecoder final : public Decoder {
     }
   }
 
-  void forward(const Batch& batch, void* cache_data, size_t block_stride, int block_size,
-               float* hidden) override {
+  void forward(const Batch& batch, void* cache_data, KvFormat format, size_t block_stride,
+               int block_size, float* hidden) override {
     const int tokens = batch.num_tokens;
     resize(tokens);
-    const size_t layer_stride =
-        size_t(2) * shape_.num_kv_heads * block_size * shape_.head_dim;
-    const Cache<Element> cache{static_cast<Element*>(cache_data), block_stride, layer_stride,
+    const Cache<Element> cache{static_cast<Element*>(cache_data), format, block_stride,
                                shape_.num_kv_heads, block_size, shape_.head_dim};
     embed(batch);
     plan_attention(batch);
@@ -227,9 +225,25 @@ class TypedDecoder final : public Decoder {
           if (weights.k_norm) normalize(x, weights.k_norm, dim, shape_.rms_norm_eps, x);
           rotate(x, cos_sin, dim);
         }
-        narrow_row(cache.data + cache.offset(block, layer, kind, kv_head, slot), x, dim);
+        store_row(cache, block, layer, kind, kv_head, slot, x);
       }
     });
+  }
+
+  static void store_row(const Cache<Element>& cache, int block, int layer, int kind, int head,
+                        int slot, const float* x) {
+    const int dim = cache.head_dim;
+    if (!cache.is_quantized()) {
+      narrow_row(cache.row(block, layer, kind, head, slot), x, dim);
+      return;
+    }
+    uint8_t* values = cache.values(block, layer, kind, head);
+    float* scale = cache.scales(values) + slot;
+    values += size_t(slot) * dim;
+    if (cache.format == KvFormat::kInt8)
+      quantize_kv<Int8Kv>(values, scale, x, dim);
+    else
+      quantize_kv<Float8Kv>(values, scale, x, dim);
   }
 
   void attend(const LayerWeights& weights, const Batch& batch, const Cache<Element>& cache,

@@ -51,13 +51,13 @@ class Decoder {
   virtual ~Decoder() = default;
   // Writes the tokens' keys and values into the cache, and float32 hidden states [wanted][hidden]
   // behind the last norm to `hidden`.
-  virtual void forward(const Batch& batch, void* cache, size_t block_stride, int block_size,
-                       float* hidden) = 0;
+  virtual void forward(const Batch& batch, void* cache, KvFormat format, size_t block_stride,
+                       int block_size, float* hidden) = 0;
   // float32 [rows][vocab] of float32 [rows][hidden].
   virtual void logits(const float* hidden, int rows, float* out) = 0;
 };
 
-// element: of the KV cache and between the products (float32 or bfloat16). weight: of the products
+// element: of a KV cache that is not quantised, and between the products (float32 or bfloat16). weight: of the products
 // (the same as element, or int8 with bfloat16). Null if the two do not go together.
 std::unique_ptr<Decoder> make_decoder(Pool& pool, const Shape& shape, const Weights& weights,
                                       Kind element, Kind weight);

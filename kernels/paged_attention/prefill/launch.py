@@ -82,7 +82,7 @@ def launch_prefill(
         block_size=block_size,
         element_bytes=q.element_size(),
         has_window=window is not None,
-        arch=_arch(q.device),
+        arch=current_arch(q.device),
     )
     num_tiles = q.shape[0] // (tiles.rows // group) + num_seqs
     paged_prefill_kernel[(num_tiles, num_kv_heads)](
@@ -105,7 +105,7 @@ def launch_prefill(
     )
 
 
-def _arch(device: torch.device) -> int:
+def current_arch(device: torch.device) -> int:
     """The compute capability times ten; in the interpreter, the oldest that is supported."""
     if device.type != "cuda":
         return 80

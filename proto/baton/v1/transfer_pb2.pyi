@@ -42,7 +42,7 @@ class KVLayout(_message.Message):
     head_dim: _builtins.int
     """Elements per head."""
     dtype: _builtins.str
-    """float32, bfloat16 or float16."""
+    """float32, bfloat16, float16, int8 or float8_e4m3fn; in 8 bits, a head's scales lie behind its values."""
     version: _builtins.int
     """Order of the dimensions inside a block."""
     def __init__(

@@ -58,7 +58,8 @@ class AttentionBackend(Protocol):
 
         q: [num_tokens, num_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim]; cos_sin:
         [num_tokens, head_dim], cosines before sines; norms: of q and k, before the rotation;
-        kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], written in place.
+        kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], written in place;
+        in 8 bits, the blocks of `QuantizedCache.over`.
         With a sliding window W a token sees itself and the W-1 before it. Returns the shape of q.
         Whatever lies in the cache beyond a sequence's length, NaN included, has no influence.
         """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Batch, Kind, Shape, Weights, load_library
+from kernels.native.library import Batch, Kind, KvFormat, Shape, Weights, load_library
 from shared.errors import InternalError
 from shared.model.native.packing import Packing
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}
 
 
+_KV_FORMATS = {torch.int8: KvFormat.INT8, torch.float8_e4m3fn: KvFormat.FLOAT8}
+
+
 class NativeCausalLM:
     """Takes the weights out of a loaded CausalLM, which is empty afterwards.
 
@@ -35,7 +38,7 @@ class NativeCausalLM:
         """`weights`: the model's dtype, or int8 with a bfloat16 model."""
         self._library = load_library()
         self.config = config = model.config
-        #: Of the KV cache.
+        #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
         cpus = (ctypes.c_int * len(threads.cpus))(*threads.cpus) if threads.cpus else None
@@ -78,7 +81,8 @@ class NativeCausalLM:
         They are good until the next call of this method.
 
         token_ids, positions: int64 [num_tokens], packed as `metadata` says; kv_cache:
-        [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
+        [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], or the blocks of
+        `QuantizedCache.over`.
         """
         num_seqs, max_blocks = metadata.block_tables.shape
         wanted = metadata.wanted
@@ -102,11 +106,19 @@ class NativeCausalLM:
             kv_cache.data_ptr(),
             kv_cache.stride(0),
             kv_cache.shape[4],
+            self._kv_format(kv_cache),
             hidden.data_ptr(),
         )
         if failed:
             raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
         return hidden
+
+    def _kv_format(self, kv_cache: Tensor) -> KvFormat:
+        if kv_cache.dtype == self.dtype:
+            return KvFormat.ELEMENTS
+        if kv_cache.dtype not in _KV_FORMATS:
+            raise InternalError(f"a {self.dtype} model with a KV cache of {kv_cache.dtype}")
+        return _KV_FORMATS[kv_cache.dtype]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """float32 [n, vocab_size] of float32 [n, hidden]; good until the next call."""

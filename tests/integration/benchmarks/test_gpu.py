@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from benchmarks.gpu.rows import Report
 
-#: What a CPU has not got: FlashInfer, attention over fp8.
-MAY_FAIL = {"K2", "K3"}
+#: What a CPU has not got: FlashInfer.
+MAY_FAIL = {"K2"}
+#: Goals whose numbers are narrowed: their error is that of the narrowing.
+NARROW = {"K3", "K7"}
 
 
 def measured(part: Part) -> Report:
@@ -28,9 +30,12 @@ def measured(part: Part) -> Report:
 
 def test_kernels(tmp_path: Path) -> None:
     report = measured(Part.KERNELS)
-    errors = [row.error for row in report.rows if row.error is not None]
+    errors = [row.error for row in report.rows if row.error is not None and row.goal not in NARROW]
     assert len(errors) >= 2
     assert max(errors) < 1e-2
+    narrow = [row.error for row in report.rows if row.error is not None and row.goal in NARROW]
+    assert len(narrow) == 4
+    assert max(narrow) < 0.1
     assert all(row.share is not None for row in report.rows if row.goal in {"K1", "K4"})
     report.save(tmp_path / "rows.json")
     saved = json.loads((tmp_path / "rows.json").read_text())
@@ -43,7 +48,7 @@ def test_engine() -> None:
     report = measured(Part.ENGINE)
     values = {row.goal + row.name: row.value for row in report.rows}
     assert values["E6eager step / graph step"].endswith("tokens identical")
-    assert {row.goal for row in report.rows} >= {"E1", "E2", "E4", "E5", "E6", "P1"}
+    assert {row.goal for row in report.rows} >= {"E1", "E2", "E3", "E4", "E5", "E6", "P1"}
 
 
 def test_handoff() -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shared.connector.block_io import BlockIO
+from shared.connector.block_io import BlockAccess
 from shared.connector.registry import ConnectorSettings, create
 from shared.errors import TransferError, TransferFailure
 from shared.kv.memory import KVMemory
+from tests.fakes.host_device import HostDevice
 from tests.integration.connector.harnesses import keep_to_loopback
 from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_json, to_json
 from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
@@ -34,6 +35,7 @@ NOTICED_S = 5.0
 needs_nixl = pytest.mark.skipif(find_spec("nixl") is None, reason="the extra `nixl` is missing")
 WAYS = [
     ("shm", signal.SIGKILL),
+    ("cuda_ipc", signal.SIGKILL),
     ("zmq", signal.SIGKILL),
     ("zmq", signal.SIGSTOP),
     pytest.param("nixl", signal.SIGKILL, marks=needs_nixl),
@@ -44,7 +46,9 @@ WAYS = [
 @asynccontextmanager
 async def parent(kind: str, folder: Path) -> AsyncIterator[Connector]:
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
-    settings = ConnectorSettings(runtime_dir=folder, heartbeat_s=0.1, limits=LIMITS)
+    settings = ConnectorSettings(
+        device=HostDevice(memory), runtime_dir=folder, heartbeat_s=0.1, limits=LIMITS
+    )
     (connector,) = create([kind], worker=PARENT, memory=memory, settings=settings)
     await connector.start()
     try:
@@ -126,21 +130,23 @@ async def test_a_lost_receiver_is_noticed(kind: str, how: signal.Signals, folder
         await outbound.abort()
 
 
+@pytest.mark.parametrize("kind", ["shm", "cuda_ipc"])
 async def test_the_memory_of_a_killed_sender_is_read_without_harm(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = BlockIO.write
-    async with parent("shm", folder) as connector, child("shm", "sender", folder) as process:
+    write = BlockAccess.write
+    async with parent(kind, folder) as connector, child(kind, "sender", folder) as process:
 
-        async def after_its_death(io: BlockIO, *args: object) -> object:
+        async def after_its_death(io: BlockAccess, *args: object) -> object:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
             return await write(io, *args)
 
-        monkeypatch.setattr(BlockIO, "write", after_its_death)
+        monkeypatch.setattr(BlockAccess, "write", after_its_death)
         inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
         await _tell(process, to_json(inbound.ticket))
         await _is_lost(inbound.wait(30))
         assert inbound.num_blocks_received == 3
-        assert (np.asarray(connector._memory.blocks[:3]) == BYTE).all()
+        memory = connector._device._memory if kind == "cuda_ipc" else connector._memory
+        assert (np.asarray(memory.blocks[:3]) == BYTE).all()

@@ -13,6 +13,7 @@ from shared.connector.registry import FACTORIES, ConnectorSettings, create, reac
 from shared.errors import ConfigError
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
+from tests.fakes.host_device import HostDevice
 from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT
 
 if TYPE_CHECKING:
@@ -45,14 +46,19 @@ def _offer(name: str, address: str = "a") -> Offer:
 
 
 def test_every_known_connector_is_made_by_its_name(memory: KVMemory, tmp_path: Path) -> None:
-    settings = ConnectorSettings(hub=LocalHub(), runtime_dir=tmp_path)
+    settings = ConnectorSettings(device=HostDevice(memory), hub=LocalHub(), runtime_dir=tmp_path)
     made = create(list(FACTORIES), worker=WORKER, memory=memory, settings=settings)
     assert [connector.name for connector in made] == list(FACTORIES)
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("rdma", "local, shm, zmq_ipc, zmq, nixl"), ("local", "hub"), ("shm", "runtime_dir")],
+    [
+        ("rdma", "local, cuda_ipc, shm, zmq_ipc, zmq, nixl"),
+        ("local", "hub"),
+        ("shm", "runtime_dir"),
+        ("cuda_ipc", "CUDA device"),
+    ],
 )
 def test_what_is_unknown_or_missing_is_named(memory: KVMemory, name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):

@@ -21,3 +21,35 @@ def test_the_pool_is_sized_by_bytes_or_by_what_is_free() -> None:
     assert make_engine(num_blocks=None, max_model_len=40).num_blocks == 80
     with pytest.raises(ConfigError, match="no room"):
         make_engine(num_blocks=None, kv_cache_memory_bytes=10)
+
+
+def test_kv_in_8_bits_takes_its_scales_along() -> None:
+    """A quarter of float32 and four bytes per token and head; other blocks, other names."""
+    plain, *quantized = (
+        make_engine(kv_cache_dtype=name, num_blocks=4) for name in ("auto", "int8", "fp8")
+    )
+    layout = plain.layout
+    num_rows = 2 * layout.num_layers * layout.num_kv_heads * layout.block_size
+    assert plain.layout.block_bytes == num_rows * 4 * layout.head_dim
+    for engine in quantized:
+        assert engine.layout.block_bytes == num_rows * (layout.head_dim + 4)
+        assert engine.kv_memory is not None
+        assert engine.kv_memory.num_bytes == 4 * engine.layout.block_bytes
+    names = [engine.layout.dtype for engine in (plain, *quantized)]
+    assert names == ["float32", "int8", "float8_e4m3fn"]
+    assert len({engine.namespace for engine in (plain, *quantized)}) == 3
+    for engine in (plain, *quantized):
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("fp8_e5m2", "half as precise"), ("int3", "known: auto, fp8")]
+)
+def test_other_kv_dtypes_are_refused_with_a_reason(name: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        make_engine(kv_cache_dtype=name)
+
+
+def test_scales_must_lie_on_whole_words() -> None:
+    with pytest.raises(ConfigError, match="no multiple of 4"):
+        make_engine(kv_cache_dtype="int8", block_size=1)

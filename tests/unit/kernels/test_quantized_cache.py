@@ -1,4 +1,4 @@
-"""Quantised rows, KV write and decode: PyTorch here, Triton in an interpreter of its own."""
+"""Quantised rows, KV write and attention: PyTorch here, Triton in an interpreter of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from kernels.kv_write_quantized import kv_write_quantized
 from kernels.kv_write_quantized.cache import QuantizedCache
-from kernels.paged_attention_quantized import paged_decode_quantized
+from kernels.paged_attention_quantized import paged_attention_quantized
 from kernels.quantize_rows import quantize_rows
 from tests.fakes.interpreted import run_interpreted
 from tests.fakes.paged_driver import make_metadata
@@ -55,7 +55,7 @@ def decode(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
         "batch": dataclasses.replace(batch, seq_lens_list=seq_lens_list),
         "scale": 1.0,
     }
-    return paged_decode_quantized(**{**arguments, **changes})
+    return paged_attention_quantized(**{**arguments, **changes})
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def decode(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
     [
         ({"q": torch.ones(1, 4, 8)}, "does not fit 2 key/value heads of 16"),
         ({"q": torch.ones(1, 3, 16)}, "does not fit 2 key/value heads"),
-        ({"q": torch.ones(2, 4, 16)}, "2 queries must be of as many sequences"),
+        ({"q": torch.ones(2, 4, 16)}, "do not describe 2 tokens"),
         ({"seq_lens_list": (9,)}, "1 blocks do not hold 9 tokens"),
         ({"sliding_window": 0}, "sliding_window must be at least 1"),
         ({"implementation": "cuda"}, "no implementation 'cuda'"),

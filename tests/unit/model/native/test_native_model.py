@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from kernels.kv_write_quantized.cache import QuantizedCache
 from kernels.native.library import load_library
 from shared.errors import ConfigError
 from shared.model.llama import CausalLM
 from shared.model.loader import load_model
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.paged_driver import PagedDriver, make_metadata, poisoned_cache
 from tests.fakes.transformers_models import random_model, random_prompt, save
 
 PYDOC = Path(__file__).parents[4] / "models" / "pydoc" / "checkpoint"
@@ -22,15 +23,24 @@ inserting '/' as needed. If any component is an absolute path, all previous path
 be discarded."""
 #: Most root-mean-square error of logits, as a share of their standard deviation.
 ERRORS = {("none", "float32"): 1e-6, ("none", "bfloat16"): 0.01, ("int8", "bfloat16"): 0.04}
+BLOCK_SIZE = 16
 PROMPT_LENGTHS = (1, 7, 30, 64, 65, 150)
 
 
 def generate(
-    checkpoint: Path, *, block_size: int = 16, chunk: int = 256, alone: bool = False, **options: str
+    checkpoint: Path,
+    *,
+    block_size: int = 16,
+    chunk: int = 256,
+    alone: bool = False,
+    kv_dtype: torch.dtype | None = None,
+    **options: str,
 ) -> list[torch.Tensor]:
     """The logits behind every generated token of every prompt."""
     loaded = load_model(checkpoint, attention_backend="native", **options)
-    driver = PagedDriver(loaded.model, block_size=block_size, chunk=chunk, seed=chunk)
+    driver = PagedDriver(
+        loaded.model, block_size=block_size, chunk=chunk, seed=chunk, kv_dtype=kv_dtype
+    )
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
     if alone:
         return [driver.generate([prompt], 12)[1][0] for prompt in prompts]
@@ -55,6 +65,47 @@ def test_results_have_the_same_bits_in_any_batch_and_any_chunks(
     ):
         for ours, theirs in zip(together, variant, strict=True):
             assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("window", [None, 21])
+def test_with_kv_in_8_bits_too(
+    kv_dtype: torch.dtype, dtype: str, window: int | None, tmp_path: Path
+) -> None:
+    settings = {"num_attention_heads": 6, "num_key_value_heads": 2, "sliding_window": window}
+    checkpoint = save(random_model("mistral", seed=2, **settings), tmp_path)
+    together = generate(checkpoint, dtype=dtype, kv_dtype=kv_dtype)
+    for variant in (
+        generate(checkpoint, dtype=dtype, kv_dtype=kv_dtype, alone=True),
+        generate(checkpoint, dtype=dtype, kv_dtype=kv_dtype, chunk=37, block_size=5),
+    ):
+        for ours, theirs in zip(together, variant, strict=True):
+            assert torch.equal(ours, theirs)
+    for ours, exact in zip(together, generate(checkpoint, dtype=dtype), strict=True):
+        assert not torch.equal(ours, exact)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.int8, torch.float8_e4m3fn])
+def test_8_bits_are_those_of_the_definition(kv_dtype: torch.dtype, tmp_path: Path) -> None:
+    """What PyTorch stores for the same prompt, but for numbers that fall beside a rounding."""
+    checkpoint = save(random_model("qwen3", seed=1, num_hidden_layers=1), tmp_path)
+    stored = []
+    for backend in ("native", "torch"):
+        model = load_model(checkpoint, dtype="float32", attention_backend=backend).model
+        config = model.config
+        cache = poisoned_cache(3, 1, config.num_kv_heads, BLOCK_SIZE, config.head_dim, kv_dtype)
+        metadata = make_metadata((30,), (30,), ((2, 1),), BLOCK_SIZE)
+        model.forward(torch.arange(30), torch.arange(30), cache, metadata)
+        views = QuantizedCache.over(cache)
+        assert int(views.scales.isnan().sum()) == 2 * config.num_kv_heads * (BLOCK_SIZE + 2)
+        stored.append((views.values.view(torch.uint8).int(), views.scales))
+    (ours, our_scales), (defined, scales) = stored
+    torch.testing.assert_close(our_scales, scales, rtol=1e-5, atol=0, equal_nan=True)
+    assert (ours != defined).float().mean() < 0.01
+    # One step: neighbours in float8's order, too, but for zeros of both signs.
+    steps = (ours - defined).abs()
+    assert ((steps <= 1) | (steps == 255) | (steps == 128)).all()
 
 
 @pytest.mark.parametrize("num_threads", [2, 5])
@@ -88,6 +139,26 @@ def test_int8_weights_hardly_change_what_a_trained_model_says() -> None:
         assert abs(float(more)) < 0.02, key
 
 
+@pytest.mark.parametrize(
+    ("kv_dtype", "limit", "most_change"),
+    [(torch.int8, 0.01, 0.02), (torch.float8_e4m3fn, 0.04, 0.05)],
+)
+def test_kv_in_8_bits_hardly_changes_what_a_trained_model_says(
+    kv_dtype: torch.dtype, limit: float, most_change: float
+) -> None:
+    prompt = Tokenizer.load(PYDOC).encode(QUESTION, add_special_tokens=False)
+    model = load_model(PYDOC, dtype="float32").model
+    exact, logits = (
+        PagedDriver(model, block_size=16, chunk=64, kv_dtype=kind).score(prompt)
+        for kind in (None, kv_dtype)
+    )
+    error = (logits - exact).square().mean().sqrt() / exact.std()
+    assert error < limit
+    targets = torch.tensor(prompt[1:])
+    more = cross_entropy(logits[:-1], targets) - cross_entropy(exact[:-1], targets)
+    assert abs(float(more)) < most_change
+
+
 def test_int8_takes_half_the_memory_of_bfloat16(tmp_path: Path) -> None:
     sizes = {"hidden_size": 480, "intermediate_size": 1024, "max_position_embeddings": 64}
     checkpoint = save(random_model("llama", **sizes), tmp_path)
@@ -112,7 +183,7 @@ def test_the_fingerprint_says_how_the_weights_are_kept(tmp_path: Path) -> None:
     [
         ({"dtype": "float16", "attention_backend": "native"}, "not float16"),
         ({"dtype": "float32", "quantization": "int8"}, "go with --dtype bfloat16"),
-        ({"attention_backend": "torch", "quantization": "int8"}, "needs the native backend"),
+        ({"attention_backend": "native", "quantization": "fp8"}, "know int8 weights, not fp8"),
         ({"quantization": "int3"}, "int3"),
     ],
 )

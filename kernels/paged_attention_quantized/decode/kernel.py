@@ -5,29 +5,18 @@ Divided and merged as `kernels.paged_attention.decode` does it; only the steps o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 
 from kernels.paged_attention.decode.kernel import _merge_parts, _visible_keys
-from kernels.paged_attention.splits import MIN_CHUNK, plan_splits
+from kernels.paged_attention.splits import MIN_CHUNK
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from kernels.kv_write_quantized.cache import QuantizedCache
-    from kernels.paged_attention.batch import RaggedBatch
-    from kernels.paged_attention.workspace import Workspace
-
-_LOG2_E = 1.4426950408889634
 #: Sequences that are looked at together when a program searches its own.
 _SCAN = 128
 #: Numbers of partial results that are merged together, over all rows and dimensions.
 _MERGED_NUMBERS = 2048
-#: More than any sequence has.
-_NO_WINDOW = 1 << 30
 
 
 @triton.jit
@@ -229,58 +218,3 @@ def decode_constants(
         "SCAN": _SCAN,
     }
     return constants, tiles
-
-
-def launch(
-    q: Tensor,
-    cache: QuantizedCache,
-    layer: int,
-    batch: RaggedBatch,
-    scale: float,
-    sliding_window: int | None,
-    workspace: Workspace,
-) -> Tensor:
-    """See `kernels.paged_attention_quantized.paged_decode_quantized`.
-
-    The last dimension of q and of the cache must be contiguous.
-    """
-    values, scales = cache.values[:, layer], cache.scales[:, layer]
-    num_kv_heads, block_size, head_dim = values.shape[2:]
-    num_seqs, num_heads = q.shape[:2]
-    group = num_heads // num_kv_heads
-    plan = plan_splits(
-        num_processors=workspace.count_processors(q.device),
-        num_seqs=num_seqs,
-        num_kv_heads=num_kv_heads,
-    )
-    constants, tiles = decode_constants(
-        group=group, head_dim=head_dim, block_size=block_size, element_bytes=q.element_size()
-    )
-    num_partials = max(1, plan.max_partials * num_kv_heads)
-    partials = workspace.take((num_partials, group * (head_dim + 1)), torch.float32, q.device)
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    paged_decode_quantized_kernel[(num_kv_heads, plan.max_parts)](
-        q,
-        values,
-        scales,
-        out,
-        partials,
-        partials.view(-1)[num_partials * group * head_dim :],
-        workspace.counters(num_partials, q.device),
-        batch.query_start_loc,
-        batch.seq_lens,
-        batch.block_tables,
-        num_seqs,
-        plan.target_programs,
-        scale * _LOG2_E,
-        _NO_WINDOW if sliding_window is None else sliding_window,
-        *q.stride()[:2],
-        *out.stride()[:2],
-        *values.stride()[:4],
-        *scales.stride()[:3],
-        batch.block_tables.stride(0),
-        **constants,
-        num_warps=tiles.num_warps,
-        num_stages=tiles.num_stages,
-    )
-    return out

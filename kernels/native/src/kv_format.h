@@ -1,0 +1,145 @@
+// What keys and values are kept as: elements, or 8 bits with a scale per token and head.
+//
+// The 8 bits are those of kernels/quantize_rows in Python: the largest of a row becomes the largest
+// number of the type, and everything is rounded to the nearest, ties to even.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "simd.h"
+
+namespace baton {
+
+enum class KvFormat { kElements = 0, kInt8 = 1, kFloat8 = 2 };
+
+typedef uint8_t U8x16 __attribute__((vector_size(16)));
+typedef int8_t I8x16 __attribute__((vector_size(16)));
+
+inline F32x16 round_even(F32x16 v) {
+#if defined(__AVX512F__)
+  return (F32x16)_mm512_roundscale_ps((__m512)v, 0);
+#else
+  const F32x16 shifted = v + 12582912.0f;  // 1.5 * 2^23 leaves no bits for a fraction
+  return shifted - 12582912.0f;
+#endif
+}
+
+inline F32x16 limited(F32x16 v, float largest) {
+  return max(-max(-v, splat(-largest)), splat(-largest));
+}
+
+// -127 to 127.
+struct Int8Kv {
+  static constexpr float kLargest = 127.0f;
+  static F32x16 decode(U8x16 stored) {
+    return __builtin_convertvector(reinterpret_cast<I8x16>(stored), F32x16);
+  }
+  static U8x16 encode(F32x16 scaled) {
+    const I32x16 whole = __builtin_convertvector(limited(round_even(scaled), kLargest), I32x16);
+    return __builtin_convertvector(reinterpret_cast<U32x16>(whole) & 0xffu, U8x16);
+  }
+};
+
+// float8_e4m3fn: a sign, 4 bits of exponent with bias 7, 3 of mantissa; multiples of 2^-9 below 2^-6.
+struct Float8Kv {
+  static constexpr float kLargest = 448.0f;
+  static F32x16 decode(U8x16 stored) {
+    const U32x16 bits = __builtin_convertvector(stored, U32x16);
+    const U32x16 magnitude = bits & 0x7fu;
+    const U32x16 normal = (magnitude << 20) + (120u << 23);
+    const F32x16 small = __builtin_convertvector(reinterpret_cast<I32x16>(magnitude), F32x16) *
+                         (1.0f / 512.0f);
+    const U32x16 value = magnitude < 8u ? reinterpret_cast<U32x16>(small) : normal;
+    return bits_as<F32x16>(value | (bits & 0x80u) << 24);
+  }
+  static U8x16 encode(F32x16 scaled) {
+    const U32x16 bits = reinterpret_cast<U32x16>(limited(scaled, kLargest));
+    const U32x16 magnitude = bits & 0x7fffffffu;
+    const U32x16 normal = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
+    const F32x16 steps = round_even(bits_as<F32x16>(magnitude) * 512.0f);
+    const U32x16 small = reinterpret_cast<U32x16>(__builtin_convertvector(steps, I32x16));
+    const U32x16 code = magnitude < (121u << 23) ? small : normal;
+    return __builtin_convertvector(code | (bits >> 24 & 0x80u), U8x16);
+  }
+};
+
+// Calls body(first, count) for the parts of `size` that fill a vector, and for what is left.
+template <class Body>
+inline void for_vectors(int size, Body&& body) {
+  for (int i = 0; i < size; i += kLanes) body(i, std::min(kLanes, size - i));
+}
+
+inline F32x16 load_some(const float* from, int count) {
+  if (count == kLanes) return load<F32x16>(from);
+  float lanes[kLanes] = {};
+  std::memcpy(lanes, from, count * sizeof(float));
+  return load<F32x16>(lanes);
+}
+
+// Stores a row of `size`, and the scale by which its values are to be multiplied.
+template <class Kv>
+inline void quantize_kv(uint8_t* values, float* scale, const float* from, int size) {
+  constexpr float kLeast = 1e-30f;  // the factor of a smaller row would be infinite
+  F32x16 largest{};
+  for_vectors(size, [&](int i, int count) {
+    const F32x16 v = load_some(from + i, count);
+    largest = max(largest, max(v, -v));
+  });
+  const float peak = max_lane(largest);
+  const float factor = peak > kLeast ? Kv::kLargest / peak : 0.0f;
+  for_vectors(size, [&](int i, int count) {
+    const U8x16 stored = Kv::encode(load_some(from + i, count) * factor);
+    std::memcpy(values + i, &stored, count);
+  });
+  *scale = peak * (1.0f / Kv::kLargest);
+}
+
+// The other way. `to` is padded to whole vectors.
+template <class Kv, class Element>
+inline void dequantize_kv(Element* to, const uint8_t* values, float scale, int size) {
+  for_vectors(size, [&](int i, int count) {
+    U8x16 stored{};
+    std::memcpy(&stored, values + i, count);
+    narrow(to + i, Kv::decode(stored) * scale);
+  });
+}
+
+// The cache [blocks, layers, 2, kv heads, block size, head dim]; strides in elements. In 8 bits an
+// element is a byte, and behind the values [block size, head dim] of a head come its scales
+// [block size] in float32.
+template <class Element>
+struct Cache {
+  Element* data;
+  KvFormat format;
+  size_t block_stride;
+  int num_kv_heads;
+  int block_size;
+  int head_dim;
+
+  bool is_quantized() const { return format != KvFormat::kElements; }
+  // Elements of one head's keys or values in a block.
+  size_t head_stride() const {
+    return size_t(block_size) * (head_dim + (is_quantized() ? sizeof(float) : 0));
+  }
+  size_t layer_stride() const { return 2 * num_kv_heads * head_stride(); }
+  size_t head_offset(int block, int layer, int kind, int head) const {
+    return block * block_stride + layer * layer_stride() +
+           (size_t(kind) * num_kv_heads + head) * head_stride();
+  }
+
+  // With elements only.
+  Element* row(int block, int layer, int kind, int head, int slot) const {
+    return data + head_offset(block, layer, kind, head) + size_t(slot) * head_dim;
+  }
+
+  // In 8 bits only: the values of a head, and its scales.
+  uint8_t* values(int block, int layer, int kind, int head) const {
+    return reinterpret_cast<uint8_t*>(data) + head_offset(block, layer, kind, head);
+  }
+  float* scales(uint8_t* values) const {
+    return reinterpret_cast<float*>(values + size_t(block_size) * head_dim);
+  }
+};
+
+}  // namespace baton

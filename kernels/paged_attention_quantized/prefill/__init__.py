@@ -1,0 +1,1 @@
+"""Prefill: several new tokens per sequence."""

@@ -1,0 +1,134 @@
+"""Weights of 8 or 4 bits in a model that PyTorch or Triton computes, made while it is loaded.
+
+`int8` and `fp8` round the activations to the same 8 bits, one scale per token; so a token's result
+does not hang on how many others are in its step. `int4` leaves activations as they are. Embedding,
+head and norms stay as they were.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from kernels.paged_attention.workspace import Workspace
+from kernels.quantize_rows import quantize_rows
+from kernels.quantized_matmul import quantized_matmul
+from kernels.weight_only_matmul import weight_only_matmul
+from kernels.weight_only_matmul.packing import PackedWeight, pack_int4, unpack
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from shared.model.layers import FusedLinear
+    from shared.model.llama import CausalLM
+
+_TYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+#: CUDA's first architecture with float8.
+_FLOAT8_CAPABILITY = (8, 9)
+#: Tokens up to which the product with 4 bits is the faster way, in the kernel's tiles. Each has a
+#: workspace of its own: what a recorded step uses must not grow for a larger one, and so move.
+_FEW_TOKENS = (16, 32, 64)
+
+
+class Product8(nn.Module):
+    """x @ weight.T, both in 8 bits, with a scale per token and one per output feature."""
+
+    values: Tensor
+    scales: Tensor
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype, implementation: str) -> None:
+        """weight: [out_features, in_features]"""
+        super().__init__()
+        values, scales = quantize_rows(weight, dtype, implementation=implementation)
+        self.register_buffer("values", values)
+        self.register_buffer("scales", scales)
+        self._implementation = implementation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[num_tokens, in_features] to [num_tokens, out_features]."""
+        how = self._implementation
+        rows, row_scales = quantize_rows(x, self.values.dtype, implementation=how)
+        return quantized_matmul(
+            rows, row_scales, self.values, self.scales, out_dtype=x.dtype, implementation=how
+        )
+
+
+class Product4(nn.Module):
+    """x @ weight.T with a weight of 4 bits, 128 input features to a scale.
+
+    For many tokens the weight is unpacked for the time of the product.
+    """
+
+    values: Tensor
+    scales: Tensor
+
+    def __init__(
+        self, weight: Tensor, workspaces: dict[int, Workspace], implementation: str
+    ) -> None:
+        """weight: [out_features, in_features]; workspaces: by number of tokens, shared."""
+        super().__init__()
+        packed = pack_int4(weight)
+        self.register_buffer("values", packed.values)
+        self.register_buffer("scales", packed.scales)
+        self._in_features = packed.in_features
+        self._workspaces = workspaces
+        self._implementation = implementation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[num_tokens, in_features] to [num_tokens, out_features]."""
+        weight = PackedWeight(self.values, self.scales, self._in_features)
+        tokens = next((most for most in _FEW_TOKENS if len(x) <= most), None)
+        if tokens is None:
+            return linear(x, unpack(weight).to(x.dtype))
+        return weight_only_matmul(
+            x, weight, implementation=self._implementation, workspace=self._workspaces[tokens]
+        )
+
+
+def check_quantization(name: str, device: torch.device) -> None:
+    """Do nothing if the device can compute with such weights.
+
+    Raises:
+        ConfigError: it cannot; says what to take instead.
+    """
+    if name == "fp8" and device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < _FLOAT8_CAPABILITY:
+            raise ConfigError(
+                f"quantization 'fp8' needs compute capability 8.9, {device} has "
+                f"{'.'.join(map(str, capability))}: take int8"
+            )
+
+
+@torch.inference_mode()
+def quantize_weights(
+    model: CausalLM, name: str, device: torch.device, *, implementation: str
+) -> None:
+    """Quantise a loaded model's projections and move it to `device`, one matrix at a time.
+
+    The device never holds more of the unquantised model than one matrix; `name`: int8, fp8 or int4.
+    """
+    workspaces = {tokens: Workspace() for tokens in _FEW_TOKENS}
+    for projection in _projections(model):
+        weight = projection.weight.to(device)
+        if name == "int4":
+            product: nn.Module = Product4(weight, workspaces, implementation)
+        else:
+            product = Product8(weight, _TYPES[name], implementation)
+        projection.replace_weight(product)
+    model.to(device)
+    model.cos_sin = model.cos_sin.to(device)
+
+
+def _projections(model: CausalLM) -> Iterator[FusedLinear]:
+    for layer in model.decoder_layers:
+        yield layer.attention.qkv
+        yield layer.attention.output
+        yield layer.mlp.gate_up
+        yield layer.mlp.down
