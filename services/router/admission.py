@@ -46,7 +46,8 @@ class Place:
     """A request's place inside."""
 
     queue_ms: float
-    #: To be filled in by who holds it: the request is charged to its tenant by its tokens.
+    #: To be filled in by who holds it, if workers were given anything to do: its tenant pays that.
+    num_prompt_tokens: int = 0
     num_output_tokens: int = 0
 
 
@@ -117,7 +118,8 @@ class Admission:
         """
         started_s = self._clock()
         cost = max(1.0, num_tokens + self._mean_output)
-        if not self._queue and not self._is_entering and self._may_enter(num_tokens):
+        waited = bool(self._queue) or self._is_entering or not self._may_enter(num_tokens)
+        if not waited:
             self._queue.charge(tenant, cost)
             self.num_inside += 1
         else:
@@ -127,9 +129,12 @@ class Admission:
         try:
             yield place
         finally:
-            self._request_s += _NEWEST_WEIGHT * (self._clock() - entered_s - self._request_s)
-            self._mean_output += _NEWEST_WEIGHT * (place.num_output_tokens - self._mean_output)
-            self._give_back(tenant, cost, num_tokens + place.num_output_tokens)
+            if place.num_prompt_tokens:
+                self._learn(self._clock() - entered_s, place.num_output_tokens)
+            elif waited:
+                # It had waited too long, and left its turn to the next one.
+                self._pace.take_back(cost)
+            self._give_back(tenant, cost, place.num_prompt_tokens + place.num_output_tokens)
 
     def look(self) -> None:
         """The workers may have room now: let in who is next, if there is a place."""
@@ -152,6 +157,10 @@ class Admission:
         elif self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_LOOK_AGAIN_S, self._look_again)
+
+    def _learn(self, request_s: float, num_output_tokens: int) -> None:
+        self._request_s += _NEWEST_WEIGHT * (request_s - self._request_s)
+        self._mean_output += _NEWEST_WEIGHT * (num_output_tokens - self._mean_output)
 
     def _look_at_next(self) -> None:
         self._is_entering = False

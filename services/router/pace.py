@@ -35,6 +35,12 @@ class Pace:
             self._cost = _KEPT * self._cost + cost
             self._s = _KEPT * self._s + now_s - last_s
 
+    def take_back(self, cost: float) -> None:
+        """One that was noted did not take anybody's time."""
+        if self._cost > cost:
+            self._cost -= cost
+            self._num -= 1
+
     def rest(self) -> None:
         """Nobody waits: the time until somebody does again says nothing."""
         self._last_s = None

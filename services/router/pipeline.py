@@ -78,6 +78,8 @@ class Pipeline:
                     async for piece in pieces:
                         yield piece
                 finally:
+                    if job.streams:
+                        place.num_prompt_tokens = num_tokens
                     place.num_output_tokens = sum(stream.num_tokens for stream in job.streams)
         finally:
             self._request_ids.discard(job.request_id)

@@ -30,6 +30,7 @@ class Visitor:
     ) -> None:
         async with admission.enter(num_tokens, priority=priority, tenant=tenant) as place:
             self.queue_ms = place.queue_ms
+            place.num_prompt_tokens = num_tokens
             self.inside.set()
             await self.leave.wait()
 
@@ -276,3 +277,26 @@ async def test_workers_get_one_after_the_other_so_that_each_sees_what_the_last_o
         visitor.leave.set()
     await asyncio.wait_for(asyncio.gather(*(v.task for v in (*visitors, late))), 5)
     assert (admission.num_inside, admission.num_queued) == (0, 0)
+
+
+async def test_who_used_nothing_of_its_place_is_not_charged_for_it() -> None:
+    admission = _admission()
+    first = Visitor(admission)
+    await _settle()
+    unlucky, other = Tenant(name="unlucky"), Tenant(name="other")
+    order: list[str] = []
+
+    async def visit(tenant: Tenant, *, works: bool) -> None:
+        async with admission.enter(100, tenant=tenant) as place:
+            order.append(tenant.name[0] if works else "-")
+            place.num_prompt_tokens = 100 if works else 0
+
+    late = [visit(unlucky, works=False) for _ in range(6)]
+    rest = [visit(tenant, works=True) for _ in range(4) for tenant in (unlucky, other)]
+    tasks = [asyncio.create_task(visitor) for visitor in (*late, *rest)]
+    await _settle()
+    await first.end()
+    await asyncio.gather(*tasks)
+    # The six that gave up do not put their tenant six turns behind.
+    assert "".join(order).replace("-", "") in ("ouououou", "oouououu", "uouououo")
+    assert admission.num_inside == 0
