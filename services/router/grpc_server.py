@@ -9,18 +9,20 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
 from baton.v1 import router_pb2, router_pb2_grpc
+from services.router.caller import ANYBODY, Caller
 from services.router.generation import GenerationRequest
 from services.router.grpc_wire import chat_messages, params_from_wire, piece_to_wire
 from shared.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
     from typing import Any
 
     import grpc
 
     from services.router.generation import AnswerPiece, Generator
     from services.router.models import ServedModels
+    from shared.rpc.auth import Metadata
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
@@ -41,17 +43,21 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         tokenizer: Tokenizer,
         chat_template: ChatTemplate,
         models: ServedModels,
+        caller_of: Callable[[Metadata], Caller] = lambda _metadata: ANYBODY,
     ) -> None:
+        """`caller_of` says from a call's metadata whose request it is."""
         self._generator = generator
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._models = models
+        self._caller_of = caller_of
 
     async def Generate(  # noqa: N802 the name in the contract
         self, request: router_pb2.GenerateRequest, context: Context
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Continue a prompt."""
         arrival_s = time.monotonic()
+        caller = self._caller_of(context.invocation_metadata() or ())
         match request.prompt.WhichOneof("content"):
             case "text":
                 ids = await self._encode(request.prompt.text, add_special_tokens=True)
@@ -59,7 +65,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 ids = tuple(request.prompt.tokens.ids)
             case _:
                 raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
-        async with aclosing(self._answer(request, ids, arrival_s)) as responses:
+        async with aclosing(self._answer(request, ids, caller, arrival_s)) as responses:
             async for response in responses:
                 yield response
 
@@ -68,6 +74,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Answer a conversation."""
         arrival_s = time.monotonic()
+        caller = self._caller_of(context.invocation_metadata() or ())
         if not request.messages:
             raise InvalidRequestError("messages must not be empty", param="messages")
         text = self._chat_template.render(
@@ -76,7 +83,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             continue_final_message=request.continue_final_message,
         )
         ids = await self._encode(text, add_special_tokens=False)
-        async with aclosing(self._answer(request, ids, arrival_s)) as responses:
+        async with aclosing(self._answer(request, ids, caller, arrival_s)) as responses:
             async for response in responses:
                 yield response
 
@@ -98,6 +105,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self,
         request: router_pb2.GenerateRequest | router_pb2.ChatRequest,
         ids: tuple[int, ...],
+        caller: Caller,
         arrival_s: float,
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         if len(request.request_id) > MAX_REQUEST_ID_CHARS:
@@ -112,6 +120,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             prompt_token_ids=ids,
             params=params_from_wire(request.params),
             priority=request.priority,
+            tenant=caller.tenant,
+            cache_salt=caller.cache_salt(None),
             arrival_s=arrival_s,
             tokenize_ms=(time.monotonic() - arrival_s) * 1000,
         )

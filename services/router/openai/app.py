@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
+from services.router.openai.auth import AuthMiddleware
 from services.router.openai.chat import ChatCompletions
 from services.router.openai.completions import Completions
 from services.router.openai.errors import add_error_handlers
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pydantic import BaseModel
 
+    from services.router.openai.auth import Authenticator
     from services.router.openai.backend import Backend
 
 #: The endpoints read their bodies themselves, so the framework has to be told what is in them.
@@ -46,10 +48,13 @@ def create_app(
     not_ready_because: Callable[[], Sequence[str]],
     registry: CollectorRegistry,
     version: str,
+    keys: Authenticator | None = None,
+    open_metrics: bool = False,
 ) -> FastAPI:
     """The HTTP application. It starts nothing and owns nothing of `backend`.
 
     `not_ready_because` is asked on every GET /ready; it names what is missing, or nothing.
+    Without `keys` everybody may ask for everything.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
     _add_generation(app, backend)
@@ -60,6 +65,9 @@ def create_app(
         bodies = bodies | {"/v1/route": (CompletionBody, ChatBody)}
     document_bodies(app, bodies)
     add_error_handlers(app)
+    if keys is not None:
+        app.add_middleware(AuthMiddleware, keys=keys, open_metrics=open_metrics)
+    # Outermost: what is refused at the door has an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app
 
