@@ -20,7 +20,11 @@ TIMEOUT_S = 2.0
 class ReadinessProbe:
     """One router, asked over HTTP whether it serves and over gRPC who has joined it."""
 
-    def __init__(self, *, url: str, directory: str) -> None:
+    def __init__(
+        self, *, url: str, directory: str, metadata: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """`metadata` goes with calls to the directory."""
+        self._metadata = tuple(metadata)
         self._url = url
         # The environment's proxy cannot reach this machine's own ports.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -46,7 +50,9 @@ class ReadinessProbe:
         """Who has joined."""
         request = directory_pb2.ListWorkersRequest()
         try:
-            return self._stub.ListWorkers(request, timeout=TIMEOUT_S).workers
+            return self._stub.ListWorkers(
+                request, timeout=TIMEOUT_S, metadata=self._metadata
+            ).workers
         except grpc.RpcError:
             return ()
 
