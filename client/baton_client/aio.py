@@ -50,7 +50,7 @@ class AsyncBaton:
         model: for requests that name none; needed only where several models are served.
         timeout_s: for requests that name none.
         retry: what to repeat; see `RetryPolicy`.
-        api_key: sent as a bearer token.
+        api_key: sent as a bearer token; by default the environment's BATON_API_KEY.
         credentials: for TLS, e.g. `grpc.ssl_channel_credentials()`; None connects in the clear.
     """
 
