@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli import keys
 from cli.errors import CommandError
 from cli.passthrough import EVERYTHING, become
 from shared.errors import BatonError
@@ -21,6 +22,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.add_typer(keys.app, name="keys")
+
 DEFAULT_QUESTION = "What does os.path.join do?"
 
 Model = Annotated[
@@ -29,6 +32,14 @@ Model = Annotated[
 ServedModelName = Annotated[str | None, typer.Option(help="Name that clients use.")]
 Port = Annotated[int, typer.Option(help="Port of the OpenAI API over HTTP.")]
 GrpcPort = Annotated[int, typer.Option(help="Port of the gRPC services.")]
+ClusterToken = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with the secret that routers and workers share.",
+        envvar="BATON_CLUSTER_TOKEN",
+        show_envvar=False,
+    ),
+]
 StartTimeout = Annotated[float, typer.Option(help="Longest wait for the cluster, in seconds.")]
 
 
@@ -58,6 +69,11 @@ def up(
         str | None,
         typer.Option(help="Redis as the directory.", envvar="BATON_REDIS_URL", show_envvar=False),
     ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(help="File made by `baton keys`.", envvar="BATON_API_KEYS", show_envvar=False),
+    ] = None,
+    cluster_token: ClusterToken = None,
     start_timeout_s: StartTimeout = 180.0,
 ) -> None:
     """Start a cluster on this machine and keep it running."""
@@ -74,6 +90,8 @@ def up(
         num_decode=decode,
         worker_flags=tuple(context.args),
         redis_url=redis_url,
+        api_keys=api_keys,
+        cluster_token=cluster_token,
         start_timeout_s=start_timeout_s,
     )
     raise typer.Exit(run_up(spec))
@@ -130,6 +148,7 @@ def doctor(
     host: Annotated[str, typer.Option(help="Where the router listens.")] = "127.0.0.1",
     port: Port = 8000,
     grpc_port: GrpcPort = 50051,
+    cluster_token: ClusterToken = None,
     require_cluster: Annotated[
         bool, typer.Option("--require-cluster", help="Fail if no cluster is running.")
     ] = False,
@@ -138,7 +157,12 @@ def doctor(
     from cli.doctor.command import run_doctor
 
     healthy = run_doctor(
-        model, host=host, port=port, grpc_port=grpc_port, require_cluster=require_cluster
+        model,
+        host=host,
+        port=port,
+        grpc_port=grpc_port,
+        cluster_token=cluster_token,
+        require_cluster=require_cluster,
     )
     raise typer.Exit(0 if healthy else 1)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
+from cli.cluster_token import make_cluster_token, token_metadata
 from cli.errors import CommandError
 from cli.ports import free_port, require_free
 from cli.processes import ServiceProcess, stop_all
@@ -56,6 +57,9 @@ class ClusterSpec:
     worker_flags: tuple[str, ...] = ()
     #: The directory; by default the routers have one.
     redis_url: str | None = None
+    #: Files; with keys and no token, the cluster makes a token of its own.
+    api_keys: Path | None = None
+    cluster_token: Path | None = None
     start_timeout_s: float = 180.0
     grace_s: float = 15.0
     #: Package whose modules are the services.
@@ -86,6 +90,10 @@ class Cluster:
     """Use as a context manager: leaving it stops every process and frees every port."""
 
     def __init__(self, spec: ClusterSpec) -> None:
+        self._makes_token = False
+        if spec.api_keys is not None and spec.cluster_token is None:
+            spec = replace(spec, cluster_token=spec.log_folder / "cluster-token")
+            self._makes_token = True
         self.spec = spec
         #: HTTP and gRPC port at which each router, and no other one, is reached.
         self.router_ports = [(spec.port, spec.grpc_port)]
@@ -122,6 +130,8 @@ class Cluster:
         spec = self.spec
         require_free(spec.host, spec.port, flag="--port", variable="PORT")
         require_free(spec.host, spec.grpc_port, flag="--grpc-port", variable="GRPC_PORT")
+        if self._makes_token and spec.cluster_token is not None:
+            make_cluster_token(spec.cluster_token)
         for process in self.processes:
             process.start()
 
@@ -175,16 +185,24 @@ class Cluster:
     def _process(self, name: str, role: str, flags: Sequence[str]) -> ServiceProcess:
         log = self.spec.log_folder / f"{name}.log"
         # Everybody can read a command line, and the URL may have a password.
-        environ = {"BATON_REDIS_URL": self.spec.redis_url}
+        environ = {
+            "BATON_REDIS_URL": self.spec.redis_url,
+            "BATON_API_KEYS": _absolute(self.spec.api_keys),
+            "BATON_CLUSTER_TOKEN": _absolute(self.spec.cluster_token),
+        }
         return ServiceProcess(name, f"{self.spec.services}.{role}", flags, log, environ=environ)
 
     def _probe(self, port: int, grpc_port: int) -> ReadinessProbe:
         host = self.spec.client_host
-        return ReadinessProbe(url=f"http://{host}:{port}", directory=f"{host}:{grpc_port}")
+        return ReadinessProbe(
+            url=f"http://{host}:{port}",
+            directory=f"{host}:{grpc_port}",
+            metadata=token_metadata(self.spec.cluster_token),
+        )
 
     def _router_flags(self, own_port: int, own_grpc_port: int) -> list[str]:
         spec = self.spec
-        flags = self._common_flags()
+        flags = [*self._common_flags(), "--host", spec.host]
         flags += ["--port", str(spec.port), "--grpc-port", str(spec.grpc_port)]
         if spec.num_routers > 1:
             flags += ["--share-ports", "--own-port", str(own_port)]
@@ -192,9 +210,10 @@ class Cluster:
         return flags
 
     def _worker_flags(self, name: str) -> list[str]:
-        # Workers take a free port and tell it to every router.
+        # Workers take a free port and tell it to every router. All are on this machine, so nobody
+        # else needs to reach them.
         host = self.spec.client_host
-        flags = ["--name", name, "--port", "0"]
+        flags = ["--name", name, "--host", "127.0.0.1", "--port", "0"]
         if self.spec.redis_url is None:
             directory = ",".join(f"{host}:{grpc_port}" for _, grpc_port in self.router_ports)
             flags += ["--directory", directory]
@@ -205,7 +224,7 @@ class Cluster:
     def _common_flags(self) -> list[str]:
         spec = self.spec
         name = ("--served-model-name", spec.served_model_name)
-        return ["--model", str(spec.model), *name, "--host", spec.host]
+        return ["--model", str(spec.model), *name]
 
     def _statuses(self, missing: Sequence[Sequence[str] | None], joined: set[str]) -> list[Status]:
         states = {}
@@ -229,3 +248,7 @@ class Cluster:
             f"not ready after {self.spec.start_timeout_s:g} s: {names}{reasons}",
             advice=f"look into {logs}, or allow more time with --start-timeout-s",
         )
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())

@@ -10,6 +10,7 @@ from urllib.error import HTTPError
 import grpc
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
+from cli.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,12 @@ TIMEOUT_S = 2.0
 class ReadinessProbe:
     """One router, asked over HTTP whether it serves and over gRPC who has joined it."""
 
-    def __init__(self, *, url: str, directory: str) -> None:
+    def __init__(
+        self, *, url: str, directory: str, metadata: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """`metadata` goes with calls to the directory."""
+        self._metadata = tuple(metadata)
+        self._directory = directory
         self._url = url
         # The environment's proxy cannot reach this machine's own ports.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -43,11 +49,24 @@ class ReadinessProbe:
             return None
 
     def workers(self) -> Sequence[directory_pb2.WorkerStatus]:
-        """Who has joined."""
+        """Who has joined.
+
+        Raises:
+            CommandError: the directory does not answer those without its token.
+        """
         request = directory_pb2.ListWorkersRequest()
         try:
-            return self._stub.ListWorkers(request, timeout=TIMEOUT_S).workers
-        except grpc.RpcError:
+            return self._stub.ListWorkers(
+                request, timeout=TIMEOUT_S, metadata=self._metadata
+            ).workers
+        except grpc.RpcError as error:
+            # What a stub raises is both an error and the call; the types know only the one.
+            call: Any = error
+            if call.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise CommandError(
+                    f"the directory at {self._directory} says: {call.details()}",
+                    advice="give --cluster-token the file that its router has",
+                ) from error
             return ()
 
 

@@ -73,14 +73,16 @@ def run_up(spec: ClusterSpec) -> int:
 def _show_doors(cluster: Cluster, console: Console) -> None:
     spec = cluster.spec
     url, directory = spec.url, spec.directory
+    key = "" if spec.api_keys is None else "BATON_API_KEY=… "
+    token = "" if spec.cluster_token is None else f" --cluster-token {spec.cluster_token}"
     for line in (
         f"  OpenAI API   {url}/v1   (model: {spec.served_model_name})",
         f"  gRPC         {directory}",
         *_metrics_doors(cluster),
         f"  logs         {spec.log_folder}",
         "",
-        f"  ask          ./baton chat --address {directory}",
-        f"  check        ./baton doctor --port {spec.port} --grpc-port {spec.grpc_port}",
+        f"  ask          {key}./baton chat --address {directory}",
+        f"  check        ./baton doctor --port {spec.port} --grpc-port {spec.grpc_port}{token}",
         "  stop         Ctrl-C",
     ):
         console.print(line, highlight=False, markup=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from cli.cluster_token import token_metadata
 from cli.doctor.checkpoint import check_model
 from cli.doctor.cluster import check_cluster
 from cli.doctor.finding import Level, fail, ok
@@ -24,7 +25,13 @@ STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
 def run_doctor(
-    model: Path | None, *, host: str, port: int, grpc_port: int, require_cluster: bool
+    model: Path | None,
+    *,
+    host: str,
+    port: int,
+    grpc_port: int,
+    require_cluster: bool,
+    cluster_token: Path | None = None,
 ) -> bool:
     """Print what was found; whether nothing failed."""
     console = Console()
@@ -32,7 +39,7 @@ def run_doctor(
     sections = (
         ("this machine", check_machine()),
         ("model", check_model((model or SHIPPED_MODEL).resolve())),
-        ("cluster", _cluster(host, port, grpc_port, require_cluster=require_cluster)),
+        ("cluster", _cluster(host, port, grpc_port, cluster_token, required=require_cluster)),
     )
     for title, findings in sections:
         levels += _show(console, title, findings)
@@ -43,13 +50,19 @@ def run_doctor(
     return levels[Level.FAIL] == 0
 
 
-def _cluster(host: str, port: int, grpc_port: int, *, require_cluster: bool) -> Iterator[Finding]:
-    findings = check_cluster(url=f"http://{host}:{port}", directory=f"{host}:{grpc_port}")
+def _cluster(
+    host: str, port: int, grpc_port: int, token: Path | None, *, required: bool
+) -> Iterator[Finding]:
+    findings = check_cluster(
+        url=f"http://{host}:{port}",
+        directory=f"{host}:{grpc_port}",
+        metadata=token_metadata(token),
+    )
     if findings is not None:
         yield from findings
         return
     where = f"none answers on {host}:{port} and {host}:{grpc_port}"
-    if require_cluster:
+    if required:
         yield fail("cluster", where, "start one: baton up")
     else:
         yield ok("cluster", f"{where}; `baton up` starts one")

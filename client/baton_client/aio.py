@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import grpc
 
 from baton_client import contract
-from baton_client.errors import UnavailableError
+from baton_client.errors import UnavailableError, invalid
 from baton_client.options import ChatOptions, Message, Options, chat_request, generate_request
 from baton_client.responses import read_models
 from baton_client.retry import RetryPolicy, attempts
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from baton_client.types import Generation, Model
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
+#: Where the key comes from if none is given; an empty `api_key` sends none.
+API_KEY_VARIABLE = "BATON_API_KEY"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -47,7 +50,7 @@ class AsyncBaton:
         model: for requests that name none; needed only where several models are served.
         timeout_s: for requests that name none.
         retry: what to repeat; see `RetryPolicy`.
-        api_key: sent as a bearer token.
+        api_key: sent as a bearer token; by default the environment's BATON_API_KEY.
         credentials: for TLS, e.g. `grpc.ssl_channel_credentials()`; None connects in the clear.
     """
 
@@ -65,7 +68,7 @@ class AsyncBaton:
         self._model = model
         self._timeout_s = timeout_s
         self._retry = retry or RetryPolicy()
-        self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
+        self._metadata = _authorization(api_key)
         self._credentials = credentials
         self._channel: grpc.aio.Channel | None = None
         self._closed = False
@@ -169,6 +172,15 @@ class AsyncBaton:
                     self._address, self._credentials, options=options
                 )
         return self._channel
+
+
+def _authorization(api_key: str | None) -> tuple[tuple[str, str], ...]:
+    """What goes with every call."""
+    key = (os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key).strip()
+    if not (key.isascii() and key.isprintable()):
+        # grpc would refuse it as well, with the key in its message.
+        raise invalid("api_key", "it has characters that no key has")
+    return (("authorization", f"Bearer {key}"),) if key else ()
 
 
 def _is_loopback(address: str) -> bool:

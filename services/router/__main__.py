@@ -23,11 +23,13 @@ from services.router.metrics import MeteredGenerator, observe_state
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
+from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
 from services.router.slow_reader import StallGuard
 from services.router.tenant_metrics import TenantMetrics
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
+from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
 from shared.version import VERSION
 
@@ -36,10 +38,11 @@ if TYPE_CHECKING:
 
     from services.router.generation import Generator
     from services.router.parts import RouterParts
+    from services.router.security import RouterSecurity
 
 log = structlog.get_logger(__name__)
 
-SERVICES = ("baton.v1.Router", "baton.v1.Directory")
+SERVICES = (ROUTER_SERVICE, DIRECTORY_SERVICE)
 EXIT_USAGE = 2
 #: Objects, then collections of the generation before, between two collections.
 GC_THRESHOLDS = (20_000, 20, 50)
@@ -51,17 +54,22 @@ async def serve(config: RouterConfig) -> None:
     Raises:
         ConfigError: the router cannot start as configured.
     """
+    security = open_security(config)
+    keys, token = security.keys, security.token
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
-        parts = await stack.enter_async_context(open_parts(config))
+        await stack.enter_async_context(following(security.files))
+        parts = await stack.enter_async_context(open_parts(config, token=token))
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
+        if keys is not None:
+            metrics.register(keys)
         generator = MeteredGenerator(
             limited(config, parts, metrics), metrics, model=parts.models.names[0]
         )
-        rpc = _rpc_server(parts, generator, share_port=config.share_ports)
+        rpc = _rpc_server(parts, generator, security, share_port=config.share_ports)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
         stack.push_async_callback(rpc.stop, 0)
@@ -82,6 +90,8 @@ async def serve(config: RouterConfig) -> None:
                 registry=metrics,
                 version=VERSION,
                 rate_headers=parts.limits.headers,
+                keys=keys,
+                open_metrics=config.access.open_metrics,
             ),
             drain_grace_s=config.drain_grace_s,
         )
@@ -131,14 +141,17 @@ async def _until(stopping: asyncio.Event, parts: RouterParts) -> None:
         parts.following.result()
 
 
-def _rpc_server(parts: RouterParts, generator: Generator, *, share_port: bool) -> RpcServer:
-    rpc = RpcServer(SERVICES, share_port=share_port)
+def _rpc_server(
+    parts: RouterParts, generator: Generator, security: RouterSecurity, *, share_port: bool
+) -> RpcServer:
+    rpc = RpcServer(SERVICES, share_port=share_port, guard=security.guard())
     router = RouterServicer(
         generator=generator,
         tokenizer=parts.tokenizer,
         chat_template=parts.chat_template,
         models=parts.models,
         rate_headers=parts.limits.headers,
+        caller_of=security.caller_of_call,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
+from shared.rpc.exposure import AccessSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,11 @@ class RouterConfig:
     )
     own_grpc_port: int | None = setting(
         None, help="one more gRPC port, of this process alone: for workers that join it"
+    )
+    api_keys: Path | None = setting(
+        None,
+        help="file of tenants and the hashes of their keys (`baton keys` makes it); "
+        "without it everybody may ask for everything",
     )
     redis_url: str | None = setting(
         None,
@@ -64,6 +70,7 @@ class RouterConfig:
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
+    access: AccessSettings = field(default_factory=AccessSettings)
 
     def __post_init__(self) -> None:
         for name in ("port", "grpc_port", "own_port", "own_grpc_port"):

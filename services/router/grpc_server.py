@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
 from baton.v1 import router_pb2, router_pb2_grpc
+from services.router.caller import ANYBODY, Caller
 from services.router.generation import GenerationRequest
 from services.router.grpc_wire import chat_messages, params_from_wire, piece_to_wire
 from shared.errors import InvalidRequestError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from services.router.generation import AnswerPiece, Generator
     from services.router.models import ServedModels
     from services.router.tenant import Tenant
+    from shared.rpc.auth import Metadata
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
@@ -42,20 +44,25 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         tokenizer: Tokenizer,
         chat_template: ChatTemplate,
         models: ServedModels,
+        caller_of: Callable[[Metadata], Caller] = lambda _metadata: ANYBODY,
         rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] = lambda _: (),
     ) -> None:
-        """`rate_headers` says what a tenant has left of its limits."""
+        """`caller_of` says from a call's metadata whose request it is, `rate_headers` what a
+        tenant has left of its limits.
+        """
         self._generator = generator
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._models = models
         self._rate_headers = rate_headers
+        self._caller_of = caller_of
 
     async def Generate(  # noqa: N802 the name in the contract
         self, request: router_pb2.GenerateRequest, context: Context
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Continue a prompt."""
         arrival_s = time.monotonic()
+        caller = self._caller_of(context.invocation_metadata() or ())
         match request.prompt.WhichOneof("content"):
             case "text":
                 ids = await self._encode(request.prompt.text, add_special_tokens=True)
@@ -63,7 +70,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 ids = tuple(request.prompt.tokens.ids)
             case _:
                 raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
-        async with aclosing(self._answer(request, ids, arrival_s, context)) as responses:
+        async with aclosing(self._answer(request, ids, caller, arrival_s, context)) as responses:
             async for response in responses:
                 yield response
 
@@ -72,6 +79,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Answer a conversation."""
         arrival_s = time.monotonic()
+        caller = self._caller_of(context.invocation_metadata() or ())
         if not request.messages:
             raise InvalidRequestError("messages must not be empty", param="messages")
         text = self._chat_template.render(
@@ -80,7 +88,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             continue_final_message=request.continue_final_message,
         )
         ids = await self._encode(text, add_special_tokens=False)
-        async with aclosing(self._answer(request, ids, arrival_s, context)) as responses:
+        async with aclosing(self._answer(request, ids, caller, arrival_s, context)) as responses:
             async for response in responses:
                 yield response
 
@@ -102,6 +110,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self,
         request: router_pb2.GenerateRequest | router_pb2.ChatRequest,
         ids: tuple[int, ...],
+        caller: Caller,
         arrival_s: float,
         context: Context,
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
@@ -117,6 +126,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             prompt_token_ids=ids,
             params=params_from_wire(request.params),
             priority=request.priority,
+            tenant=caller.tenant,
+            cache_salt=caller.cache_salt(None),
             arrival_s=arrival_s,
             tokenize_ms=(time.monotonic() - arrival_s) * 1000,
         )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from services.router.routing.base import PrefixLookup
     from shared.directory.base import BlockDirectory, WorkerRegistry
     from shared.directory.index import BlockIndex
+    from shared.rpc.auth import ClusterToken
 
 #: Of the bound on the time to first token.
 WORKER_QUEUE_SHARE = 0.25
@@ -58,13 +59,17 @@ class RouterParts:
 
 
 @asynccontextmanager
-async def open_parts(config: RouterConfig) -> AsyncGenerator[RouterParts, None]:
+async def open_parts(
+    config: RouterConfig, *, token: ClusterToken | None = None
+) -> AsyncGenerator[RouterParts, None]:
     """Load the tokenizer and follow the workers for as long as the context is open.
+
+    `token` goes with every call to a worker.
 
     Raises:
         ConfigError: the model's directory cannot be used.
     """
-    channels = ChannelPool()
+    channels = ChannelPool(token=token)
     sessions = SessionPool(channels)
     directory = make_directory(config.redis_url)
     parts = _build(config, channels, sessions, directory)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import grpc
 
 from shared.rpc.server import MAX_MESSAGE_BYTES
+from shared.rpc.token_channel import TokenChannel, with_token
+
+if TYPE_CHECKING:
+    from shared.rpc.auth import ClusterToken
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -22,22 +28,27 @@ _OPTIONS = [
 ]
 
 
-def blocking_channel(address: str) -> grpc.Channel:
-    """A channel for a thread that has no event loop; the caller closes it."""
-    return grpc.insecure_channel(address, options=_OPTIONS)
-
-
 class ChannelPool:
     """Opens a channel per address on first use and keeps it until `drop` or `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, token: ClusterToken | None = None) -> None:
+        """`token` goes with every call."""
+        self._token = token
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def get(self, address: str) -> grpc.aio.Channel:
         """The channel to `address`; connects on its first call."""
         if address not in self._channels:
-            self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            if self._token is not None:
+                channel = TokenChannel(channel, self._token)
+            self._channels[address] = channel
         return self._channels[address]
+
+    def blocking(self, address: str) -> grpc.Channel:
+        """A channel of its own for a thread that has no event loop; the caller closes it."""
+        channel = grpc.insecure_channel(address, options=_OPTIONS)
+        return channel if self._token is None else with_token(channel, self._token)
 
     async def drop(self, address: str) -> None:
         """Close the channel to an address that nobody serves any more."""

@@ -14,6 +14,8 @@ from shared.rpc.interceptors import ErrorInterceptor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shared.rpc.auth import AuthInterceptor
+
 #: Prompts of a million tokens fit; anything longer is refused before it is decoded.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
@@ -37,12 +39,20 @@ class RpcServer:
     the address and reports every added service as serving.
     """
 
-    def __init__(self, service_names: Sequence[str], *, share_port: bool = False) -> None:
+    def __init__(
+        self,
+        service_names: Sequence[str],
+        *,
+        share_port: bool = False,
+        guard: AuthInterceptor | None = None,
+    ) -> None:
         """`share_port`: other processes may listen on the same port, and the system spreads
-        connections over them. Otherwise a port that is in use is an error.
+        connections over them. Otherwise a port that is in use is an error. Without a `guard`
+        everybody may call everything.
         """
         options = [*_OPTIONS, ("grpc.so_reuseport", int(share_port))]
-        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
+        interceptors = [ErrorInterceptor()] if guard is None else [guard, ErrorInterceptor()]
+        self.server = grpc.aio.server(interceptors=interceptors, options=options)
         self._service_names = tuple(service_names)
         self._health = health.aio.HealthServicer()
         self.port = 0

@@ -9,6 +9,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from shared.config import flag_name, setting
 from shared.engine.config import EngineConfig
 from shared.errors import ConfigError
+from shared.rpc.exposure import AccessSettings
 from shared.worker.reuse.settings import ReuseSettings
 
 
@@ -81,10 +82,10 @@ class WorkerConfig:
     kv_events_endpoint: str | None = setting(
         None,
         help="where to publish KV events in vLLM's format: a ZeroMQ endpoint to bind, "
-        "e.g. tcp://*:5557",
+        "e.g. tcp://127.0.0.1:5557; they hold the prompts' tokens, and anybody may subscribe",
     )
     kv_events_replay_endpoint: str | None = setting(
-        None, help="where to answer for events that somebody missed, e.g. tcp://*:5558"
+        None, help="where to answer for events that somebody missed, e.g. tcp://127.0.0.1:5558"
     )
     kv_events_topic: str = setting("", help="topic of the KV events")
     max_waiting_requests: int = setting(
@@ -108,6 +109,7 @@ class WorkerConfig:
     )
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
+    access: AccessSettings = field(default_factory=AccessSettings)
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     engine: EngineConfig = field(default_factory=EngineConfig)
 

@@ -14,7 +14,6 @@ from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from shared.directory.remote import RemoteDirectory
-from shared.rpc.channel import blocking_channel
 from shared.worker import membership as settings
 from shared.worker.heart import Heart, LoopWatch
 from shared.worker.membership import Membership
@@ -60,7 +59,7 @@ def open_places(parts: WorkerParts, stack: AsyncExitStack) -> Sequence[Place]:
         return [
             Place(
                 RemoteDirectory(parts.channels.get(address)),
-                partial(RemoteLease, worker, partial(blocking_channel, address)),
+                partial(RemoteLease, worker, partial(parts.channels.blocking, address)),
             )
             for address in config.directory
         ]

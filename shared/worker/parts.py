@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
+    from shared.rpc.auth import ClusterToken
     from shared.worker.config import WorkerConfig
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 
@@ -101,8 +102,12 @@ class WorkerParts:
 
 
 @asynccontextmanager
-async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerParts]:
+async def open_parts(
+    config: WorkerConfig, role: Role, *, token: ClusterToken | None = None
+) -> AsyncIterator[WorkerParts]:
     """Load the model, start the engine and the connectors; undo it all at the end.
+
+    `token` goes with every call to another process.
 
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
@@ -115,7 +120,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         thread = await _started(EngineThread(engine), stack)
         transfers = TransferCounters()
         connectors = await _connectors(config, worker, engine, transfers, stack)
-        channels = ChannelPool()
+        channels = ChannelPool(token=token)
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
         metrics = _metrics(config, thread, transfers, connectors)

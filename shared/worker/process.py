@@ -18,8 +18,11 @@ import structlog
 from baton.v1 import transfer_pb2_grpc, worker_pb2_grpc
 from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
+from shared.rpc.auth import AuthInterceptor, ClusterToken
 from shared.rpc.server import RpcServer
+from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
+from shared.worker.doors import require_guarded_doors
 from shared.worker.drain import drain
 from shared.worker.joining import join, leave, open_places, reason_of
 from shared.worker.kv_events import publish_kv_events
@@ -97,12 +100,17 @@ async def run_worker(
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
     """
+    require_guarded_doors(config)
+    path = config.access.cluster_token
+    token = None if path is None else ClusterToken(path)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
-        parts = await stack.enter_async_context(open_parts(config, role))
-        server = RpcServer((service, *WORKER_SERVICES))
+        await stack.enter_async_context(following([] if token is None else [token.file]))
+        parts = await stack.enter_async_context(open_parts(config, role, token=token))
+        guard = None if token is None else AuthInterceptor({}, default=token.check)
+        server = RpcServer((service, *WORKER_SERVICES), guard=guard)
         add_service(parts, server)
         _add_worker_services(parts, server)
         watchdog = Watchdog(parts.engine.progress, stall_s=config.engine_stall_s)

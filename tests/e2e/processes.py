@@ -85,17 +85,25 @@ class Cluster:
         *,
         router_flags: Sequence[str] = (),
         redis_url: str | None = None,
+        token: tuple[Path, str] | None = None,
     ) -> None:
+        """`token`: file and value of what the cluster's processes share."""
         self.model = model
         self._directory = directory
         self.http_port, self.grpc_port = free_port(), free_port()
         self.workers: dict[str, Process] = {}
         self.addresses: dict[str, str] = {}
         #: How a worker finds its directory.
-        self.directory_flags = ("--directory", f"127.0.0.1:{self.grpc_port}")
+        self.directory_flags: tuple[str, ...] = ("--directory", f"127.0.0.1:{self.grpc_port}")
         if redis_url is not None:
             self.directory_flags = ("--redis-url", redis_url)
             router_flags = (*router_flags, *self.directory_flags)
+        #: What goes with calls to the cluster's own services.
+        self.metadata: tuple[tuple[str, str], ...] = ()
+        if token is not None:
+            self.metadata = (("baton-cluster-token", token[1]),)
+            self.directory_flags += ("--cluster-token", str(token[0]))
+            router_flags = (*router_flags, "--cluster-token", str(token[0]))
         self.router = self._process(
             "router",
             "services.router",
@@ -170,7 +178,8 @@ class Cluster:
         """What a worker says of its blocks now."""
         with grpc.insecure_channel(self.addresses[name]) as channel:
             stub = worker_pb2_grpc.WorkerStub(channel)
-            return stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=10)
+            request = worker_pb2.GetLoadRequest()
+            return stub.GetLoad(request, timeout=10, metadata=self.metadata)
 
     def metric(self, name: str, metric: str, **labels: str) -> float:
         """A sample of a worker that was started with `--metrics-port`; 0 if there is none."""
@@ -223,7 +232,8 @@ class Cluster:
 
         with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel:
             stub = directory_pb2_grpc.DirectoryStub(channel)
-            found = stub.ListWorkers(directory_pb2.ListWorkersRequest(), timeout=5).workers
+            request = directory_pb2.ListWorkersRequest()
+            found = stub.ListWorkers(request, timeout=5, metadata=self.metadata).workers
         roles = [worker.record.role for worker in found]
         return roles.count(common_pb2.ROLE_PREFILL), roles.count(common_pb2.ROLE_DECODE)
 

@@ -6,15 +6,18 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter
 
+from services.router.caller import Caller
 from services.router.models import ServedModels
 from services.router.openai.app import create_app
+from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
 from services.router.openai.limits import Limits
+from services.router.tenant import Tenant
 from shared.text.chat_template import ChatTemplate
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_generator import ScriptedGenerator, Speaker
@@ -23,8 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from fastapi import FastAPI
+    from starlette.requests import Request
 
-    from services.router.generation import GenerationRequest
+    from services.router.generation import Explainer, GenerationRequest
+    from services.router.openai.auth import Authenticator
     from tests.fakes.scripted_generator import Step
 
 MODEL = "tiny/model"
@@ -35,7 +40,15 @@ LIMITS = Limits(max_body_bytes=100_000, max_prompts=4, max_n=8, max_stop_strings
 class OpenAIApi:
     """An application and what stands behind it."""
 
-    def __init__(self, *answers: str) -> None:
+    def __init__(
+        self,
+        *answers: str,
+        keys: Authenticator | None = None,
+        open_metrics: bool = False,
+        explainer: Explainer | None = None,
+    ) -> None:
+        self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics}
+        self._explainer = explainer
         self.tokenizer = tiny_tokenizer.load()
         self.speaker = Speaker(self.tokenizer, *(answers or ("Hello runner",)))
         self.generator = ScriptedGenerator(self.speaker)
@@ -61,14 +74,23 @@ class OpenAIApi:
                 created_s=1_700_000_000,
             ),
             limits=LIMITS,
-            tenant_of=lambda request: request.headers.get("x-test-tenant", ""),
+            explainer=self._explainer,
+            caller_of=_caller_of,
         )
         return create_app(
             backend,
             not_ready_because=lambda: self.not_ready_because,
             registry=self.registry,
             version="1.2.3",
+            **self._door,
         )
+
+
+def _caller_of(request: Request) -> Caller:
+    """The tenant that the real door found, or else the one that a test names."""
+    caller = caller_of(request)
+    named = Tenant(name=request.headers.get("x-test-tenant", ""))
+    return caller if caller.tenant.name else Caller(tenant=named)
 
 
 @contextmanager

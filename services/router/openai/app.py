@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
+from services.router.openai.auth import AuthMiddleware
 from services.router.openai.chat import ChatCompletions
 from services.router.openai.completions import Completions
 from services.router.openai.errors import add_error_handlers
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pydantic import BaseModel
 
+    from services.router.openai.auth import Authenticator
     from services.router.openai.backend import Backend
     from services.router.tenant import Tenant
 
@@ -49,11 +51,14 @@ def create_app(
     registry: CollectorRegistry,
     version: str,
     rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] | None = None,
+    keys: Authenticator | None = None,
+    open_metrics: bool = False,
 ) -> FastAPI:
     """The HTTP application. It starts nothing and owns nothing of `backend`.
 
     `not_ready_because` is asked on every GET /ready; it names what is missing, or nothing.
     `rate_headers` says what a tenant has left of its limits.
+    Without `keys` everybody may ask for everything.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
     _add_generation(app, backend)
@@ -66,6 +71,9 @@ def create_app(
     add_error_handlers(app)
     if rate_headers is not None:
         app.add_middleware(RateLimitMiddleware, rate_headers)
+    if keys is not None:
+        app.add_middleware(AuthMiddleware, keys=keys, open_metrics=open_metrics)
+    # Outermost: what is refused at the door has an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app
 

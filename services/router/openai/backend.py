@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from services.router.openai.auth import caller_of
 from services.router.openai.limits import Limits
 
 if TYPE_CHECKING:
@@ -12,15 +13,11 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from services.router.caller import Caller
     from services.router.generation import Explainer, Generator
     from services.router.openai.models import ServedModel
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
-
-
-def no_tenant(_request: Request) -> str:
-    """Without authentication everybody is the same tenant."""
-    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,4 +32,4 @@ class Backend:
     explainer: Explainer | None = None
     limits: Limits = field(default_factory=Limits)
     #: Whom a request belongs to, as authentication found out; prefixes are not shared beyond it.
-    tenant_of: Callable[[Request], str] = no_tenant
+    caller_of: Callable[[Request], Caller] = caller_of

@@ -14,7 +14,7 @@ from services.router.openai.chat_reply import ChatHead, ChatReply
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
 from services.router.openai.messages import answer_role, echoed_text, encode_chat
-from services.router.openai.params import cache_salt, check_stream_options, read_params
+from services.router.openai.params import check_stream_options, read_params
 from services.router.openai.prompts import Prompt, check_prompt
 from services.router.openai.request_id import generation_ids, response_id
 from services.router.openai.schema_chat import ChatBody
@@ -67,6 +67,7 @@ class ChatCompletions:
             max_tokens=max_tokens,
             max_tokens_param=max_tokens_param,
         )
+        caller = backend.caller_of(request)
         [request_id] = generation_ids(request, _PREFIX, 1)
         return GenerationRequest(
             request_id=request_id,
@@ -74,7 +75,8 @@ class ChatCompletions:
             prompt_token_ids=prompt.token_ids,
             params=params,
             priority=body.priority or 0,
-            cache_salt=cache_salt(backend.tenant_of(request), body.cache_salt),
+            tenant=caller.tenant,
+            cache_salt=caller.cache_salt(body.cache_salt),
             arrival_s=arrival_s,
             tokenize_ms=tokenize_ms,
             max_ttft_ms=body.max_ttft_ms,

@@ -19,7 +19,7 @@ from services.router.openai.body import parse_body, read_body
 from services.router.openai.completion_reply import CompletionReply, EchoedPrompt
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
-from services.router.openai.params import cache_salt, check_stream_options, read_params
+from services.router.openai.params import check_stream_options, read_params
 from services.router.openai.prompt_only import without_answers
 from services.router.openai.prompts import Prompt, check_prompt, encode_prompts, read_prompts
 from services.router.openai.request_id import generation_ids, response_id
@@ -74,6 +74,7 @@ class Completions:
             lambda: encode_prompts(given, backend.tokenizer, add_special_tokens=special),
         )
         fitted = self._fit(params, body, prompts)
+        caller = backend.caller_of(request)
         ids = generation_ids(request, _PREFIX, len(prompts))
         generations = [
             GenerationRequest(
@@ -82,7 +83,8 @@ class Completions:
                 prompt_token_ids=prompt.token_ids,
                 params=fitted[i],
                 priority=body.priority or 0,
-                cache_salt=cache_salt(backend.tenant_of(request), body.cache_salt),
+                tenant=caller.tenant,
+                cache_salt=caller.cache_salt(body.cache_salt),
                 arrival_s=arrival_s,
                 tokenize_ms=tokenize_ms,
                 max_ttft_ms=body.max_ttft_ms,

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from shared.errors import (
+    AuthenticationError,
     BatonError,
     InvalidRequestError,
     ModelNotFoundError,
@@ -101,7 +102,9 @@ def error_json(error: Exception, *, request_id: str) -> bytes:
 
 
 def error_headers(error: Exception) -> dict[str, str]:
-    """Retry-After where trying again makes sense, and what the framework added (Allow)."""
+    """Retry-After where trying again makes sense, how to log in, what the framework added."""
+    if isinstance(error, AuthenticationError):
+        return {"www-authenticate": 'Bearer realm="baton"'}
     if isinstance(error, OverloadedError):
         return _retry_after(error.retry_after_s)
     if isinstance(error, UnavailableError):

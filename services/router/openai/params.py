@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 from services.router.generation import GenerationParams
@@ -67,17 +66,6 @@ def check_stream_options(body: GenerationBody) -> None:
     if body.stream and body.prompt_logprobs is not None:
         message = "prompt_logprobs is not available when stream is true"
         raise FieldError(message, param="prompt_logprobs")
-
-
-def cache_salt(tenant: str, given: str | None) -> bytes:
-    """What separates cached prefixes. A client can divide its tenant's further, never leave it."""
-    if not tenant and not given:
-        return b""
-    digest = hashlib.sha256(b"baton-cache-salt\0")
-    for part in (tenant, given or ""):
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.digest()
 
 
 def _read_stop(value: Any, max_strings: int) -> tuple[str, ...]:

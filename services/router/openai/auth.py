@@ -1,0 +1,81 @@
+"""Lets requests with a key in, and tells the endpoints whose they are."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from services.router.caller import ANYBODY, Caller
+from services.router.openai.errors import error_headers, error_json, error_status
+from shared.errors import AuthenticationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+#: Probes have no keys, and learn nothing but whether requests can be served.
+OPEN_PATHS = frozenset({"/health", "/ping", "/ready"})
+METRICS_PATH = "/metrics"
+#: What tells one tenant of the others: how much is going on, and where.
+OPERATOR_PATHS = frozenset({METRICS_PATH, "/v1/route"})
+
+
+class Authenticator(Protocol):
+    """Knows every key; services/router/keys.py is the real one."""
+
+    def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+        """Whose request has these headers.
+
+        Raises:
+            AuthenticationError: nobody's.
+        """
+        ...
+
+
+class AuthMiddleware:
+    """Stands before routing: a path is closed unless it is named here, whether it exists or not."""
+
+    def __init__(self, app: ASGIApp, *, keys: Authenticator, open_metrics: bool) -> None:
+        self._app = app
+        self._keys = keys
+        self._open_paths = OPEN_PATHS | ({METRICS_PATH} if open_metrics else set())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, if it may be served."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] == "http" and scope["path"] not in self._open_paths:
+            state = scope.setdefault("state", {})
+            try:
+                state["caller"] = self._admit(scope)
+            except (AuthenticationError, HTTPException) as error:
+                await _refusal(error, state.get("request_id", ""))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _admit(self, scope: Scope) -> Caller:
+        caller = self._keys.caller(scope["headers"])
+        if scope["path"] in OPERATOR_PATHS and not caller.is_operator:
+            raise HTTPException(HTTPStatus.FORBIDDEN, "this needs a key of an operator")
+        return caller
+
+
+def caller_of(request: Request) -> Caller:
+    """Whose request it is, as the middleware found out."""
+    caller: Caller = getattr(request.state, "caller", ANYBODY)
+    return caller
+
+
+def _refusal(error: AuthenticationError | HTTPException, request_id: str) -> Response:
+    return Response(
+        error_json(error, request_id=request_id),
+        status_code=error_status(error),
+        headers=error_headers(error),
+        media_type="application/json",
+    )

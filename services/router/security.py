@@ -1,0 +1,82 @@
+"""Who may come in, put together from the router's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from services.router.caller import ANYBODY
+from services.router.keys import KeyRing
+from shared.errors import ConfigError
+from shared.rpc.auth import AuthInterceptor, ClusterToken, anybody
+from shared.rpc.exposure import require_guard
+
+if TYPE_CHECKING:
+    from services.router.caller import Caller
+    from services.router.config import RouterConfig
+    from shared.rpc.auth import Metadata
+    from shared.rpc.watched_file import WatchedFile
+
+ROUTER_SERVICE = "baton.v1.Router"
+DIRECTORY_SERVICE = "baton.v1.Directory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSecurity:
+    """What checks clients, and what checks the cluster's own; None: nobody is asked."""
+
+    keys: KeyRing | None
+    token: ClusterToken | None
+
+    @property
+    def files(self) -> list[WatchedFile[Any]]:
+        """What may change while the router runs."""
+        return [each.file for each in (self.keys, self.token) if each is not None]
+
+    def caller_of_call(self, metadata: Metadata) -> Caller:
+        """Whose gRPC call it is.
+
+        Raises:
+            AuthenticationError: nobody's.
+        """
+        return ANYBODY if self.keys is None else self.keys.caller_of_call(metadata)
+
+    def guard(self) -> AuthInterceptor | None:
+        """What stands before the gRPC services, where clients and workers meet on one port."""
+        if self.keys is None and self.token is None:
+            return None
+        clients = anybody if self.keys is None else self.keys.check
+        cluster = anybody if self.token is None else self.token.check
+        return AuthInterceptor(
+            {ROUTER_SERVICE: clients, DIRECTORY_SERVICE: cluster}, default=clients
+        )
+
+
+def open_security(config: RouterConfig) -> RouterSecurity:
+    """Read keys and token, and check that no door stands open by accident.
+
+    Raises:
+        ConfigError: a file cannot be used, or a door would be open to more than this machine.
+    """
+    access = config.access
+    has_keys, has_token = config.api_keys is not None, access.cluster_token is not None
+    if has_keys and not has_token and not access.insecure_bind:
+        raise ConfigError(
+            "--api-keys needs --cluster-token: the gRPC port serves the directory as well, and "
+            "whoever joins it as a worker is sent every prompt (or accept it with --insecure-bind)"
+        )
+    for door, guarded, flags in (
+        ("the OpenAI API", has_keys, "--api-keys"),
+        (
+            "the gRPC port (clients, and workers that join)",
+            has_keys and has_token,
+            "--api-keys and --cluster-token",
+        ),
+    ):
+        require_guard(
+            config.host, door=door, guarded=guarded, flags=flags, insecure=access.insecure_bind
+        )
+    return RouterSecurity(
+        keys=None if config.api_keys is None else KeyRing(config.api_keys),
+        token=None if access.cluster_token is None else ClusterToken(access.cluster_token),
+    )
