@@ -102,8 +102,6 @@ async def open_parts(
 ) -> AsyncIterator[WorkerParts]:
     """Load the model, start the engine and the connectors; undo it all at the end.
 
-    `token` goes with every call to another process.
-
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
     """
@@ -117,9 +115,7 @@ async def open_parts(
         stack.push_async_callback(thread.stop)
         transfers = TransferCounters()
         connectors = _connectors(config, worker, engine, transfers, stack)
-        for connector in connectors:
-            await connector.start()
-            stack.push_async_callback(connector.close)
+        await _start(connectors, stack)
         channels = ChannelPool(token=token)
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
@@ -207,6 +203,12 @@ def _connectors(
         pool = StagingPool(staging.memory.num_blocks)
         created = [StagedConnector(one, pool, staging) for one in inner]
     return [InstrumentedConnector(inner, observer=transfers) for inner in created]
+
+
+async def _start(connectors: Sequence[Connector], stack: AsyncExitStack) -> None:
+    for connector in connectors:
+        await connector.start()
+        stack.push_async_callback(connector.close)
 
 
 def _default_runtime_dir() -> Path:
