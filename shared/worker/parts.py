@@ -107,8 +107,6 @@ async def open_parts(
 ) -> AsyncIterator[WorkerParts]:
     """Load the model, start the engine and the connectors; undo it all at the end.
 
-    `token` goes with every call to another process.
-
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
     """
@@ -119,7 +117,12 @@ async def open_parts(
         stack.callback(engine.close)
         thread = await _started(EngineThread(engine), stack)
         transfers = TransferCounters()
+<<<<<<< HEAD
         connectors = await _connectors(config, worker, engine, transfers, stack)
+=======
+        connectors = _connectors(config, worker, engine, transfers, stack)
+        await _start(connectors, stack)
+>>>>>>> keys
         channels = ChannelPool(token=token)
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
@@ -229,6 +232,12 @@ async def _connectors(
         await connector.start()
         stack.push_async_callback(connector.close)
     return connectors
+
+
+async def _start(connectors: Sequence[Connector], stack: AsyncExitStack) -> None:
+    for connector in connectors:
+        await connector.start()
+        stack.push_async_callback(connector.close)
 
 
 def _default_runtime_dir() -> Path:

@@ -8,7 +8,9 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.e2e.guarded import Guarded
 from tests.e2e.processes import Cluster, free_port
+from tests.fakes.keys import CLUSTER_TOKEN, cluster_token_file, keys_on_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +96,29 @@ def cluster(
         cluster.add_worker("decode", "decode-0", *flags, "--local-prefill-threshold", "0")
         cluster.wait_ready()
         yield cluster
+    finally:
+        codes = cluster.stop()
+    assert set(codes.values()) == {0}
+
+
+@pytest.fixture(scope="session")
+def guarded(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Tenants a and b, and the operators ops and ops2, in front of one worker of each kind."""
+    folder = tmp_path_factory.mktemp("guarded")
+    disk = keys_on_disk(folder)
+    disk.add("ops2", "operator = true")
+    cluster = Cluster(
+        checkpoint,
+        folder,
+        router_flags=("--api-keys", str(disk.path), "--log-level", "debug"),
+        token=(cluster_token_file(folder), CLUSTER_TOKEN),
+    )
+    try:
+        flags = (*ENGINE_FLAGS, "--connectors", "zmq", "--log-level", "debug")
+        cluster.add_worker("prefill", "prefill-0", *flags)
+        cluster.add_worker("decode", "decode-0", *flags, "--local-prefill-threshold", "0")
+        cluster.wait_ready()
+        yield Guarded(cluster, disk)
     finally:
         codes = cluster.stop()
     assert set(codes.values()) == {0}
