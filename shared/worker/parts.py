@@ -117,12 +117,7 @@ async def open_parts(
         stack.callback(engine.close)
         thread = await _started(EngineThread(engine), stack)
         transfers = TransferCounters()
-<<<<<<< HEAD
         connectors = await _connectors(config, worker, engine, transfers, stack)
-=======
-        connectors = _connectors(config, worker, engine, transfers, stack)
-        await _start(connectors, stack)
->>>>>>> keys
         channels = ChannelPool(token=token)
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
@@ -232,12 +227,6 @@ async def _connectors(
         await connector.start()
         stack.push_async_callback(connector.close)
     return connectors
-
-
-async def _start(connectors: Sequence[Connector], stack: AsyncExitStack) -> None:
-    for connector in connectors:
-        await connector.start()
-        stack.push_async_callback(connector.close)
 
 
 def _default_runtime_dir() -> Path:
