@@ -50,7 +50,7 @@ class KeysOnDisk:
 def keys_on_disk(folder: Path) -> KeysOnDisk:
     """Tenants a and b, and ops, which is an operator."""
     disk = KeysOnDisk(folder / "keys.toml")
-    disk.add("a", "weight = 2.0", "max_concurrent_requests = 3", "max_tokens_per_minute = 9")
+    disk.add("a", "weight = 2.0", "max_concurrent_requests = 3")
     disk.add("b")
     disk.add("ops", "operator = true")
     return disk
