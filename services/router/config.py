@@ -52,6 +52,9 @@ class RouterConfig:
     max_itl_ms: float | None = setting(
         None, help="refuse requests that are expected to wait longer between tokens"
     )
+    stream_stall_s: float = setting(
+        60.0, help="an answer that gives no token for so long goes on on another worker"
+    )
     request_timeout_s: float = setting(600.0, help="longest time for one request, in seconds")
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
@@ -65,7 +68,7 @@ class RouterConfig:
         if self.share_ports and self.own_grpc_port is None and self.redis_url is None:
             message = "--share-ports needs --own-grpc-port: workers must reach every router"
             raise ConfigError(message)
-        for name in ("max_concurrent_requests", "request_timeout_s"):
+        for name in ("max_concurrent_requests", "request_timeout_s", "stream_stall_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")
         for name in ("max_ttft_ms", "max_itl_ms"):

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, cast
 
 from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.generation import GenerationRequest
-from services.router.grpc_wire import chat_messages, params_from_wire, piece_to_wire
+from services.router.grpc_wire import (
+    chat_messages,
+    params_from_wire,
+    piece_to_wire,
+    resumed_from_wire,
+)
 from shared.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -114,11 +119,12 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             priority=request.priority,
             arrival_s=arrival_s,
             tokenize_ms=(time.monotonic() - arrival_s) * 1000,
+            resumed=resumed_from_wire(request.resume_from),
         )
         answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(generation))
         async with aclosing(answers) as pieces:
             async for piece in pieces:
-                yield piece_to_wire(request_id, piece)
+                yield piece_to_wire(request_id, piece, resumed=bool(generation.resumed))
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         if len(text) <= INLINE_CHARS:

@@ -59,7 +59,7 @@ async def open_parts(config: RouterConfig) -> AsyncGenerator[RouterParts, None]:
         ConfigError: the model's directory cannot be used.
     """
     channels = ChannelPool()
-    sessions = SessionPool(channels)
+    sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     directory = make_directory(config.redis_url)
     parts = _build(config, channels, sessions, directory)
     try:
