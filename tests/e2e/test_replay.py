@@ -172,10 +172,21 @@ def check(oracle: LLM, stream: Stream) -> None:
         assert stream.usage.completion_tokens == num_tokens
 
 
+def metrics(cluster: Cluster) -> str:
+    return httpx.get(f"{cluster.url}/metrics", trust_env=False, timeout=WAIT_S).text
+
+
 def num_replays(cluster: Cluster) -> dict[str, int]:
-    text = httpx.get(f"{cluster.url}/metrics", trust_env=False).text
-    found = re.findall(r'^baton_router_replays_total{reason="(\w+)"} ([\d.]+)$', text, re.M)
+    pattern = r'^baton_router_replays_total{reason="(\w+)"} ([\d.]+)$'
+    found = re.findall(pattern, metrics(cluster), re.MULTILINE)
     return {reason: int(float(count)) for reason, count in found}
+
+
+def num_ready(cluster: Cluster) -> int:
+    found = re.search(
+        r'^baton_workers_ready{role="decode"} ([\d.]+)$', metrics(cluster), re.MULTILINE
+    )
+    return int(float(found[1])) if found else 0
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -228,8 +239,9 @@ def test_a_stopped_and_a_killed_decode_worker_cost_no_answer(
     assert is_idle(two_decode.load("decode-1"))
     two_decode.workers["decode-0"].popen.send_signal(signal.SIGCONT)
     two_decode.wait_idle(timeout_s=20)
+    until(lambda: num_ready(two_decode) == 2, "the router takes it back")
     run_through(two_decode, oracle, signal.SIGKILL, "decode-1")
-    del two_decode.workers["decode-1"]
+    two_decode.workers.pop("decode-1").kill()
     two_decode.wait_idle(timeout_s=20)
 
 

