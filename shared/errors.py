@@ -11,6 +11,7 @@ BatonError
 │   ├── NoWorkerError          no live worker of the needed role
 │   ├── DrainingError          this worker takes no new work
 │   └── WorkerLostError        the worker died or stopped answering
+│       └── WorkerSilentError  its connection stands, and nothing comes
 ├── DeadlineError              the request's or a step's time ran out
 ├── RequestCancelledError      the caller went away
 ├── IncompatiblePeerError      two workers must not exchange KV; names the field that differs
@@ -98,6 +99,10 @@ class DrainingError(UnavailableError):
 
 class WorkerLostError(UnavailableError):
     """A worker died or stopped answering in the middle of a request."""
+
+
+class WorkerSilentError(WorkerLostError):
+    """A worker's connection stands, and nothing came over it for too long."""
 
 
 class DeadlineError(BatonError):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
+import secrets
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import grpc
 
 from baton_client import contract
-from baton_client.errors import UnavailableError, invalid
+from baton_client.channels import ChannelRing
+from baton_client.errors import invalid
 from baton_client.options import ChatOptions, Message, Options, chat_request, generate_request
 from baton_client.responses import read_models
 from baton_client.retry import RetryPolicy, attempts
@@ -21,32 +22,22 @@ if TYPE_CHECKING:
 
     from baton_client.types import Generation, Model
 
+    Request = contract.GenerateRequest | contract.ChatRequest
+
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 #: Where the key comes from if none is given; an empty `api_key` sends none.
 API_KEY_VARIABLE = "BATON_API_KEY"
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-
-_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # Notices a server that vanished in the middle of an answer, without pinging an idle one.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
-)
 
 
 class AsyncBaton:
     """Asks a Baton router over gRPC.
 
-    Nothing is connected before the first request; all requests share one connection. One client
-    belongs to one event loop.
+    Nothing is connected before the first request; all requests share one connection per router. One
+    client belongs to one event loop.
 
     Args:
-        address: host:port of the router's gRPC port.
+        address: host:port of a router's gRPC port, or of several routers of one cluster. The first
+            is asked until it fails, then the next; a request that was under way goes on there.
         model: for requests that name none; needed only where several models are served.
         timeout_s: for requests that name none.
         retry: what to repeat; see `RetryPolicy`.
@@ -56,7 +47,7 @@ class AsyncBaton:
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | Sequence[str] = DEFAULT_ADDRESS,
         *,
         model: str = "",
         timeout_s: float = 600.0,
@@ -64,14 +55,12 @@ class AsyncBaton:
         api_key: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
-        self._address = address
+        addresses = (address,) if isinstance(address, str) else tuple(address)
+        self._channels = ChannelRing(addresses, credentials)
         self._model = model
         self._timeout_s = timeout_s
         self._retry = retry or RetryPolicy()
         self._metadata = _authorization(api_key)
-        self._credentials = credentials
-        self._channel: grpc.aio.Channel | None = None
-        self._closed = False
 
     async def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
         """Continue a prompt, given as text or token ids, and return the whole answer."""
@@ -101,26 +90,29 @@ class AsyncBaton:
 
     async def models(self, *, timeout_s: float | None = None) -> tuple[Model, ...]:
         """What this router serves."""
-        method = self._open_channel().unary_unary(
-            contract.LIST_MODELS,
-            request_serializer=contract.ListModelsRequest.SerializeToString,
-            response_deserializer=contract.ListModelsResponse.FromString,
-        )
 
         async def call(remaining_s: float) -> contract.ListModelsResponse:
-            response: contract.ListModelsResponse = await method(
-                contract.ListModelsRequest(), timeout=remaining_s, metadata=self._metadata
+            place, channel = self._channels.current()
+            method = channel.unary_unary(
+                contract.LIST_MODELS,
+                request_serializer=contract.ListModelsRequest.SerializeToString,
+                response_deserializer=contract.ListModelsResponse.FromString,
             )
+            try:
+                response: contract.ListModelsResponse = await method(
+                    contract.ListModelsRequest(), timeout=remaining_s, metadata=self._metadata
+                )
+            except grpc.aio.AioRpcError:
+                self._channels.leave(place)
+                raise
             return response
 
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return read_models(await attempts(call, policy=self._retry, timeout_s=limit_s))
 
     async def close(self) -> None:
-        """Close the connection; running requests are cancelled. Safe to repeat."""
-        self._closed = True
-        if self._channel is not None:
-            await self._channel.close()
+        """Close the connections; running requests are cancelled. Safe to repeat."""
+        await self._channels.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -137,41 +129,27 @@ class AsyncBaton:
         given = {name: value for name, value in options.items() if value is not None}
         return {"model": self._model, "timeout_s": self._timeout_s, **given}
 
-    def _stream(
-        self,
-        path: str,
-        request: contract.GenerateRequest | contract.ChatRequest,
-        options: Mapping[str, Any],
-    ) -> AsyncStream:
-        def start(remaining_s: float) -> Any:
-            method = self._open_channel().unary_stream(
+    def _stream(self, path: str, request: Request, options: Mapping[str, Any]) -> AsyncStream:
+        if not request.request_id:
+            request.request_id = f"sdk-{secrets.token_hex(16)}"
+        if not request.params.HasField("seed"):
+            # Another router must be able to go on with the very same random numbers.
+            request.params.seed = secrets.randbits(63)
+        failed: list[int] = []
+
+        def start(request: Request, remaining_s: float) -> Any:
+            if failed:
+                self._channels.leave(failed.pop())
+            place, channel = self._channels.current()
+            failed.append(place)
+            method = channel.unary_stream(
                 path,
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=contract.GenerateResponse.FromString,
             )
             return method(request, timeout=remaining_s, metadata=self._metadata)
 
-        return AsyncStream(
-            start,
-            retry=self._retry,
-            timeout_s=options["timeout_s"],
-            request_id=request.request_id,
-        )
-
-    def _open_channel(self) -> grpc.aio.Channel:
-        if self._closed:
-            raise UnavailableError("the client is closed")
-        if self._channel is None:
-            options: list[tuple[str, Any]] = list(_OPTIONS)
-            if _is_loopback(self._address):
-                options.append(("grpc.enable_http_proxy", 0))
-            if self._credentials is None:
-                self._channel = grpc.aio.insecure_channel(self._address, options=options)
-            else:
-                self._channel = grpc.aio.secure_channel(
-                    self._address, self._credentials, options=options
-                )
-        return self._channel
+        return AsyncStream(start, request, retry=self._retry, timeout_s=options["timeout_s"])
 
 
 def _authorization(api_key: str | None) -> tuple[tuple[str, str], ...]:
@@ -181,12 +159,3 @@ def _authorization(api_key: str | None) -> tuple[tuple[str, str], ...]:
         # grpc would refuse it as well, with the key in its message.
         raise invalid("api_key", "it has characters that no key has")
     return (("authorization", f"Bearer {key}"),) if key else ()
-
-
-def _is_loopback(address: str) -> bool:
-    """A proxy of the environment cannot reach this machine's own ports."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

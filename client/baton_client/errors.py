@@ -23,6 +23,8 @@ import grpc
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from baton_client.types import PartialAnswer
+
 #: Trailing metadata in which the server says what the status alone cannot.
 ERROR_KEY = "baton-error"
 PARAM_KEY = "baton-param"
@@ -30,7 +32,10 @@ RETRY_AFTER_KEY = "baton-retry-after-s"
 
 
 class BatonError(Exception):
-    """Base of everything this client raises on purpose. `status` is None for local errors."""
+    """Base of everything this client raises on purpose. `status` is None for local errors.
+
+    `received` is exactly what came of the answers before it: their text, and the tokens behind it.
+    """
 
     def __init__(
         self, message: str, *, status: grpc.StatusCode | None = None, request_id: str = ""
@@ -38,6 +43,7 @@ class BatonError(Exception):
         super().__init__(message)
         self.status = status
         self.request_id = request_id
+        self.received: tuple[PartialAnswer, ...] = ()
 
 
 class InvalidRequestError(BatonError):

@@ -44,7 +44,7 @@ class Options(GenerationParams, total=False):
     model: str
     #: Lower runs first.
     priority: int
-    #: For finding the request in logs and traces; made by the server if left out.
+    #: For finding the request in logs and traces; made by the client if left out.
     request_id: str
     #: Longest time for the whole request, retries included; by default the client's.
     timeout_s: float

@@ -123,6 +123,8 @@ def _usage(message: contract.Usage) -> Usage:
         completion_tokens=message.completion_tokens,
         cached_tokens=message.cached_tokens,
         sources=PromptSources(**{name: getattr(message.sources, name) for name in _SOURCES}),
+        recomputed_tokens=message.recomputed_tokens,
+        num_replays=message.num_replays,
     )
 
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from baton_client.errors import RequestCancelledError, from_rpc_error
+from baton_client.errors import (
+    BatonError,
+    DeadlineError,
+    RequestCancelledError,
+    UnavailableError,
+    from_rpc_error,
+)
+from baton_client.progress import Progress
 from baton_client.responses import join, read_piece
-from baton_client.retry import attempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from baton_client import contract
     from baton_client.retry import RetryPolicy
     from baton_client.types import Generation, Piece
+
+    Request = contract.GenerateRequest | contract.ChatRequest
 
 
 class AsyncStream:
@@ -24,28 +34,39 @@ class AsyncStream:
 
     The request starts with the first `async for` or `collect`. `aclose`, leaving the `async with`,
     cancelling the task that reads, or dropping the last reference cancels it on every server.
+
+    If the server is lost, the request goes on at the next one behind what was received, as if
+    nothing had happened. Where that is not possible, the error's `received` is exactly that.
     """
 
     def __init__(
         self,
-        start: Callable[[float], Any],
+        start: Callable[[Request, float], Any],
+        request: Request,
         *,
         retry: RetryPolicy,
         timeout_s: float,
-        request_id: str = "",
     ) -> None:
+        """`start` calls a server, another one after each failure, with a limit in seconds."""
         self._start = start
+        self._request = request
         self._retry = retry
         self._timeout_s = timeout_s
-        self._request_id = request_id
+        self._deadline_s = 0.0
+        self._request_id = request.request_id
+        self._progress = Progress(request.params.n or 1)
+        self._num_attempts = 0
+        #: The server must say that it goes on instead of beginning again.
+        self._expects_resumed = False
         self._call: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     def __del__(self) -> None:
         # The last reference may be dropped in any thread; a call belongs to its loop.
-        if not self._closed and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._call.cancel)
+        loop, call = self._loop, self._call
+        if not self._closed and call is not None and loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(call.cancel)
 
     def is_closed(self) -> bool:
         """Whether nothing more will come."""
@@ -65,6 +86,10 @@ class AsyncStream:
                 raise RequestCancelledError(message, request_id=self._request_id) from None
             await self.aclose()
             raise
+        except BatonError as error:
+            error.received = self._progress.received()
+            await self.aclose()
+            raise
         except BaseException:
             await self.aclose()
             raise
@@ -72,7 +97,9 @@ class AsyncStream:
             await self.aclose()
             raise StopAsyncIteration
         self._request_id = response.request_id or self._request_id
-        return read_piece(response)
+        piece = read_piece(response)
+        self._progress.take(piece)
+        return piece
 
     async def collect(self) -> Generation:
         """Read to the end and return the whole."""
@@ -96,20 +123,54 @@ class AsyncStream:
         await self.aclose()
 
     async def _next_response(self) -> Any:
-        if self._call is None:
-            # Only here may a failure be repeated: the caller has seen nothing yet.
-            return await attempts(
-                self._first_response,
-                policy=self._retry,
-                timeout_s=self._timeout_s,
+        while True:
+            try:
+                if self._call is None:
+                    self._begin()
+                response = await self._call.read()
+            except grpc.aio.AioRpcError as error:
+                if self._progress.is_whole:
+                    return grpc.aio.EOF  # all has come but the end of the call
+                await self._wait_for_next(from_rpc_error(error, request_id=self._request_id), error)
+                continue
+            if self._expects_resumed and response is not grpc.aio.EOF:
+                self._check_resumed(response)
+            return response
+
+    def _begin(self) -> None:
+        if self._closed:
+            message = "the stream was closed while it waited for another server"
+            raise RequestCancelledError(message, request_id=self._request_id)
+        self._loop = asyncio.get_running_loop()
+        now_s = time.monotonic()
+        if not self._num_attempts:
+            self._deadline_s = now_s + self._timeout_s
+        if self._deadline_s <= now_s:
+            message = f"no time to ask: {self._timeout_s:g} s"
+            raise DeadlineError(message, request_id=self._request_id)
+        self._num_attempts += 1
+        self._expects_resumed = self._progress.has_begun
+        if self._expects_resumed:
+            self._progress.write(self._request)
+        self._call = self._start(self._request, self._deadline_s - now_s)
+
+    async def _wait_for_next(self, failure: BatonError, cause: Exception) -> None:
+        """Return when another attempt may be made, or raise `failure`."""
+        begun = self._progress.has_begun
+        # A server that shuts down cancels what it still serves.
+        ended_by_server = begun and isinstance(failure, RequestCancelledError)
+        counts_as = UnavailableError(str(failure)) if ended_by_server else failure
+        remaining_s = self._deadline_s - time.monotonic()
+        delay_s = self._retry.delay_s(counts_as, self._num_attempts, remaining_s=remaining_s)
+        if delay_s is None or (begun and not self._progress.can_be_resumed):
+            raise failure from cause
+        self._call = None
+        await asyncio.sleep(delay_s)
+
+    def _check_resumed(self, response: contract.GenerateResponse) -> None:
+        self._expects_resumed = False
+        if not response.resumed:
+            raise UnavailableError(
+                "the server that the request began at is gone, and the next one cannot go on",
                 request_id=self._request_id,
             )
-        try:
-            return await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, request_id=self._request_id) from error
-
-    async def _first_response(self, remaining_s: float) -> Any:
-        self._loop = asyncio.get_running_loop()
-        self._call = self._start(remaining_s)
-        return await self._call.read()

@@ -28,7 +28,7 @@ class Baton:
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | Sequence[str] = DEFAULT_ADDRESS,
         *,
         model: str = "",
         timeout_s: float = 600.0,

@@ -58,6 +58,9 @@ class Usage:
     #: Prompt tokens that nobody had to compute.
     cached_tokens: int = 0
     sources: PromptSources = field(default_factory=PromptSources)
+    #: Tokens whose KV was computed once more because a server was lost, and how often that was.
+    recomputed_tokens: int = 0
+    num_replays: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,8 @@ class Timings:
     prefix_fetch_ms: float = 0.0
     prefix_fetch_bytes: int = 0
     prefix_source: str = ""
+    #: From the loss of a worker to the next token elsewhere.
+    replay_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +126,18 @@ class Answer:
     details: tuple[TokenDetail, ...] = ()
     stop_string: str | None = None
     stop_token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialAnswer:
+    """What came of an answer before an error ended the request: nothing is missing in between."""
+
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    #: None: it was going on.
+    finish_reason: FinishReason | None = None
+    details: tuple[TokenDetail, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 class Account:
     """Filled in while the answer is made. Times are of this worker's monotonic clock."""
 
-    def __init__(self, *, num_prompt_tokens: int) -> None:
+    def __init__(self, *, num_prompt_tokens: int, num_resumed_tokens: int = 0) -> None:
+        """`num_resumed_tokens` of the answer were emitted before it came here."""
         self.place = PrefillPlace.LOCAL_NO_WORKER
         self._num_prompt_tokens = num_prompt_tokens
-        self._num_output_tokens = 0
+        self._num_resumed_tokens = num_resumed_tokens
+        self._num_output_tokens = num_resumed_tokens
         self._num_cached_tokens = 0
         self._report: HandOffReport | None = None
         self._fetch = PrefixFetchReport()
@@ -64,31 +66,44 @@ class Account:
         """By source; the sources add up to the prompt.
 
         An answer that ended with its first token never waited for the transfer. Its prompt was
-        nevertheless computed elsewhere, so it counts as transferred.
+        nevertheless computed elsewhere, so it counts as transferred. Of an answer that goes on
+        here, the prompt's share is told: what was held or moved is the beginning of the sequence.
         """
-        fetched = self._fetch.num_used(self._num_cached_tokens)
-        sources = common_pb2.PromptSources(
-            local_hit=self._num_cached_tokens - fetched,
-            transferred=fetched,
-            transferred_hit=fetched,
-            fetched=fetched,
-        )
-        rest = self._num_prompt_tokens - self._num_cached_tokens
-        if self.place is PrefillPlace.REMOTE:
-            sources.transferred = rest
-            if self._report is not None and self._report.done is not None:
-                done = self._report.done
-                remote_hit = max(0, done.cached_tokens - self._num_cached_tokens)
-                sources.transferred_hit = remote_hit
-                # Fetched blocks are the last that the prefill worker had.
-                sources.fetched = min(done.prefix_fetch.num_tokens, remote_hit)
-        else:
-            sources.computed = rest
+        moved = fetched = self._fetch.num_used(self._num_cached_tokens)
+        here = self._num_cached_tokens - moved
+        is_remote = self.place is PrefillPlace.REMOTE
+        if is_remote and self._report is not None and self._report.done is not None:
+            done = self._report.done
+            moved = max(0, done.cached_tokens - self._num_cached_tokens)
+            # Fetched blocks are the last that the prefill worker had.
+            fetched = min(done.prefix_fetch.num_tokens, moved)
+        sources = self._of_prompt(here, moved, fetched, is_remote=is_remote)
+        num_recomputed = 0
+        if self._num_resumed_tokens:
+            # The last token's KV is computed here for the first time.
+            num_tokens = self._num_prompt_tokens + self._num_resumed_tokens
+            num_recomputed = max(0, num_tokens - here - moved - 1)
         return common_pb2.Usage(
             prompt_tokens=self._num_prompt_tokens,
             completion_tokens=self._num_output_tokens,
             cached_tokens=sources.local_hit + sources.transferred_hit,
             sources=sources,
+            recomputed_tokens=num_recomputed,
+        )
+
+    def _of_prompt(
+        self, here: int, moved: int, fetched: int, *, is_remote: bool
+    ) -> common_pb2.PromptSources:
+        """Of the tokens held `here`, then `moved` as a hit, the last of those `fetched`."""
+        num_here = min(here, self._num_prompt_tokens)
+        num_moved = min(moved, self._num_prompt_tokens - num_here)
+        rest = self._num_prompt_tokens - num_here - num_moved
+        return common_pb2.PromptSources(
+            computed=0 if is_remote else rest,
+            local_hit=num_here,
+            transferred=num_moved + rest if is_remote else num_moved,
+            transferred_hit=num_moved,
+            fetched=max(0, fetched - (moved - num_moved)),
         )
 
     def timings(self) -> common_pb2.Timings:

@@ -18,6 +18,7 @@ from shared.worker.wire import (
     logprobs_to_wire,
     prompt_logprobs_to_wire,
     sampling_from_wire,
+    split_resumed,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ class Answer:
         self._decider = decider
         self._block_size = block_size
         self._max_model_len = max_model_len
-        self.account = Account(num_prompt_tokens=len(request.token_ids))
+        self._prompt, self._resumed = split_resumed(request.token_ids, request.num_resumed_tokens)
+        self.account = Account(
+            num_prompt_tokens=len(self._prompt), num_resumed_tokens=len(self._resumed)
+        )
 
     async def run(self) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         """Stream the answer; the last piece has a finish reason."""
@@ -86,11 +90,10 @@ class Answer:
 
     def _engine_request(self) -> EngineRequest:
         request = self._request
-        num_prompt_tokens = len(request.token_ids) - request.num_resumed_tokens
         return EngineRequest(
             request_id=request.request_id,
-            prompt_token_ids=tuple(request.token_ids[:num_prompt_tokens]),
-            resumed_token_ids=tuple(request.token_ids[num_prompt_tokens:]),
+            prompt_token_ids=self._prompt,
+            resumed_token_ids=self._resumed,
             sampling=self._sampling,
             priority=request.priority,
             cache_salt=request.cache_salt,
@@ -137,7 +140,7 @@ class Answer:
         reason = finish_reason_for(
             token.token_id,
             self._sampling,
-            num_output_tokens=self._request.num_resumed_tokens + 1,
+            num_output_tokens=len(self._resumed) + 1,
             num_tokens=len(self._request.token_ids) + 1,
             max_model_len=self._max_model_len,
         )

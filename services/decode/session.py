@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _METHOD = "/baton.v1.Decode/Session"
 #: Where a message is cut: far below what channels accept, far above what a step's tokens need.
 MAX_MESSAGE_BYTES = 2**20
+#: After so long without anything else, an empty message says that the worker is there.
+HEARTBEAT_S = 1.0
 
 
 class AnswerSession:
@@ -35,6 +37,8 @@ class AnswerSession:
         self._answers: dict[int, asyncio.Task[None]] = {}
         self._events: deque[decode_pb2.AnswerEvent] = deque()
         self._has_news = asyncio.Event()
+        self._num_messages = 0
+        self._is_quiet = False
 
     async def run(
         self, requests: AsyncIterator[decode_pb2.SessionRequest]
@@ -48,16 +52,30 @@ class AnswerSession:
         """
         reading = asyncio.create_task(self._read(requests))
         reading.add_done_callback(lambda _: self._has_news.set())
+        beating = asyncio.create_task(self._beat())
         try:
+            yield decode_pb2.SessionResponse()
             while not (reading.done() and not self._answers and not self._events):
                 await self._has_news.wait()
                 self._has_news.clear()
+                if self._is_quiet:
+                    self._is_quiet = False
+                    yield decode_pb2.SessionResponse()
                 while self._events:
                     yield self._next_message()
                 if reading.done():
                     reading.result()
         finally:
-            await run_to_end(self._close(reading))
+            await run_to_end(self._close(reading, beating))
+
+    async def _beat(self) -> None:
+        """Nothing is done for it as long as there are other messages."""
+        while True:
+            num_before = self._num_messages
+            await asyncio.sleep(HEARTBEAT_S)
+            if self._num_messages == num_before:
+                self._is_quiet = True
+                self._has_news.set()
 
     async def _read(self, requests: AsyncIterator[decode_pb2.SessionRequest]) -> None:
         async for request in requests:
@@ -99,6 +117,7 @@ class AnswerSession:
 
     def _next_message(self) -> decode_pb2.SessionResponse:
         events = self._events
+        self._num_messages += 1
         message = decode_pb2.SessionResponse(events=(events.popleft(),))
         num_bytes = message.ByteSize()
         while events and num_bytes < MAX_MESSAGE_BYTES:
@@ -107,8 +126,8 @@ class AnswerSession:
             message.events.append(event)
         return message
 
-    async def _close(self, reading: asyncio.Task[None]) -> None:
-        tasks = [reading, *self._answers.values()]
+    async def _close(self, *others: asyncio.Task[None]) -> None:
+        tasks = [*others, *self._answers.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,7 +15,7 @@ from shared.rpc.cancellation import run_to_end
 from shared.worker.outgoing import check_ticket
 from shared.worker.pump import pumped
 from shared.worker.reuse.source import sources_from_wire
-from shared.worker.wire import sampling_from_wire, ticket_from_wire
+from shared.worker.wire import sampling_from_wire, split_resumed, ticket_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -128,11 +128,11 @@ def _interval_s(request: prefill_pb2.PrefillRequest) -> float | None:
 
 
 def _engine_request(request: prefill_pb2.PrefillRequest) -> EngineRequest:
-    num_prompt_tokens = len(request.token_ids) - request.num_resumed_tokens
+    prompt, resumed = split_resumed(request.token_ids, request.num_resumed_tokens)
     return EngineRequest(
         request_id=request.request_id,
-        prompt_token_ids=tuple(request.token_ids[:num_prompt_tokens]),
-        resumed_token_ids=tuple(request.token_ids[num_prompt_tokens:]),
+        prompt_token_ids=prompt,
+        resumed_token_ids=resumed,
         sampling=sampling_from_wire(request.sampling),
         priority=request.priority,
         cache_salt=request.cache_salt,

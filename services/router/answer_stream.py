@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.router.answer_cost import AnswerCost
 from services.router.generation import AnswerPiece
 from services.router.pieces import merge_into
+from services.router.resume import PARAM
 from services.router.routing.learn import learn_decode, learn_prefill
 from services.router.wire import (
     finish_reason_from_wire,
     prompt_details,
-    timings_from_wire,
     token_detail,
-    usage_from_wire,
 )
 from shared.engine.events import FinishReason
+from shared.errors import InvalidRequestError
 from shared.text.answer_text import AnswerText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from baton.v1 import common_pb2, decode_pb2
+    from baton.v1 import decode_pb2
     from services.router.generation import GenerationParams
     from services.router.routing.base import Route
     from services.router.routing.book import Book, Booking
@@ -41,10 +42,15 @@ class Call:
     timeout_s: float
     #: Of the prompt, for the book; empty if nobody asked who holds it.
     block_hashes: Sequence[bytes] = ()
+    #: The worker has the prompt's KV already, from another answer.
+    follows: bool = False
 
 
 class AnswerStream:
-    """Reads one answer. After it, `usage` and `timings` are what the worker said, if it did."""
+    """One answer's text, tokens and cost, over as many workers as it takes.
+
+    Whatever worker goes on with it after `token_ids`, the pieces go on where they were.
+    """
 
     def __init__(
         self,
@@ -53,7 +59,13 @@ class AnswerStream:
         tokenizer: Tokenizer,
         params: GenerationParams,
         prompt_ids: Sequence[int],
+        emitted: Sequence[int] = (),
     ) -> None:
+        """The client has the text of `emitted`; it is not given again.
+
+        Raises:
+            InvalidRequestError: a stop string ends the answer within them.
+        """
         self.index = index
         self._tokenizer = tokenizer
         self._text = AnswerText(
@@ -64,8 +76,14 @@ class AnswerStream:
             min_tokens=params.min_tokens,
             skip_special_tokens=params.skip_special_tokens,
         )
-        self.usage: common_pb2.Usage | None = None
-        self.timings: common_pb2.Timings | None = None
+        self.cost = AnswerCost()
+        #: Where it was sent last.
+        self.route: Route | None = None
+        #: Everything that workers gave, in order.
+        self.token_ids = list(emitted)
+        if emitted and self._text.feed(emitted).stop_string is not None:
+            message = f"{PARAM}: answer {index} has ended already, with a stop string"
+            raise InvalidRequestError(message, param=PARAM)
 
     @property
     def num_tokens(self) -> int:
@@ -81,7 +99,7 @@ class AnswerStream:
         Raises:
             BatonError: what the worker answered, or WorkerLostError if it did not.
         """
-        route = call.route
+        route = self.route = call.route
         booking = self._booked(call)
         answer = call.sessions.start(
             route.decode.record.address,
@@ -94,7 +112,7 @@ class AnswerStream:
                 piece = self._piece(_merged(await answer.read()))
                 booking.add_tokens(len(piece.token_ids))
                 if piece.finish_reason is not None:
-                    self._learn(route, booking)
+                    self._learn(call, booking)
                 yield piece
                 if piece.finish_reason is not None:
                     return
@@ -104,28 +122,26 @@ class AnswerStream:
 
     def _booked(self, call: Call) -> Booking:
         num_tokens = len(call.request.token_ids)
-        if self.index:
+        if call.follows:
             return call.book.begin_follower(call.route, num_prompt_tokens=num_tokens)
         return call.book.begin(
             call.route, num_prompt_tokens=num_tokens, block_hashes=call.block_hashes
         )
 
-    def _learn(self, route: Route, booking: Booking) -> None:
+    def _learn(self, call: Call, booking: Booking) -> None:
         """From what the worker said last; it says so in the piece that ends an answer."""
-        if self.usage is None or self.timings is None:
+        usage, timings = self.cost.usage(), self.cost.timings()
+        if usage is None or timings is None or call.request.num_resumed_tokens:
             return
-        timings = timings_from_wire(self.timings)
-        if not self.index:
-            learn_prefill(route, usage_from_wire(self.usage), timings)
-        if self.usage.completion_tokens == self.num_tokens:
-            learn_decode(route, booking, timings, num_output_tokens=self.num_tokens)
+        if not call.follows:
+            learn_prefill(call.route, usage, timings)
+        if usage.completion_tokens == self.num_tokens:
+            learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)
 
     def _piece(self, message: decode_pb2.DecodeResponse) -> AnswerPiece:
-        if message.HasField("usage"):
-            self.usage = message.usage
-        if message.HasField("timings"):
-            self.timings = message.timings
+        self.cost.note(message)
         token_ids = tuple(message.token_ids)
+        self.token_ids += token_ids
         reason = finish_reason_from_wire(message.finish_reason)
         if reason is None and not message.logprobs and not message.HasField("prompt_logprobs"):
             # Nearly all pieces; the rest below is of no use to them.

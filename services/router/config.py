@@ -63,6 +63,9 @@ class RouterConfig:
     max_itl_ms: float | None = setting(
         None, help="refuse requests that are expected to wait longer between tokens"
     )
+    stream_stall_s: float = setting(
+        60.0, help="an answer that gives no token for so long goes on on another worker"
+    )
     request_timeout_s: float = setting(600.0, help="longest time for one request, in seconds")
     max_client_stall_s: float = setting(
         60.0, help="end requests whose client reads nothing of the answer for so many seconds"
@@ -85,6 +88,7 @@ class RouterConfig:
             "max_worker_queue_ms",
             "request_timeout_s",
             "max_client_stall_s",
+            "stream_stall_s",
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")

@@ -13,6 +13,7 @@ from shared.engine.events import FinishReason  # noqa: TC001 read at run time by
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from services.router.resume import AnswerSoFar
     from services.router.routing.explain import Explanation
 
 
@@ -61,6 +62,8 @@ class GenerationRequest:
     max_ttft_ms: float | None = None
     max_itl_ms: float | None = None
     tokenize_ms: float = 0.0
+    #: What the client has of the answers from a router that was lost.
+    resumed: tuple[AnswerSoFar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class Usage:
     transferred_tokens: int = 0
     transferred_hit_tokens: int = 0
     fetched_tokens: int = 0
+    recomputed_tokens: int = 0
+    num_replays: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,7 @@ class Timings:
     prefix_fetch_ms: float = 0.0
     prefix_fetch_bytes: int = 0
     prefix_source: str = ""
+    replay_ms: float = 0.0
 
 
 class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):

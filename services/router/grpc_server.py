@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, cast
 from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.caller import ANYBODY, Caller
 from services.router.generation import GenerationRequest
-from services.router.grpc_wire import chat_messages, params_from_wire, piece_to_wire
+from services.router.grpc_wire import (
+    chat_messages,
+    params_from_wire,
+    piece_to_wire,
+    resumed_from_wire,
+)
 from shared.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -130,11 +135,12 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             cache_salt=caller.cache_salt(None),
             arrival_s=arrival_s,
             tokenize_ms=(time.monotonic() - arrival_s) * 1000,
+            resumed=resumed_from_wire(request.resume_from),
         )
         answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(generation))
         async with aclosing(answers) as pieces:
             async for piece in pieces:
-                yield piece_to_wire(request_id, piece)
+                yield piece_to_wire(request_id, piece, resumed=bool(generation.resumed))
         # An error has its own metadata, with the time after which to try again.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, router_pb2
 from services.router.generation import GenerationParams
+from services.router.resume import AnswerSoFar
 from services.router.wire import finish_reason_to_wire, timings_to_wire, usage_to_wire
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from services.router.generation import AnswerPiece, TokenDetail, TokenText
 
 
@@ -40,7 +43,17 @@ def chat_messages(messages: list[router_pb2.ChatMessage]) -> list[dict[str, str]
     ]
 
 
-def piece_to_wire(request_id: str, piece: AnswerPiece) -> router_pb2.GenerateResponse:
+def resumed_from_wire(messages: Iterable[router_pb2.AnswerSoFar]) -> tuple[AnswerSoFar, ...]:
+    """All fields."""
+    return tuple(
+        AnswerSoFar(index=m.index, token_ids=tuple(m.token_ids), finished=m.finished)
+        for m in messages
+    )
+
+
+def piece_to_wire(
+    request_id: str, piece: AnswerPiece, *, resumed: bool = False
+) -> router_pb2.GenerateResponse:
     """One message per piece."""
     return router_pb2.GenerateResponse(
         request_id=request_id,
@@ -57,6 +70,7 @@ def piece_to_wire(request_id: str, piece: AnswerPiece) -> router_pb2.GenerateRes
             router_pb2.TokenDetail() if detail is None else _detail(detail)
             for detail in piece.prompt_details or ()
         ],
+        resumed=resumed,
     )
 
 

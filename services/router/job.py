@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from services.router.generation import Timings, Usage
-from services.router.wire import timings_from_wire, usage_from_wire
 from shared.errors import DeadlineError
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from services.router.answer_stream import AnswerStream
     from services.router.generation import AnswerPiece, GenerationRequest
-    from services.router.routing.base import Route
     from services.router.ttft_margin import TtftMargin
     from shared.engine.sampling_params import SamplingParams
 
@@ -45,6 +43,11 @@ class Job:
     streams: list[AnswerStream] = field(default_factory=list)
     #: Learns from how the estimate turns out.
     margin: TtftMargin | None = None
+
+    @property
+    def num_finished_tokens(self) -> int:
+        """Of answers that the client had whole when it came."""
+        return sum(len(a.token_ids) for a in self.request.resumed if a.finished)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -86,31 +89,32 @@ class Job:
                 self._learn_margin()
 
     def usage(self) -> Usage:
-        """What the request cost. Answer 0 paid for the prompt."""
-        said = self.streams[0].usage
-        # Without the worker's word, nothing may be called a cache hit.
-        known = (
-            Usage(computed_tokens=self.num_prompt_tokens) if said is None else usage_from_wire(said)
-        )
+        """What the request cost. The first answer paid for the prompt."""
+        costs = [stream.cost for stream in self.streams]
+        said = (usage for cost in costs if (usage := cost.usage()) is not None)
+        # Without a worker's word, nothing may be called a cache hit.
+        known = next(said, None) or Usage(computed_tokens=self.num_prompt_tokens)
         return replace(
             known,
             prompt_tokens=self.num_prompt_tokens,
-            completion_tokens=sum(stream.num_tokens for stream in self.streams),
+            completion_tokens=self.num_finished_tokens + sum(s.num_tokens for s in self.streams),
+            recomputed_tokens=sum(cost.num_recomputed_tokens for cost in costs),
+            num_replays=sum(cost.num_replays for cost in costs),
         )
 
-    def timings(self, route: Route) -> Timings:
-        """Where the time went: answer 0's on the workers, and the router's own share."""
-        said = self.streams[0].timings
-        known = Timings() if said is None else timings_from_wire(said)
+    def timings(self) -> Timings:
+        """Where the time went: the first answer's on the workers, and the router's own share."""
+        leader = self.streams[0]
         now_s = time.monotonic()
         first_s = self.first_token_s or now_s
         return replace(
-            known,
+            leader.cost.timings() or Timings(),
             router_queue_ms=self.queue_ms,
             tokenize_ms=self.request.tokenize_ms,
             route_ms=self.route_ms,
             first_token_ms=(first_s - self.arrival_s) * 1000,
             decode_ms=((self.last_token_s or first_s) - first_s) * 1000,
             total_ms=(now_s - self.arrival_s) * 1000,
-            decode_worker=route.decode.name,
+            decode_worker="" if leader.route is None else leader.route.decode.name,
+            replay_ms=sum(stream.cost.replay_ms for stream in self.streams),
         )

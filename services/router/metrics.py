@@ -18,7 +18,7 @@ from shared.errors import BatonError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Iterator, Mapping
 
     from prometheus_client import CollectorRegistry, Metric
 
@@ -77,8 +77,27 @@ class TokenMetrics(Collector):
         yield gaps
 
 
+class ReplayMetrics(Collector):
+    """How often answers went on on another worker."""
+
+    def __init__(self, replays: Mapping[str, int]) -> None:
+        self._replays = replays
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus wants it."""
+        family = CounterMetricFamily(
+            "baton_router_replays",
+            "Answers that went on on another decode worker, by why the one before was left.",
+            labels=["reason"],
+        )
+        for reason, count in self._replays.items():
+            family.add_metric([reason], count)
+        yield family
+
+
 def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     """Gauges that read the router's state whenever Prometheus asks."""
+    registry.register(ReplayMetrics(parts.pipeline.replays))
     inside = Gauge("baton_num_requests_running", "Requests being served.", registry=registry)
     inside.set_function(lambda: parts.admission.num_inside)
     waiting = Gauge("baton_num_requests_waiting", "Requests in the queue.", registry=registry)

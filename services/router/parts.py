@@ -70,7 +70,7 @@ async def open_parts(
         ConfigError: the model's directory cannot be used.
     """
     channels = ChannelPool(token=token)
-    sessions = SessionPool(channels)
+    sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     directory = make_directory(config.redis_url)
     parts = _build(config, channels, sessions, directory)
     try:

@@ -1,7 +1,9 @@
-"""Answers requests: admission, routing, the decode worker's streams, text, one retry."""
+"""Answers requests: admission, routing, the decode workers' streams, text, replays."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ import structlog
 from baton.v1 import decode_pb2
 from services.router.answer_stream import AnswerStream, Call
 from services.router.merge import Merge
-from services.router.retry import RetryBudget, may_succeed_elsewhere
+from services.router.retry import Losses, RetryPolicy, reason_of
 from services.router.wire import candidate_to_wire, prefix_sources_to_wire, sampling_to_wire
 from shared.errors import (
     BatonError,
@@ -21,9 +23,10 @@ from shared.errors import (
     InternalError,
     WorkerLostError,
 )
+from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from services.router.admission import Admission
     from services.router.endpoints import EndpointPool
@@ -33,8 +36,11 @@ if TYPE_CHECKING:
     from services.router.routing.base import Route
     from services.router.routing.book import Book
     from services.router.sessions import SessionPool
-    from shared.identity import WorkerId
     from shared.text.tokenizer import Tokenizer
+
+#: Longest wait for another worker that is alive and not ready, and how often to look.
+WAIT_FOR_WORKER_S = 3.0
+POLL_S = 0.05
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +64,9 @@ class Pipeline:
         self._book = book
         self._endpoints = endpoints
         self._sessions = sessions
-        self._retries = RetryBudget()
+        self._retries = RetryPolicy()
+        #: How often answers went on elsewhere, by reason.
+        self.replays: Counter[str] = Counter()
         self._request_ids: set[str] = set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
@@ -72,7 +80,7 @@ class Pipeline:
             entry = self._admission.enter(
                 num_tokens, priority=priority, tenant=tenant, max_wait_s=job.ttft_left_s()
             )
-            async with entry as place, aclosing(self._attempts(job)) as pieces:
+            async with entry as place, aclosing(self._answers(job)) as pieces:
                 job.queue_ms = place.queue_ms
                 try:
                     async for piece in pieces:
@@ -92,32 +100,17 @@ class Pipeline:
             unique = f"{request_id}~{suffix}"
         return unique
 
-    async def _attempts(self, job: Job) -> AsyncGenerator[AnswerPiece, None]:
-        """The answers; once again elsewhere if a worker is lost before anything was emitted."""
-        self._retries.earn()
-        lost: tuple[WorkerId, BatonError] | None = None
-        while True:
-            route = self._planner.route(job, lost)
-            emitted = False
-            try:
-                async with aclosing(self._answers(job, route)) as pieces:
-                    async for piece in pieces:
-                        emitted = True
-                        yield piece
-                return
-            except BatonError as error:
-                self._report(route, error, emitted=emitted)
-                may_retry = lost is None and not emitted and may_succeed_elsewhere(error)
-                if not may_retry or not self._retries.spend():
-                    raise
-                log.info("request_retried", request_id=job.request_id, error=str(error))
-                lost = (route.decode.record.worker, error)
-
-    async def _answers(self, job: Job, route: Route) -> AsyncGenerator[AnswerPiece, None]:
+    async def _answers(self, job: Job) -> AsyncGenerator[AnswerPiece, None]:
         """All answers, interleaved; the very last piece says what it cost."""
-        job.streams = []
-        num_unfinished = job.request.params.n
-        source = self._start(job, route, 0) if num_unfinished == 1 else self._several(job, route)
+        self._retries.budget.earn()
+        streams = list(self._streams(job))
+        num_unfinished = len(streams)
+        route = self._planner.route(job, streams[0].token_ids)
+        source = (
+            self._attempts(job, streams[0], route)
+            if num_unfinished == 1
+            else self._several(job, streams, route)
+        )
         async with aclosing(source) as pieces:
             async for piece in pieces:
                 job.note(piece)
@@ -125,58 +118,130 @@ class Pipeline:
                     num_unfinished -= 1
                     if not num_unfinished:
                         piece = msgspec.structs.replace(
-                            piece, usage=job.usage(), timings=job.timings(route)
+                            piece, usage=job.usage(), timings=job.timings()
                         )
                 yield piece
 
-    async def _several(self, job: Job, route: Route) -> AsyncGenerator[AnswerPiece, None]:
-        """Answer 0 leads; the others find its prompt in the decode worker's cache.
+    def _streams(self, job: Job) -> Iterator[AnswerStream]:
+        """One per answer that has not ended before."""
+        request = job.request
+        resumed = {answer.index: answer for answer in request.resumed}
+        for index in range(request.params.n):
+            before = resumed.get(index)
+            if before is None or not before.finished:
+                yield AnswerStream(
+                    index,
+                    tokenizer=self._tokenizer,
+                    params=request.params,
+                    prompt_ids=request.prompt_token_ids,
+                    emitted=() if before is None else before.token_ids,
+                )
+
+    async def _several(
+        self, job: Job, streams: Sequence[AnswerStream], route: Route
+    ) -> AsyncGenerator[AnswerPiece, None]:
+        """The first leads; the others find its prompt in the decode worker's cache.
 
         With a prefill worker the first token comes before the blocks do, so the second one, or
         the end, says that they are there.
         """
+        leader, *others = streams
         num_tokens_before = 2 if route.prefill else 1
         merge: Merge[AnswerPiece] = Merge()
-        merge.add(self._start(job, route, 0))
+        merge.add(self._attempts(job, leader, route))
         num_tokens = 0
         async with aclosing(merge.items()) as pieces:
             async for piece in pieces:
                 num_tokens += len(piece.token_ids)
                 ended = piece.finish_reason is not None
-                if len(job.streams) == 1 and (ended or num_tokens >= num_tokens_before):
-                    for index in range(1, job.request.params.n):
-                        merge.add(self._start(job, route, index))
+                if others and (ended or num_tokens >= num_tokens_before):
+                    for stream in others:
+                        merge.add(self._attempts(job, stream, leader.route or route, follows=True))
+                    others = []
                 yield piece
 
-    def _start(self, job: Job, route: Route, index: int) -> AsyncGenerator[AnswerPiece, None]:
-        stream = AnswerStream(
-            index,
-            tokenizer=self._tokenizer,
-            params=job.request.params,
-            prompt_ids=job.request.prompt_token_ids,
-        )
+    async def _attempts(
+        self, job: Job, stream: AnswerStream, route: Route, *, follows: bool = False
+    ) -> AsyncGenerator[AnswerPiece, None]:
+        """One answer. Where a worker is lost, another one goes on behind its last token."""
         job.streams.append(stream)
+        losses = Losses()
+        while True:
+            num_tokens = len(stream.token_ids)
+            call = self._call(job, stream, route, losses.num, follows=follows and not losses.num)
+            try:
+                async with aclosing(stream.pieces(call)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                return
+            except BatonError as error:
+                self._report(route, error, emitted=bool(stream.token_ids))
+                losses.add(route.decode, error, fruitful=len(stream.token_ids) > num_tokens)
+                delay_s = self._retries.delay_s(losses, remaining_s=job.remaining_s())
+                if delay_s is None:
+                    raise
+                stream.cost.replay(emitted=bool(stream.token_ids))
+                await asyncio.sleep(delay_s)
+                route = await self._route_again(job, stream, losses)
+            self._note_replay(call, stream, route, losses)
+
+    async def _route_again(self, job: Job, stream: AnswerStream, losses: Losses) -> Route:
+        """Where to go on. Who has just joined, or has to prove itself, is waited for a little."""
+        waited_s = 0.0
+        while True:
+            try:
+                return self._planner.route(job, stream.token_ids, losses)
+            except BatonError:
+                alive = self._endpoints.of_role(Role.DECODE)
+                may_come = any(
+                    not e.draining and e.record.worker not in losses.workers for e in alive
+                )
+                if not may_come or waited_s >= min(WAIT_FOR_WORKER_S, job.remaining_s()):
+                    raise
+            await asyncio.sleep(POLL_S)
+            waited_s += POLL_S
+
+    def _note_replay(self, lost: Call, stream: AnswerStream, route: Route, losses: Losses) -> None:
+        reason = "" if losses.error is None else reason_of(losses.error)
+        self.replays[reason] += 1
+        log.warning(
+            "answer_replayed",
+            request_id=lost.request.request_id,
+            reason=reason,
+            num_emitted_tokens=len(stream.token_ids),
+            lost_worker=str(lost.route.decode.record.worker),
+            decode_worker=str(route.decode.record.worker),
+            error=str(losses.error),
+        )
+
+    def _call(
+        self, job: Job, stream: AnswerStream, route: Route, attempt: int, *, follows: bool
+    ) -> Call:
+        emitted = stream.token_ids
+        # Somewhere the attempt before may still be running, for as long as it takes to notice.
+        suffix = f".{attempt}" if attempt else ""
         request = decode_pb2.DecodeRequest(
-            request_id=f"{job.request_id}-{index}",
-            token_ids=job.request.prompt_token_ids,
-            sampling=sampling_to_wire(replace(job.sampling, sample_index=index)),
+            request_id=f"{job.request_id}-{stream.index}{suffix}",
+            token_ids=(*job.request.prompt_token_ids, *emitted),
+            num_resumed_tokens=len(emitted),
+            sampling=sampling_to_wire(replace(job.sampling, sample_index=stream.index)),
             prefill_candidates=[candidate_to_wire(endpoint) for endpoint in route.prefill],
             prefix_sources=prefix_sources_to_wire(route.sources),
             cache_salt=job.request.cache_salt,
             priority=job.request.priority,
         )
-        if index:
+        if stream.index or emitted:
             # The prompt's logprobs are the same for all answers, and cost the cached prefix.
             request.sampling.ClearField("prompt_logprobs")
-        call = Call(
+        return Call(
             route=route,
             book=self._book,
             sessions=self._sessions,
             request=request,
             timeout_s=job.remaining_s(),
             block_hashes=job.block_hashes or (),
+            follows=follows,
         )
-        return stream.pieces(call)
 
     def _report(self, route: Route, error: BatonError, *, emitted: bool) -> None:
         """Tell the pool what may be the worker's fault."""

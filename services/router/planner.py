@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from services.router.job import Job
-from services.router.routing.base import RoutingRequest
+from services.router.resume import check_resumed
+from services.router.routing.base import PrefixSource, RoutingRequest
 from services.router.routing.explain import explain
+from services.router.routing.scheduler import MAX_SOURCES
 from services.router.ttft_margin import TtftMargin
 from shared.errors import BatonError, InvalidRequestError
 from shared.kv.block_hash import hash_blocks, root_hash
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
 
     from services.router.generation import GenerationRequest
     from services.router.models import ServedModels
+    from services.router.retry import Losses
     from services.router.routing.base import Route
     from services.router.routing.explain import Explanation
     from services.router.routing.scheduler import Scheduler
     from services.router.sampling import SamplingResolver
-    from shared.identity import WorkerId
 
 _INT32 = 2**31
 
@@ -69,6 +71,14 @@ class Planner:
             prompt_token_ids=request.prompt_token_ids,
             max_model_len=self._models.max_model_len,
         )
+        check_resumed(
+            request.resumed,
+            sampling,
+            n=request.params.n,
+            num_prompt_tokens=len(request.prompt_token_ids),
+            vocab_size=self._models.vocab_size,
+            max_model_len=self._models.max_model_len,
+        )
         return Job(
             request=request,
             sampling=sampling,
@@ -89,22 +99,25 @@ class Planner:
         if job.max_ttft_ms is not None or job.max_itl_ms is not None:
             self._scheduler.check(self._routing_request(job, wait_s=wait_s))
 
-    def route(self, job: Job, lost: tuple[WorkerId, BatonError] | None) -> Route:
-        """Where to send it; `lost` is the worker that failed it before, and how.
+    def route(self, job: Job, token_ids: Sequence[int] = (), losses: Losses | None = None) -> Route:
+        """Where to send an answer, or the rest of one that has `token_ids` already.
 
-        If nobody is left to try again on, the first error tells more than that.
+        If nobody is left to go on, what was lost first tells more than that.
 
         Raises:
             NoWorkerError: no decode worker can take it now.
             OverloadedError: nobody is expected to meet the request's bounds.
         """
         started_s = time.monotonic()
+        request = self._routing_request(job, token_ids=token_ids, losses=losses)
         try:
-            route = self._scheduler.route(self._routing_request(job, lost))
+            route = self._scheduler.route(request)
         except BatonError as error:
-            if lost is not None:
-                raise lost[1] from error
+            if losses is not None and losses.error is not None:
+                raise losses.error from error
             raise
+        if losses is not None and losses.was_moved_out:
+            route = _from_drained(route, losses, num_tokens=request.num_prompt_tokens)
         job.routed_s = time.monotonic()
         job.route_ms += (job.routed_s - started_s) * 1000
         job.estimated_ttft_ms = route.estimate.ttft_ms
@@ -118,8 +131,9 @@ class Planner:
     def _routing_request(
         self,
         job: Job,
-        lost: tuple[WorkerId, BatonError] | None = None,
         *,
+        token_ids: Sequence[int] = (),
+        losses: Losses | None = None,
         wait_s: float = 0.0,
     ) -> RoutingRequest:
         max_ttft_ms = job.max_ttft_ms
@@ -127,29 +141,50 @@ class Planner:
             spent_s = time.monotonic() - job.arrival_s
             max_ttft_ms = max(0.0, max_ttft_ms - (spent_s + wait_s) * 1000)
         # Work has been done for a request that is tried again: bounds no longer refuse it.
-        again = lost is not None
+        again = losses is not None or bool(token_ids)
         return RoutingRequest(
-            num_prompt_tokens=job.num_prompt_tokens,
-            max_tokens=job.sampling.max_tokens,
-            block_hashes=self._block_hashes(job),
-            excluded=frozenset() if lost is None else frozenset({lost[0]}),
+            num_prompt_tokens=job.num_prompt_tokens + len(token_ids),
+            max_tokens=job.sampling.max_tokens - len(token_ids),
+            block_hashes=self._block_hashes(job, token_ids),
+            excluded=frozenset() if losses is None else frozenset(losses.workers),
             max_ttft_ms=None if again else max_ttft_ms,
             max_itl_ms=None if again else job.max_itl_ms,
             ttft_margin=self.margin.factor,
         )
 
-    def _block_hashes(self, job: Job) -> Sequence[bytes]:
-        """Once per request."""
+    def _block_hashes(self, job: Job, token_ids: Sequence[int]) -> Sequence[bytes]:
+        """Of the prompt and `token_ids`; the prompt's are computed once per request."""
+        if token_ids:
+            return self._hashed(job, (*job.request.prompt_token_ids, *token_ids))
         if job.block_hashes is None:
-            space = self._scheduler.hash_space()
             # Logprobs of the prompt need its computation: they turn reuse off.
-            if space is None or job.sampling.prompt_logprobs is not None:
-                job.block_hashes = ()
-            else:
-                namespace, block_size = space
-                root = root_hash(namespace, cache_salt=job.request.cache_salt)
-                job.block_hashes = hash_blocks(root, job.request.prompt_token_ids, block_size)
+            wanted = job.sampling.prompt_logprobs is None
+            job.block_hashes = self._hashed(job, job.request.prompt_token_ids) if wanted else ()
         return job.block_hashes
+
+    def _hashed(self, job: Job, token_ids: Sequence[int]) -> Sequence[bytes]:
+        space = self._scheduler.hash_space()
+        if space is None:
+            return ()
+        namespace, block_size = space
+        root = root_hash(namespace, cache_salt=job.request.cache_salt)
+        return hash_blocks(root, token_ids, block_size)
+
+
+def _from_drained(route: Route, losses: Losses, *, num_tokens: int) -> Route:
+    """The worker that drains holds nearly all of it: the next one fetches that, without a detour.
+
+    Its own word may not have come by the directory yet. If it is gone, computing it is.
+    """
+    drained = losses.endpoint
+    if drained is None or drained.record.namespace != route.decode.record.namespace:
+        return route
+    num_blocks = (num_tokens - 1) // drained.record.block_size
+    if not num_blocks:
+        return route
+    others = (source for source in route.sources if source.endpoint is not drained)
+    sources = (PrefixSource(drained, num_blocks), *others)[:MAX_SOURCES]
+    return replace(route, prefill=(), sources=sources)
 
 
 def _tighter(one: float | None, other: float | None) -> float | None:

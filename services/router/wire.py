@@ -114,6 +114,8 @@ def usage_from_wire(message: common_pb2.Usage) -> Usage:
         transferred_tokens=sources.transferred,
         transferred_hit_tokens=sources.transferred_hit,
         fetched_tokens=sources.fetched,
+        recomputed_tokens=message.recomputed_tokens,
+        num_replays=message.num_replays,
     )
 
 
@@ -130,6 +132,8 @@ def usage_to_wire(usage: Usage) -> common_pb2.Usage:
             transferred_hit=usage.transferred_hit_tokens,
             fetched=usage.fetched_tokens,
         ),
+        recomputed_tokens=usage.recomputed_tokens,
+        num_replays=usage.num_replays,
     )
 
 

@@ -85,10 +85,12 @@ class LLM:
         stop: str | Sequence[str] = (),
         include_stop_str_in_output: bool = False,
         skip_special_tokens: bool = True,
+        resumed: Sequence[int] = (),
     ) -> list[RequestOutput]:
         """Answer texts or lists of token ids, in one batch, `n` times each.
 
-        The model's own end tokens apply unless `sampling` names others.
+        The model's own end tokens apply unless `sampling` names others. With `resumed`, output that
+        was given before, each answer is what follows it.
 
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served; nothing is generated.
@@ -105,7 +107,7 @@ class LLM:
         groups: list[list[Answer]] = []
         try:
             for _, token_ids in jobs:
-                group = dict(self._submit(token_ids, sampling, n, texts))
+                group = dict(self._submit(token_ids, sampling, n, texts, tuple(resumed)))
                 groups.append(list(group.values()))
                 answers |= group
             self._run(answers)
@@ -146,7 +148,12 @@ class LLM:
         return None, tuple(prompt)
 
     def _submit(
-        self, prompt: tuple[int, ...], sampling: SamplingParams, n: int, texts: Mapping[str, Any]
+        self,
+        prompt: tuple[int, ...],
+        sampling: SamplingParams,
+        n: int,
+        texts: Mapping[str, Any],
+        resumed: tuple[int, ...],
     ) -> Iterator[tuple[str, Answer]]:
         if n < 1:
             raise InvalidRequestError(f"n must be at least 1, not {n}", param="n")
@@ -159,12 +166,14 @@ class LLM:
                 EngineRequest(
                     request_id=request_id,
                     prompt_token_ids=prompt,
+                    resumed_token_ids=resumed,
                     sampling=replace(sampling, **changes),
                 )
             )
             text = None
             if self._has_tokenizer:
                 text = AnswerText(self.tokenizer, prompt_ids=prompt, **texts)
+                text.feed(resumed)
             yield request_id, Answer(index, text)
 
     def _run(self, answers: Mapping[str, Answer]) -> None:

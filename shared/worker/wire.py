@@ -51,6 +51,22 @@ def sampling_from_wire(message: common_pb2.SamplingParams) -> SamplingParams:
     )
 
 
+def split_resumed(
+    token_ids: Sequence[int], num_resumed_tokens: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The prompt, and the output that was emitted before.
+
+    Raises InvalidRequestError if nothing is left for the prompt.
+    """
+    num_prompt_tokens = len(token_ids) - num_resumed_tokens
+    if num_resumed_tokens and num_prompt_tokens < 1:
+        raise InvalidRequestError(
+            f"{num_resumed_tokens} of {len(token_ids)} tokens cannot be output of a prompt",
+            param="num_resumed_tokens",
+        )
+    return tuple(token_ids[:num_prompt_tokens]), tuple(token_ids[num_prompt_tokens:])
+
+
 def finish_reason_to_wire(reason: FinishReason | None) -> common_pb2.FinishReason.ValueType:
     """None, for a sequence that goes on, becomes UNSPECIFIED."""
     return common_pb2.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH_REASONS[reason]

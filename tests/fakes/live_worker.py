@@ -83,11 +83,13 @@ class LiveWorker:
         cache_salt: bytes = b"",
         prompt_logprobs: int | None = None,
         request_id: str = "r",
+        resumed: Sequence[int] = (),
     ) -> Reply:
         """One greedy answer."""
         request = decode_pb2.DecodeRequest(
             request_id=request_id,
-            token_ids=prompt,
+            token_ids=[*prompt, *resumed],
+            num_resumed_tokens=len(resumed),
             sampling=common_pb2.SamplingParams(
                 max_tokens=max_tokens, ignore_eos=True, prompt_logprobs=prompt_logprobs
             ),

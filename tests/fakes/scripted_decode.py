@@ -21,7 +21,7 @@ from shared.identity import Role, WorkerId
 from shared.rpc.server import RpcServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     import grpc
 
@@ -75,6 +75,10 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
 
     name: str = "decode-0"
     scripts: list[Script] = field(default_factory=lambda: [say(5)])
+    #: Decides instead of `scripts`, if set.
+    answer: Callable[[decode_pb2.DecodeRequest], Script] | None = None
+    #: Whether sessions say that the worker is there when nothing else is to be said.
+    heartbeats: bool = True
     role: Role = Role.DECODE
     canary_error: Exception | None = None
     requests: list[decode_pb2.DecodeRequest] = field(default_factory=list)
@@ -136,7 +140,8 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
         session = AnswerSession(lambda request: self.Generate(request, context))
         async with aclosing(session.run(request_iterator)) as responses:
             async for response in responses:
-                yield response
+                if response.events or self.heartbeats:
+                    yield response
 
     async def GetInfo(  # noqa: N802 the name in the contract
         self, request: worker_pb2.GetInfoRequest, context: Context
@@ -161,6 +166,8 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
             )
             return
         script = self.scripts[min(len(self.requests), len(self.scripts) - 1)]
+        if self.answer is not None:
+            script = self.answer(request)
         self.num_open += 1
         try:
             await self._note(self.requests, request)

@@ -457,15 +457,25 @@ class Usage(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_REPLAYS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt, once for all of a request's answers."""
     completion_tokens: _builtins.int
     """Tokens of all answers."""
     cached_tokens: _builtins.int
     """Prompt tokens that nobody had to compute."""
+    recomputed_tokens: _builtins.int
+    """Tokens of prompt and answers whose KV was computed once more because a worker or a router was
+    lost. Not part of `sources`.
+    """
+    num_replays: _builtins.int
+    """How often an answer of the request went on on another worker."""
     @_builtins.property
     def sources(self) -> Global___PromptSources:
-        """The prompt's tokens by source."""
+        """The prompt's tokens by source, as it was first served. From a worker that goes on with an answer:
+        the prompt's share of what it had to bring together.
+        """
 
     def __init__(
         self,
@@ -474,10 +484,12 @@ class Usage(_message.Message):
         completion_tokens: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
         sources: Global___PromptSources | None = ...,
+        recomputed_tokens: _builtins.int = ...,
+        num_replays: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sources", b"sources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "num_replays", b"num_replays", "prompt_tokens", b"prompt_tokens", "recomputed_tokens", b"recomputed_tokens", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -507,6 +519,7 @@ class Timings(_message.Message):
     PREFIX_FETCH_MS_FIELD_NUMBER: _builtins.int
     PREFIX_FETCH_BYTES_FIELD_NUMBER: _builtins.int
     PREFIX_SOURCE_FIELD_NUMBER: _builtins.int
+    REPLAY_MS_FIELD_NUMBER: _builtins.int
     router_queue_ms: _builtins.float
     """Waiting for admission in the router."""
     tokenize_ms: _builtins.float
@@ -543,6 +556,8 @@ class Timings(_message.Message):
     """Bytes of KV that came by it."""
     prefix_source: _builtins.str
     """Name of the peer they came from; empty if none did."""
+    replay_ms: _builtins.float
+    """From the loss of a worker to the next token elsewhere, summed up over all replays."""
     def __init__(
         self,
         *,
@@ -564,10 +579,11 @@ class Timings(_message.Message):
         prefix_fetch_ms: _builtins.float = ...,
         prefix_fetch_bytes: _builtins.int = ...,
         prefix_source: _builtins.str = ...,
+        replay_ms: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "decode_ms", b"decode_ms", "decode_queue_ms", b"decode_queue_ms", "decode_worker", b"decode_worker", "first_token_ms", b"first_token_ms", "prefill_ms", b"prefill_ms", "prefill_queue_ms", b"prefill_queue_ms", "prefill_worker", b"prefill_worker", "prefix_fetch_bytes", b"prefix_fetch_bytes", "prefix_fetch_ms", b"prefix_fetch_ms", "prefix_source", b"prefix_source", "route_ms", b"route_ms", "router_queue_ms", b"router_queue_ms", "tokenize_ms", b"tokenize_ms", "total_ms", b"total_ms", "transfer_bytes", b"transfer_bytes", "transfer_exposed_ms", b"transfer_exposed_ms", "transfer_ms", b"transfer_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "decode_ms", b"decode_ms", "decode_queue_ms", b"decode_queue_ms", "decode_worker", b"decode_worker", "first_token_ms", b"first_token_ms", "prefill_ms", b"prefill_ms", "prefill_queue_ms", b"prefill_queue_ms", "prefill_worker", b"prefill_worker", "prefix_fetch_bytes", b"prefix_fetch_bytes", "prefix_fetch_ms", b"prefix_fetch_ms", "prefix_source", b"prefix_source", "replay_ms", b"replay_ms", "route_ms", b"route_ms", "router_queue_ms", b"router_queue_ms", "tokenize_ms", b"tokenize_ms", "total_ms", b"total_ms", "transfer_bytes", b"transfer_bytes", "transfer_exposed_ms", b"transfer_exposed_ms", "transfer_ms", b"transfer_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -302,7 +302,10 @@ Global___AnswerEvent: _TypeAlias = AnswerEvent  # noqa: Y015
 
 @_typing.final
 class SessionResponse(_message.Message):
-    """Everything that has happened since the message before, in order."""
+    """Everything that has happened since the message before, in order. One without events comes at the
+    beginning, and then whenever nothing else came for a second: a caller that has got one may take
+    longer silence for the worker's end.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -241,6 +241,38 @@ class GenerationParams(_message.Message):
 Global___GenerationParams: _TypeAlias = GenerationParams  # noqa: Y015
 
 @_typing.final
+class AnswerSoFar(_message.Message):
+    """What a client has received of an answer whose router was lost."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Which answer."""
+    finished: _builtins.bool
+    """It had its finish reason: nothing more is wanted of it."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """All of its tokens that came, in order."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        finished: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "index", b"index", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerSoFar: _TypeAlias = AnswerSoFar  # noqa: Y015
+
+@_typing.final
 class GenerateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -249,6 +281,7 @@ class GenerateRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     PARAMS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    RESUME_FROM_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Made by the server if empty."""
     model: _builtins.str
@@ -263,6 +296,12 @@ class GenerateRequest(_message.Message):
     def params(self) -> Global___GenerationParams:
         """How."""
 
+    @_builtins.property
+    def resume_from(self) -> _containers.RepeatedCompositeFieldContainer[Global___AnswerSoFar]:
+        """Go on after these, which another router gave for the same request: the rest is what it would
+        have given if the parameters are equal, and a seed or a temperature of 0 is among them.
+        """
+
     def __init__(
         self,
         *,
@@ -271,10 +310,11 @@ class GenerateRequest(_message.Message):
         prompt: Global___Prompt | None = ...,
         params: Global___GenerationParams | None = ...,
         priority: _builtins.int = ...,
+        resume_from: _abc.Iterable[Global___AnswerSoFar] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["params", b"params", "prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "params", b"params", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "params", b"params", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume_from", b"resume_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -322,6 +362,7 @@ class ChatRequest(_message.Message):
     PARAMS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
+    RESUME_FROM_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Made by the server if empty."""
     model: _builtins.str
@@ -338,6 +379,10 @@ class ChatRequest(_message.Message):
     def params(self) -> Global___GenerationParams:
         """How to generate."""
 
+    @_builtins.property
+    def resume_from(self) -> _containers.RepeatedCompositeFieldContainer[Global___AnswerSoFar]:
+        """As in `GenerateRequest`."""
+
     def __init__(
         self,
         *,
@@ -347,10 +392,11 @@ class ChatRequest(_message.Message):
         params: Global___GenerationParams | None = ...,
         priority: _builtins.int = ...,
         continue_final_message: _builtins.bool = ...,
+        resume_from: _abc.Iterable[Global___AnswerSoFar] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["continue_final_message", b"continue_final_message", "messages", b"messages", "model", b"model", "params", b"params", "priority", b"priority", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continue_final_message", b"continue_final_message", "messages", b"messages", "model", b"model", "params", b"params", "priority", b"priority", "request_id", b"request_id", "resume_from", b"resume_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -411,6 +457,7 @@ class GenerateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     PROMPT_DETAILS_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Echoed or made by the server."""
     index: _builtins.int
@@ -423,6 +470,8 @@ class GenerateResponse(_message.Message):
     """What stopped it: a stop string …"""
     stop_token_id: _builtins.int
     """… or a token."""
+    resumed: _builtins.bool
+    """The server has understood `resume_from`: this piece follows what the client has."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """New tokens. May be ahead of the text."""
@@ -457,10 +506,11 @@ class GenerateResponse(_message.Message):
         usage: _common_pb2.Usage | None = ...,
         timings: _common_pb2.Timings | None = ...,
         prompt_details: _abc.Iterable[Global___TokenDetail] | None = ...,
+        resumed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "details", b"details", "finish_reason", b"finish_reason", "index", b"index", "prompt_details", b"prompt_details", "request_id", b"request_id", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "details", b"details", "finish_reason", b"finish_reason", "index", b"index", "prompt_details", b"prompt_details", "request_id", b"request_id", "resumed", b"resumed", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stop_string: _TypeAlias = _typing.Literal["stop_string"]  # noqa: Y015
     _WhichOneofArgType__stop_string: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string"]  # noqa: Y015

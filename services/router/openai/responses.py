@@ -35,6 +35,9 @@ class UsageBody(msgspec.Struct, omit_defaults=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
+    #: Only where a worker was lost on the way.
+    recomputed_tokens: int = 0
+    num_replays: int = 0
 
 
 class EventTemplate:
@@ -86,7 +89,8 @@ class Tally:
         answer = _total("completion_tokens", self._reported)
         names = PromptTokensDetails.__struct_fields__
         details = PromptTokensDetails(*(_total(name, self._reported) for name in names))
-        return UsageBody(prompt, answer, prompt + answer, details)
+        lost = {name: _total(name, self._reported) for name in ("recomputed_tokens", "num_replays")}
+        return UsageBody(prompt, answer, prompt + answer, details, **lost)
 
 
 def json_response(body: Any, *, status: int = 200) -> Response:

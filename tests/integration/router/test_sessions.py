@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 
 from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc
@@ -135,7 +136,9 @@ async def test_an_id_that_is_in_use_ends_the_session() -> None:
         for _ in range(2):
             start = decode_pb2.DecodeRequest(request_id="r")
             await call.write(decode_pb2.SessionRequest(answer_id=1, start=start))
-        assert "INVALID_ARGUMENT" in str(await call.code())
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            _ = [response async for response in call]
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         await worker.wait_cancelled()
         await channels.close()
 

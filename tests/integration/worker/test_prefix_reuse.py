@@ -64,6 +64,28 @@ async def test_a_fetched_prefix_is_byte_equal_and_answers_alike(
     await assert_idle(holder, taker)
 
 
+async def test_an_answer_moves_with_its_blocks_from_a_worker_that_gives_it_up(
+    pair: tuple[LiveWorker, LiveWorker], oracle: LLM
+) -> None:
+    """As the router sends it when a worker drains: prompt, what was emitted, and who has it."""
+    holder, taker = pair
+    prompt = prompt_of(5 * BLOCK_SIZE + 3, seed=6)
+    num_tokens = 3 * BLOCK_SIZE
+    whole = await holder.ask(prompt, max_tokens=num_tokens)
+    emitted = whole.token_ids[: 2 * BLOCK_SIZE]
+    num_blocks = (len(prompt) + len(emitted) - 1) // BLOCK_SIZE
+    rest = await taker.ask(
+        prompt, holder.source(num_blocks), max_tokens=num_tokens, resumed=emitted
+    )
+    assert (*emitted, *rest.token_ids) == whole.token_ids
+    assert rest.sources == (0, 0, len(prompt))
+    assert rest.usage.completion_tokens == num_tokens
+    # But for the last token, which has had no KV yet.
+    num_behind = len(prompt) + len(emitted) - num_blocks * BLOCK_SIZE
+    assert rest.usage.recomputed_tokens == num_behind - 1
+    await assert_idle(holder, taker)
+
+
 async def test_nothing_is_left_of_a_request_cancelled_while_its_prefix_is_given_back(
     pair: tuple[LiveWorker, LiveWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ TRANSLATED = {
     "NoWorkerError": client_errors.UnavailableError,
     "DrainingError": client_errors.UnavailableError,
     "WorkerLostError": client_errors.UnavailableError,
+    "WorkerSilentError": client_errors.UnavailableError,
     "TransferError": client_errors.UnavailableError,
     "IncompatiblePeerError": client_errors.InvalidRequestError,
     "UnknownIncarnationError": client_errors.ModelNotFoundError,

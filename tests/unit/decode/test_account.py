@@ -101,3 +101,44 @@ def test_news_are_told_once_and_again_after_the_hand_off() -> None:
     assert [made.take_news(), made.take_news()] == [True, False]
     made.settle(HandOffReport())
     assert [made.take_news(), made.take_news()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("cached", "expected", "num_recomputed"),
+    [(0, (100, 0, 0, 0), 129), (64, (36, 64, 0, 0), 65), (112, (0, 100, 0, 0), 17)],
+)
+def test_an_answer_that_goes_on_here_tells_the_prompts_share(
+    cached: int, expected: tuple[int, ...], num_recomputed: int
+) -> None:
+    """Of 30 tokens that were emitted before, the last one has had no KV yet."""
+    made = Account(num_prompt_tokens=100, num_resumed_tokens=30)
+    made.admit(cached, at_s=0.0)
+    made.count(2)
+    usage = made.usage()
+    assert sources(usage) == expected
+    assert (usage.completion_tokens, usage.recomputed_tokens) == (32, num_recomputed)
+
+
+@pytest.mark.parametrize(
+    ("there", "num_fetched", "expected", "num_recomputed"),
+    [
+        (0, 0, (0, 32, 68, 0), 97),
+        (64, 32, (0, 32, 68, 32), 65),
+        (128, 48, (0, 32, 68, 68), 1),
+    ],
+)
+def test_what_moved_for_the_answers_own_tokens_is_not_the_prompts(
+    there: int, num_fetched: int, expected: tuple[int, ...], num_recomputed: int
+) -> None:
+    made = Account(num_prompt_tokens=100, num_resumed_tokens=30)
+    made.admit(32, at_s=0.0)
+    made.place = PrefillPlace.REMOTE
+    fetch = prefill_pb2.PrefixFetch(num_tokens=num_fetched, source="peer")
+    done = prefill_pb2.PrefillDone(cached_tokens=there, prefix_fetch=fetch)
+    made.settle(HandOffReport(receipt=RECEIPT, done=done))
+    usage = made.usage()
+    assert sources(usage) == expected
+    assert usage.recomputed_tokens == num_recomputed
+    assert usage.sources.fetched == (
+        32 if there == 64 else max(0, num_fetched - 28) if there else 0
+    )

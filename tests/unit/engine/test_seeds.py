@@ -59,15 +59,36 @@ def test_another_stream_gives_another_answer(
     assert run.tokens("a") != alone
 
 
-@pytest.mark.parametrize("num_resumed", [1, 4, 15])
-def test_a_resumed_answer_goes_on_as_it_would_have(
-    llama: LoadedModel, alone: list[int], num_resumed: int
-) -> None:
-    resumed = tuple(alone[:num_resumed])
-    run = generate(
-        make_engine(llama), make_request("a", PROMPT, resumed_token_ids=resumed, **SAMPLING)
-    )
-    assert [*resumed, *run.tokens("a")] == alone
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "seeded": {"temperature": 0.9, "top_p": 0.9, "seed": 3},
+    "repetition": {"repetition_penalty": 1.3},
+    "presence": {"presence_penalty": 0.8},
+    "frequency": {"frequency_penalty": 0.6, "temperature": 0.7, "seed": 4},
+    "min_tokens": {"min_tokens": 9, "eos_token_ids": tuple(range(256)), "temperature": 1.0},
+    "bad words": {"bad_words_token_ids": ((5, 6), (7,)), "temperature": 1.0, "seed": 5},
+    "all": SAMPLING,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_goes_on_behind_any_token_as_it_would_have(llama: LoadedModel, kind: str) -> None:
+    """After every k tokens: tokens, log probabilities, the reason of its end."""
+    sampling = {"max_tokens": 12} | KINDS[kind] | {"logprobs": 2}
+    whole = generate(make_engine(llama), make_request("a", PROMPT, **sampling))
+    tokens, said = whole.tokens("a"), [p for e in whole.new_tokens("a") for p in e.logprobs]
+    engine = make_engine(llama)
+    for num in range(1, len(tokens)):
+        resumed = tuple(tokens[:num])
+        request = make_request(str(num), PROMPT, resumed_token_ids=resumed, **sampling)
+        run = generate(engine, request)
+        assert run.tokens(str(num)) == tokens[num:]
+        assert run.finish_reason(str(num)) is whole.finish_reason("a")
+        again = [p for e in run.new_tokens(str(num)) for p in e.logprobs]
+        assert [p.chosen.token_id for p in again] == tokens[num:]
+        for one, other in zip(again, said[num:], strict=True):
+            assert one.chosen.logprob == pytest.approx(other.chosen.logprob, abs=1e-4)
+    assert engine.stats().num_free_blocks == engine.stats().num_blocks
 
 
 @pytest.mark.parametrize("received", [True, False])

@@ -31,7 +31,8 @@ def test_saved_retries_are_bounded() -> None:
         (errors.OverloadedError("x"), True),
         (errors.InvalidRequestError("x"), False),
         (errors.DeadlineError("x"), False),
-        (errors.InternalError("x"), False),
+        (errors.InternalError("x"), True),
+        (errors.AuthenticationError("x"), False),
     ],
 )
 def test_only_some_errors_are_the_workers_alone(error: errors.BatonError, expected: bool) -> None:

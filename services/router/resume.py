@@ -1,0 +1,56 @@
+"""What a client already has of answers that another router began."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.engine.sampling_params import SamplingParams
+
+PARAM = "resume_from"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSoFar:
+    """One answer, as far as its tokens came."""
+
+    index: int
+    token_ids: tuple[int, ...] = ()
+    #: Nothing more is wanted of it.
+    finished: bool = False
+
+
+def check_resumed(
+    answers: Sequence[AnswerSoFar],
+    sampling: SamplingParams,
+    *,
+    n: int,
+    num_prompt_tokens: int,
+    vocab_size: int,
+    max_model_len: int,
+) -> None:
+    """Raise InvalidRequestError if these cannot be the beginnings of the request's answers."""
+    indices = {answer.index for answer in answers}
+    if len(indices) < len(answers) or any(not 0 <= index < n for index in indices):
+        raise _invalid(f"it must name answers from 0 to {n - 1}, each once")
+    if sum(answer.finished for answer in answers) == n:
+        raise _invalid("all answers have ended")
+    for answer in answers:
+        num_tokens = len(answer.token_ids)
+        where = f"answer {answer.index}"
+        if answer.token_ids and max(answer.token_ids) >= vocab_size:
+            raise _invalid(f"{where} has tokens that are not in the vocabulary of {vocab_size}")
+        if num_tokens > sampling.max_tokens:
+            raise _invalid(f"{where} has {num_tokens} tokens; max_tokens is {sampling.max_tokens}")
+        room = min(sampling.max_tokens, max_model_len - num_prompt_tokens)
+        if not answer.finished and num_tokens >= room:
+            raise _invalid(f"{where} has {num_tokens} tokens and room for no more")
+
+
+def _invalid(message: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{PARAM}: {message}", param=PARAM)

@@ -1,0 +1,290 @@
+"""A decode worker or a router is lost in the middle of streams: nobody sees it in an answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+
+from baton.v1 import common_pb2, router_pb2
+from baton_client import Baton, BatonError
+from cli.cluster import Cluster as LocalCluster
+from cli.cluster import ClusterSpec
+from cli.ports import free_port
+from shared.engine.sampling_params import SamplingParams
+from tests.e2e.asking import prompt_of
+from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.processes import Cluster, is_idle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from shared.engine.llm import LLM
+    from shared.engine.request_output import CompletionOutput
+
+NUM_TOKENS = 160
+#: So many has everybody before something happens.
+NUM_BEFORE = 12
+WAIT_S = 60.0
+
+ASKED: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "greedy again": {"temperature": 0.0, "logprobs": 2},
+    "seeded": {"temperature": 0.9, "top_p": 0.9, "seed": 7},
+    "seeded, several": {"temperature": 1.0, "seed": 8, "n": 2},
+    "penalties": {
+        "temperature": 0.8,
+        "seed": 9,
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.3,
+        "min_tokens": 100,
+    },
+    "stop string": {"temperature": 0.0, "stop": "late"},
+    "stop string, seeded": {"temperature": 0.9, "seed": 10, "stop": "late"},
+}
+
+
+@dataclass
+class Stream:
+    """One request, read in a thread."""
+
+    name: str
+    prompt: list[int]
+    params: dict[str, Any]
+    texts: dict[int, str] = field(default_factory=dict)
+    token_ids: dict[int, list[int]] = field(default_factory=dict)
+    logprobs: list[float] = field(default_factory=list)
+    usage: common_pb2.Usage | None = None
+    num_seen: int = 0
+    error: Exception | None = None
+    thread: threading.Thread | None = None
+
+    def start(self, read: Callable[[Stream], None]) -> None:
+        def run() -> None:
+            try:
+                read(self)
+            except (BatonError, grpc.RpcError, httpx.HTTPError, OSError) as error:
+                self.error = error
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+
+
+def expected(oracle: LLM, stream: Stream) -> list[CompletionOutput]:
+    """What one engine that does it all answers."""
+    params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
+    n, stop = params.pop("n", 1), params.pop("stop", ())
+    sampling = SamplingParams(**params)
+    return list(oracle.generate([stream.prompt], sampling, n=n, stop=stop)[0].outputs)
+
+
+def late_stop(oracle: LLM, stream: Stream) -> str:
+    """A string that comes for the first time when two thirds of the answer are over."""
+    params = {name: value for name, value in stream.params.items() if name != "stop"}
+    text = expected(oracle, Stream(stream.name, stream.prompt, params))[0].text
+    for start in range(2 * len(text) // 3, len(text) - 4):
+        piece = text[start : start + 3]
+        if text.find(piece) == start and "\ufffd" not in piece:
+            return piece
+    raise AssertionError("the answer says nothing new at its end")
+
+
+def streams_for(oracle: LLM) -> list[Stream]:
+    made = []
+    for number, (name, params) in enumerate(ASKED.items()):
+        stream = Stream(name, prompt_of(40 + number, seed=60 + number), dict(params))
+        if "stop" in params:
+            stream.params["stop"] = late_stop(oracle, stream)
+        made.append(stream)
+    return made
+
+
+def read_grpc(cluster: Cluster) -> Callable[[Stream], None]:
+    stub = cluster.router_stub()
+
+    def read(stream: Stream) -> None:
+        params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
+        params |= {"stop": [params["stop"]]} if "stop" in params else {}
+        request = router_pb2.GenerateRequest(
+            prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=stream.prompt)),
+            params=router_pb2.GenerationParams(**params),
+        )
+        for piece in stub.Generate(request, timeout=WAIT_S):
+            index = piece.index
+            stream.texts[index] = stream.texts.get(index, "") + piece.text
+            stream.token_ids.setdefault(index, []).extend(piece.token_ids)
+            stream.logprobs += [detail.logprobs.chosen.logprob for detail in piece.details]
+            stream.num_seen = min(map(len, stream.token_ids.values()))
+            if piece.HasField("usage"):
+                stream.usage = piece.usage
+
+    return read
+
+
+def read_sse(cluster: Cluster) -> Callable[[Stream], None]:
+    def read(stream: Stream) -> None:
+        body = {
+            "model": cluster.model.name, "prompt": stream.prompt, "stream": True,
+            "max_tokens": NUM_TOKENS, "ignore_eos": True, **stream.params,
+        }  # fmt: skip
+        url = f"{cluster.url}/v1/completions"
+        with (
+            httpx.Client(trust_env=False, timeout=WAIT_S) as http,
+            http.stream("POST", url, json=body) as reply,
+        ):
+            for line in reply.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                stream.texts[0] = stream.texts.get(0, "") + event["choices"][0]["text"]
+                stream.num_seen += 1
+
+    return read
+
+
+def check(oracle: LLM, stream: Stream) -> None:
+    assert stream.error is None, (stream.name, stream.error)
+    answers = expected(oracle, stream)
+    for answer in answers:
+        assert stream.texts[answer.index] == answer.text, stream.name
+        if stream.token_ids:
+            assert tuple(stream.token_ids[answer.index]) == answer.token_ids, stream.name
+    if "logprobs" in stream.params:
+        wanted = [position.chosen.logprob for position in answers[0].logprobs]
+        assert stream.logprobs == pytest.approx(wanted, abs=1e-3)
+    if stream.usage is not None:
+        sources = stream.usage.sources
+        total = sources.computed + sources.local_hit + sources.transferred
+        assert total == stream.usage.prompt_tokens == len(stream.prompt)
+        num_tokens = sum(len(answer.token_ids) for answer in answers)
+        assert stream.usage.completion_tokens == num_tokens
+
+
+def metrics(cluster: Cluster) -> str:
+    return httpx.get(f"{cluster.url}/metrics", trust_env=False, timeout=WAIT_S).text
+
+
+def num_replays(cluster: Cluster) -> dict[str, int]:
+    pattern = r'^baton_router_replays_total{reason="(\w+)"} ([\d.]+)$'
+    found = re.findall(pattern, metrics(cluster), re.MULTILINE)
+    return {reason: int(float(count)) for reason, count in found}
+
+
+def num_ready(cluster: Cluster) -> int:
+    found = re.search(
+        r'^baton_workers_ready{role="decode"} ([\d.]+)$', metrics(cluster), re.MULTILINE
+    )
+    return int(float(found[1])) if found else 0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"never: {what}"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def two_decode(checkpoint: Path, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(checkpoint, tmp_path)
+    try:
+        cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS)
+        for name in ("decode-0", "decode-1"):
+            cluster.add_worker("decode", name, *ENGINE_FLAGS, "--local-prefill-threshold", "0")
+        cluster.wait_ready(num_decode=2)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def run_through(cluster: Cluster, oracle: LLM, fault: signal.Signals, victim: str) -> None:
+    """Eight streams, the fault when all of them have begun, and every answer is the oracle's."""
+    before = sum(num_replays(cluster).values())
+    streams = streams_for(oracle)
+    for stream in streams:
+        stream.start(read_grpc(cluster))
+    over_http = Stream("sse", prompt_of(50, seed=70), {"temperature": 0.9, "seed": 11})
+    over_http.start(read_sse(cluster))
+    streams.append(over_http)
+    until(
+        lambda: all(s.num_seen >= NUM_BEFORE or s.error for s in streams), "all streams have begun"
+    )
+    assert cluster.load(victim).num_running > 0
+    cluster.workers[victim].popen.send_signal(fault)
+    for stream in streams:
+        assert stream.thread is not None
+        stream.thread.join(WAIT_S)
+        check(oracle, stream)
+    assert sum(num_replays(cluster).values()) > before
+
+
+def test_a_stopped_and_a_killed_decode_worker_cost_no_answer(
+    two_decode: Cluster, oracle: LLM
+) -> None:
+    """I9: tokens, texts, log probabilities and usage are what they would have been."""
+    run_through(two_decode, oracle, signal.SIGSTOP, "decode-0")
+    assert num_replays(two_decode)["silent"] > 0
+    assert is_idle(two_decode.load("decode-1"))
+    two_decode.workers["decode-0"].popen.send_signal(signal.SIGCONT)
+    two_decode.wait_idle(timeout_s=20)
+    until(lambda: num_ready(two_decode) == 2, "the router takes it back")
+    run_through(two_decode, oracle, signal.SIGKILL, "decode-1")
+    two_decode.workers.pop("decode-1").kill()
+    two_decode.wait_idle(timeout_s=20)
+
+
+def test_a_request_outlives_its_router(checkpoint: Path, oracle: LLM, tmp_path: Path) -> None:
+    """The SDK goes on at the other router with what it has."""
+    spec = ClusterSpec(
+        model=checkpoint,
+        served_model_name="tiny",
+        log_folder=tmp_path,
+        port=free_port(),
+        grpc_port=free_port(),
+        num_routers=2,
+        worker_flags=ENGINE_FLAGS,
+    )
+    params = [ASKED["greedy"], ASKED["seeded, several"], ASKED["penalties"]]
+    streams = [Stream(str(i), prompt_of(40 + i, seed=80 + i), p) for i, p in enumerate(params)]
+    with LocalCluster(spec) as local:
+        local.start()
+        local.wait_ready(lambda _: None)
+        addresses = [f"127.0.0.1:{port}" for _, port in local.router_ports]
+        with Baton(addresses) as baton:
+            for stream in streams:
+                stream.start(read_with_sdk(baton))
+            until(
+                lambda: all(s.num_seen >= NUM_BEFORE or s.error for s in streams), "all have begun"
+            )
+            first = local.routers[0]
+            assert first.pid is not None
+            os.kill(first.pid, signal.SIGKILL)
+            for stream in streams:
+                assert stream.thread is not None
+                stream.thread.join(WAIT_S)
+                check(oracle, stream)
+
+
+def read_with_sdk(baton: Baton) -> Callable[[Stream], None]:
+    def read(stream: Stream) -> None:
+        params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
+        with baton.stream_generate(stream.prompt, **params) as pieces:
+            for piece in pieces:
+                index = piece.index
+                stream.texts[index] = stream.texts.get(index, "") + piece.text
+                stream.token_ids.setdefault(index, []).extend(piece.token_ids)
+                stream.num_seen = min(map(len, stream.token_ids.values()))
+
+    return read
