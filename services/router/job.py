@@ -50,6 +50,12 @@ class Job:
         return sum(len(a.token_ids) for a in self.request.resumed if a.finished)
 
     @property
+    def num_generated_tokens(self) -> int:
+        """Made for this call: what another router had made of a resumed answer was paid there."""
+        resumed = sum(len(a.token_ids) for a in self.request.resumed if not a.finished)
+        return max(0, sum(stream.num_tokens for stream in self.streams) - resumed)
+
+    @property
     def num_prompt_tokens(self) -> int:
         """Length of the prompt."""
         return len(self.request.prompt_token_ids)

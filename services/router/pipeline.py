@@ -88,7 +88,7 @@ class Pipeline:
                 finally:
                     if job.streams:
                         place.num_prompt_tokens = num_tokens
-                    place.num_output_tokens = sum(stream.num_tokens for stream in job.streams)
+                    place.num_output_tokens = job.num_generated_tokens
         finally:
             self._request_ids.discard(job.request_id)
 

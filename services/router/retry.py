@@ -86,7 +86,8 @@ class RetryPolicy:
     """Decides about further attempts, for all requests of a router.
 
     The first one of an answer is free: a worker that dies takes as many answers with it as it had,
-    and each is work that was let in before. What is lost twice draws from the budget.
+    and each is work that was let in before. What is lost twice draws from the budget, and so does
+    whatever a full worker refused: nothing was lost, and the others may be as full.
     """
 
     def __init__(
@@ -110,7 +111,8 @@ class RetryPolicy:
         delay_s = ceiling_s * self._rng.uniform(0.5, 1.0)
         if delay_s >= remaining_s:
             return None
-        return delay_s if losses.num == 1 or self.budget.spend() else None
+        is_free = losses.num == 1 and not isinstance(error, OverloadedError)
+        return delay_s if is_free or self.budget.spend() else None
 
 
 def may_succeed_elsewhere(error: BatonError) -> bool:
