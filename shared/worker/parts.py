@@ -142,10 +142,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
             ),
             peer_info=info,
             transfers=transfers,
-            gate=RequestGate(
-                config.name,
-                max_inside=config.engine.max_num_seqs + config.max_waiting_requests,
-            ),
+            gate=_gate(config),
             metrics=metrics,
             contents=contents,
         )
@@ -224,3 +221,8 @@ def _peer_info(
         offers=[offer_to_wire(connector.offer()) for connector in connectors],
         tensor_parallel_size=1,
     )
+
+
+def _gate(config: WorkerConfig) -> RequestGate:
+    max_inside = config.engine.max_num_seqs + config.max_waiting_requests
+    return RequestGate(config.name, max_inside=max_inside)
