@@ -102,18 +102,8 @@ def _build(
         vocab_size=vocab_size,
         learn_max_model_len=endpoints.max_model_len,
     )
-    limits = AdmissionLimits(
-        max_concurrent_requests=config.max_concurrent_requests,
-        max_queued_requests=config.max_queued_requests,
-        max_queued_tokens=config.max_queued_tokens,
-        max_queue_s=config.max_queue_s,
-    )
     scheduler = _scheduler(config, endpoints, directory.index)
-    room = WorkerRoom(
-        endpoints.of_role, scheduler.book, max_worker_queue_ms=_worker_queue_ms(config)
-    )
-    admission = Admission(limits, has_room=room)
-    scheduler.book.on_prompt_end = admission.look
+    admission = _admission(config, endpoints, scheduler)
     planner = Planner(
         models=models,
         sampling=SamplingResolver(tokenizer, vocab_size=vocab_size),
@@ -143,6 +133,21 @@ def _build(
         pipeline=pipeline,
         following=asyncio.create_task(_follow(directory, endpoints)),
     )
+
+
+def _admission(config: RouterConfig, endpoints: EndpointPool, scheduler: Scheduler) -> Admission:
+    limits = AdmissionLimits(
+        max_concurrent_requests=config.max_concurrent_requests,
+        max_queued_requests=config.max_queued_requests,
+        max_queued_tokens=config.max_queued_tokens,
+        max_queue_s=config.max_queue_s,
+    )
+    room = WorkerRoom(
+        endpoints.of_role, scheduler.book, max_worker_queue_ms=_worker_queue_ms(config)
+    )
+    admission = Admission(limits, has_room=room)
+    scheduler.book.on_prompt_end = admission.look
+    return admission
 
 
 def _worker_queue_ms(config: RouterConfig) -> float:

@@ -148,10 +148,7 @@ async def open_parts(
             reuse=reuse,
             peer_info=info,
             transfers=transfers,
-            gate=RequestGate(
-                config.name,
-                max_inside=config.engine.max_num_seqs + config.max_waiting_requests,
-            ),
+            gate=_gate(config),
             metrics=metrics,
             releases=ReleaseMeter(thread, metrics),
             breakers=breakers,
@@ -246,3 +243,8 @@ def _peer_info(
         offers=[offer_to_wire(connector.offer()) for connector in connectors],
         tensor_parallel_size=1,
     )
+
+
+def _gate(config: WorkerConfig) -> RequestGate:
+    max_inside = config.engine.max_num_seqs + config.max_waiting_requests
+    return RequestGate(config.name, max_inside=max_inside)
