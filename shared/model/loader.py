@@ -83,18 +83,12 @@ def load_model(
     place = torch.device(device)
     native = _wants_native(attention_backend, quantization, name, place)
     narrows = quantization != "none" and not native
-    if narrows:
-        check_quantization(quantization, place)
     with torch.device("cpu") if narrows else place:
         backend = get_backend(_python_backend(attention_backend, place))
         model = CausalLM(config=config, backend=backend, dtype=DTYPES[name]).eval()
     weights = name if quantization == "none" else quantization
-    if load_format == "dummy":
-        _fill_with_noise(model, seed)
-        fingerprint = fingerprint_dummy(config.raw, f"{name}/{weights}", seed)
-    else:
-        load_weights(model, model_dir)
-        fingerprint = fingerprint_checkpoint(model_dir, config.raw, f"{name}/{weights}")
+    source = seed if load_format == "dummy" else model_dir
+    fingerprint = _fill(model, source, f"{name}/{weights}")
     if narrows:
         quantize_weights(model, quantization, place, implementation=backend.name)
     threads = plan_threads(num_threads)
@@ -106,6 +100,16 @@ def load_model(
         fingerprint=fingerprint,
         num_weight_bytes=loaded.num_weight_bytes,
     )
+
+
+def _fill(model: CausalLM, made_from: Path | int, dtypes: str) -> str:
+    """Give the model its weights, from a checkpoint or a seed; returns the fingerprint."""
+    raw = model.config.raw
+    if isinstance(made_from, int):
+        _fill_with_noise(model, made_from)
+        return fingerprint_dummy(raw, dtypes, made_from)
+    load_weights(model, made_from)
+    return fingerprint_checkpoint(made_from, raw, dtypes)
 
 
 def _check_known(what: str, name: str, known: Iterable[str]) -> None:
@@ -124,6 +128,7 @@ def _wants_native(backend: str, quantization: str, dtype: str, device: torch.dev
     Raises:
         ConfigError: they are asked for and cannot be had.
     """
+    check_quantization(quantization, device)
     if backend not in ("auto", "native"):
         return False
     if quantization not in ("none", "int8"):

@@ -11,7 +11,13 @@ from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
 from tests.fakes.paged_driver import make_metadata
 from tests.fakes.tensors import random
-from tests.suites import attention_kernels, block_copy, layer_kernels
+from tests.suites import (
+    attention_kernels,
+    block_copy,
+    layer_kernels,
+    quantized_cache,
+    quantized_matmul,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionMetadata
 
 LAYER_CHECKS = layer_kernels.checks("triton")
+NARROW_CHECKS = quantized_cache.checks("triton") | quantized_matmul.checks("triton")
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
 #: Many parts each, so that many programs race to be the last.
 SEQ_LENS = (3000, 17, 1025, 8000)
@@ -38,6 +45,11 @@ def test_attention_is_as_defined(case: str) -> None:
 @pytest.mark.parametrize("name", LAYER_CHECKS)
 def test_layers_compute_the_formula(name: str) -> None:
     LAYER_CHECKS[name]()
+
+
+@pytest.mark.parametrize("name", NARROW_CHECKS)
+def test_8_and_4_bits_are_as_defined(name: str) -> None:
+    NARROW_CHECKS[name]()
 
 
 @pytest.mark.parametrize("case", block_copy.CASES)

@@ -115,7 +115,8 @@ CASES: dict[str, AttentionCase] = {
 def filled_cache(case: AttentionCase, to: torch.dtype, implementation: str) -> tuple[Tensor, ...]:
     """Block tables [num_seqs, max_blocks], and keys, values and scales written into poison."""
     sizes = [-(-length // case.block_size) for length in case.seq_lens]
-    order = (torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(1)) + 1).tolist()
+    seeded = torch.Generator(device="cpu").manual_seed(1)
+    order = (torch.randperm(sum(sizes), generator=seeded, device="cpu") + 1).tolist()
     tables = [[order.pop() for _ in range(size)] for size in sizes]
     cache = QuantizedCache.over(
         poisoned_cache(1 + sum(sizes), 3, case.num_kv_heads, case.block_size, case.head_dim, to)

@@ -232,24 +232,32 @@ class AttentionKernel {
     for (int kind = 0; kind < 2; ++kind) {
       const Element** place = kind == 0 ? places.keys : places.values;
       Element* to = s.unpacked.data() + size_t(kind) * kChunk * padded;
-      for (int i = 0; i < kChunk; ++i, to += padded) {
+      for (int i = 0; i < kChunk;) {
         const int key = first_key + i;
-        place[i] = key < length ? to : s.zeros.data();
-        if (key >= length) continue;
+        if (key >= length) {
+          place[i++] = s.zeros.data();
+          to += padded;
+          continue;
+        }
         const int slot = key % cache.block_size;
         uint8_t* head = cache.values(table[key / cache.block_size], layer, kind, task.kv_head);
-        if (key + kChunk < length && slot == 0)
+        if (key + kChunk < length)
           fetch_values(cache.values(table[(key + kChunk) / cache.block_size], layer, kind,
                                     task.kv_head));
-        dequantize_kv<Kv>(to, head + size_t(slot) * cache.head_dim, cache.scales(head)[slot],
-                          cache.head_dim);
+        const float* scale = cache.scales(head) + slot;
+        const uint8_t* row = head + size_t(slot) * cache.head_dim;
+        const int end = std::min({kChunk, i + cache.block_size - slot, length - first_key});
+        for (; i < end; ++i, to += padded, row += cache.head_dim, ++scale) {
+          place[i] = to;
+          dequantize_kv<Kv>(to, row, *scale, cache.head_dim);
+        }
       }
     }
   }
 
-  // What the next chunk needs of a block; the rest of it is next to it, which the hardware sees.
+  // What the next chunk needs of a block.
   void fetch_values(const uint8_t* head) const {
-    for (size_t line = 0; line < std::min<size_t>(cache.head_stride(), 512); line += 64)
+    for (size_t line = 0; line < cache.head_stride(); line += 64)
       __builtin_prefetch(head + line, 0, 2);
   }
 

@@ -4,8 +4,8 @@
 // number of the type, and everything is rounded to the nearest, ties to even.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "simd.h"
 
@@ -33,7 +33,8 @@ inline F32x16 limited(F32x16 v, float largest) {
 struct Int8Kv {
   static constexpr float kLargest = 127.0f;
   static F32x16 decode(U8x16 stored) {
-    return __builtin_convertvector(reinterpret_cast<I8x16>(stored), F32x16);
+    const I32x16 wide = __builtin_convertvector(reinterpret_cast<I8x16>(stored), I32x16);
+    return __builtin_convertvector(wide, F32x16);
   }
   static U8x16 encode(F32x16 scaled) {
     const I32x16 whole = __builtin_convertvector(limited(round_even(scaled), kLargest), I32x16);
@@ -64,10 +65,13 @@ struct Float8Kv {
   }
 };
 
-// Calls body(first, count) for the parts of `size` that fill a vector, and for what is left.
+// Calls body(first, count) for the parts of `size` that fill a vector, and for what is left. A full
+// count is a constant: copies of it are one instruction.
 template <class Body>
 inline void for_vectors(int size, Body&& body) {
-  for (int i = 0; i < size; i += kLanes) body(i, std::min(kLanes, size - i));
+  int i = 0;
+  for (; i + kLanes <= size; i += kLanes) body(i, std::integral_constant<int, kLanes>{});
+  if (i < size) body(i, size - i);
 }
 
 inline F32x16 load_some(const float* from, int count) {
@@ -82,13 +86,13 @@ template <class Kv>
 inline void quantize_kv(uint8_t* values, float* scale, const float* from, int size) {
   constexpr float kLeast = 1e-30f;  // the factor of a smaller row would be infinite
   F32x16 largest{};
-  for_vectors(size, [&](int i, int count) {
+  for_vectors(size, [&](int i, auto count) {
     const F32x16 v = load_some(from + i, count);
     largest = max(largest, max(v, -v));
   });
   const float peak = max_lane(largest);
   const float factor = peak > kLeast ? Kv::kLargest / peak : 0.0f;
-  for_vectors(size, [&](int i, int count) {
+  for_vectors(size, [&](int i, auto count) {
     const U8x16 stored = Kv::encode(load_some(from + i, count) * factor);
     std::memcpy(values + i, &stored, count);
   });
@@ -98,7 +102,7 @@ inline void quantize_kv(uint8_t* values, float* scale, const float* from, int si
 // The other way. `to` is padded to whole vectors.
 template <class Kv, class Element>
 inline void dequantize_kv(Element* to, const uint8_t* values, float scale, int size) {
-  for_vectors(size, [&](int i, int count) {
+  for_vectors(size, [&](int i, auto count) {
     U8x16 stored{};
     std::memcpy(&stored, values + i, count);
     narrow(to + i, Kv::decode(stored) * scale);
