@@ -10,27 +10,30 @@ import grpc
 from baton.v1 import common_pb2, transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from cli.doctor.finding import fail, ok, warn
 from cli.readiness import ReadinessProbe
+from cli.secure import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from baton.v1 import directory_pb2
     from cli.doctor.finding import Finding
+    from cli.secure import Secure
 
 TIMEOUT_S = 3.0
 ROLES = {common_pb2.ROLE_PREFILL: "prefill", common_pb2.ROLE_DECODE: "decode"}
-LOOPBACK = [("grpc.enable_http_proxy", 0)]
 
 
-def check_cluster(*, url: str, directory: str) -> Iterator[Finding] | None:
+def check_cluster(
+    *, url: str, directory: str, secure: Secure | None = None
+) -> Iterator[Finding] | None:
     """The checks, or None if no router answers there."""
-    probe = ReadinessProbe(url=url, directory=directory)
+    probe = ReadinessProbe(url=url, directory=directory, secure=secure)
     with closing(probe):
         missing = probe.missing()
         workers = list(probe.workers())
     if missing is None and not workers:
         return None
-    return _check(url, directory, missing, workers)
+    return _check(url, directory, missing, workers, secure)
 
 
 def _check(
@@ -38,6 +41,7 @@ def _check(
     directory: str,
     missing: object,
     workers: list[directory_pb2.WorkerStatus],
+    secure: Secure | None,
 ) -> Iterator[Finding]:
     if missing is None:
         yield fail("router", f"{url} does not answer, {directory} does", "is --port right?")
@@ -50,18 +54,20 @@ def _check(
     for worker in workers:
         name, address = worker.record.worker.name, worker.record.address
         try:
-            info, load = _ask(address)
+            info, load = _ask(address, secure)
         except grpc.RpcError as error:
             yield fail(name, f"{address} does not answer: {_details(error)}", "look into its log")
             continue
         infos.append(info)
         addresses[name] = address
         yield _worker(name, address, info, load)
-    yield from _pairs(infos, addresses)
+    yield from _pairs(infos, addresses, secure)
 
 
-def _ask(address: str) -> tuple[worker_pb2.GetInfoResponse, worker_pb2.GetLoadResponse]:
-    with grpc.insecure_channel(address, options=LOOPBACK) as channel:
+def _ask(
+    address: str, secure: Secure | None
+) -> tuple[worker_pb2.GetInfoResponse, worker_pb2.GetLoadResponse]:
+    with open_channel(address, secure) as channel:
         stub = worker_pb2_grpc.WorkerStub(channel)
         info = stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=TIMEOUT_S)
         return info, stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=TIMEOUT_S)
@@ -84,7 +90,9 @@ def _worker(
     return ok(name, text)
 
 
-def _pairs(infos: list[worker_pb2.GetInfoResponse], addresses: dict[str, str]) -> Iterator[Finding]:
+def _pairs(
+    infos: list[worker_pb2.GetInfoResponse], addresses: dict[str, str], secure: Secure | None
+) -> Iterator[Finding]:
     """Who can hand over to whom, found out as the workers do it themselves: by a handshake."""
     prefills = [info for info in infos if info.role == common_pb2.ROLE_PREFILL]
     decodes = [info for info in infos if info.role == common_pb2.ROLE_DECODE]
@@ -96,16 +104,19 @@ def _pairs(infos: list[worker_pb2.GetInfoResponse], addresses: dict[str, str]) -
         )
     for prefill in prefills:
         for decode in decodes:
-            yield _pair(prefill, decode, addresses[prefill.peer.worker.name])
+            yield _pair(prefill, decode, addresses[prefill.peer.worker.name], secure)
 
 
 def _pair(
-    prefill: worker_pb2.GetInfoResponse, decode: worker_pb2.GetInfoResponse, address: str
+    prefill: worker_pb2.GetInfoResponse,
+    decode: worker_pb2.GetInfoResponse,
+    address: str,
+    secure: Secure | None,
 ) -> Finding:
     subject = f"{prefill.peer.worker.name} → {decode.peer.worker.name}"
     request = transfer_pb2.HandshakeRequest(peer=decode.peer)
     try:
-        with grpc.insecure_channel(address, options=LOOPBACK) as channel:
+        with open_channel(address, secure) as channel:
             stub = transfer_pb2_grpc.TransferStub(channel)
             answer = stub.Handshake(request, timeout=TIMEOUT_S)
     except grpc.RpcError as error:

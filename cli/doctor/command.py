@@ -19,12 +19,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.doctor.finding import Finding
+    from cli.secure import Secure
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
 def run_doctor(
-    model: Path | None, *, host: str, port: int, grpc_port: int, require_cluster: bool
+    model: Path | None,
+    *,
+    host: str,
+    port: int,
+    grpc_port: int,
+    require_cluster: bool,
+    secure: Secure | None = None,
 ) -> bool:
     """Print what was found; whether nothing failed."""
     console = Console()
@@ -32,7 +39,7 @@ def run_doctor(
     sections = (
         ("this machine", check_machine()),
         ("model", check_model((model or SHIPPED_MODEL).resolve())),
-        ("cluster", _cluster(host, port, grpc_port, require_cluster=require_cluster)),
+        ("cluster", _cluster(host, port, grpc_port, secure, require_cluster=require_cluster)),
     )
     for title, findings in sections:
         levels += _show(console, title, findings)
@@ -43,8 +50,13 @@ def run_doctor(
     return levels[Level.FAIL] == 0
 
 
-def _cluster(host: str, port: int, grpc_port: int, *, require_cluster: bool) -> Iterator[Finding]:
-    findings = check_cluster(url=f"http://{host}:{port}", directory=f"{host}:{grpc_port}")
+def _cluster(
+    host: str, port: int, grpc_port: int, secure: Secure | None, *, require_cluster: bool
+) -> Iterator[Finding]:
+    scheme = "http" if secure is None else "https"
+    findings = check_cluster(
+        url=f"{scheme}://{host}:{port}", directory=f"{host}:{grpc_port}", secure=secure
+    )
     if findings is not None:
         yield from findings
         return

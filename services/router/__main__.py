@@ -25,6 +25,9 @@ from services.router.parts import open_parts
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
+from shared.rpc.tls.files import open_certificates
+from shared.rpc.tls.identity import PeerRole
+from shared.rpc.tls.server import ServerTls, https_context
 from shared.telemetry.logs import configure_logs
 from shared.version import VERSION
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     from services.router.generation import Generator
     from services.router.parts import RouterParts
+    from shared.rpc.tls.files import CertificateFiles
 
 log = structlog.get_logger(__name__)
 
@@ -52,11 +56,12 @@ async def serve(config: RouterConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
-        parts = await stack.enter_async_context(open_parts(config))
+        certificates = open_certificates(config.tls, PeerRole.ROUTER)
+        parts = await stack.enter_async_context(open_parts(config, certificates))
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
         generator = MeteredGenerator(parts.pipeline, metrics, model=parts.models.names[0])
-        rpc = _rpc_server(parts, generator, share_port=config.share_ports)
+        rpc = _rpc_server(config, parts, generator, certificates)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
         stack.push_async_callback(rpc.stop, 0)
@@ -74,6 +79,9 @@ async def serve(config: RouterConfig) -> None:
                 version=VERSION,
             ),
             drain_grace_s=config.drain_grace_s,
+            tls=None
+            if certificates is None
+            else https_context(certificates, require_client=config.tls_client_certs),
         )
         settle_memory()
         await http.start(
@@ -107,8 +115,17 @@ async def _until(stopping: asyncio.Event, parts: RouterParts) -> None:
         parts.following.result()
 
 
-def _rpc_server(parts: RouterParts, generator: Generator, *, share_port: bool) -> RpcServer:
-    rpc = RpcServer(SERVICES, share_port=share_port)
+def _rpc_server(
+    config: RouterConfig,
+    parts: RouterParts,
+    generator: Generator,
+    certificates: CertificateFiles | None,
+) -> RpcServer:
+    tls = None
+    if certificates is not None:
+        public = not config.tls_client_certs
+        tls = ServerTls(files=certificates, role=PeerRole.ROUTER, public=public)
+    rpc = RpcServer(SERVICES, share_port=config.share_ports, tls=tls)
     router = RouterServicer(
         generator=generator,
         tokenizer=parts.tokenizer,

@@ -12,6 +12,7 @@ import uvicorn
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -35,7 +36,9 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """One listening HTTP server."""
 
-    def __init__(self, app: ASGIApp, *, drain_grace_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, *, drain_grace_s: float, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._server = _Server(
             uvicorn.Config(
                 _with_direct_send(app),
@@ -46,6 +49,7 @@ class HttpServer:
                 access_log=False,
                 timeout_keep_alive=KEEPALIVE_S,
                 timeout_graceful_shutdown=max(1, round(drain_grace_s)),
+                ssl_context_factory=None if tls is None else lambda *_: tls,
             )
         )
         self._task: asyncio.Task[None] | None = None

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from services.router.routing.base import PrefixLookup
     from shared.directory.base import BlockDirectory, WorkerRegistry
     from shared.directory.index import BlockIndex
+    from shared.rpc.tls.files import CertificateFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +53,19 @@ class RouterParts:
 
 
 @asynccontextmanager
-async def open_parts(config: RouterConfig) -> AsyncGenerator[RouterParts, None]:
+async def open_parts(
+    config: RouterConfig, certificates: CertificateFiles | None = None
+) -> AsyncGenerator[RouterParts, None]:
     """Load the tokenizer and follow the workers for as long as the context is open.
+
+    `certificates` are shown to workers, who must show theirs.
 
     Raises:
         ConfigError: the model's directory cannot be used.
     """
-    channels = ChannelPool()
+    channels = ChannelPool(certificates)
     sessions = SessionPool(channels)
-    directory = make_directory(config.redis_url)
+    directory = make_directory(config.redis_url, password_file=config.redis_password_file)
     parts = _build(config, channels, sessions, directory)
     try:
         yield parts

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import grpc
 
 from shared.rpc.server import MAX_MESSAGE_BYTES
+from shared.rpc.tls.channel import RenewedChannel
+
+if TYPE_CHECKING:
+    from shared.rpc.tls.files import CertificateFiles
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -25,14 +31,21 @@ _OPTIONS = [
 class ChannelPool:
     """Opens a channel per address on first use and keeps it until `drop` or `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificates: CertificateFiles | None = None) -> None:
+        """With `certificates` both sides show theirs; without, nothing is encrypted."""
+        self._certificates = certificates
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def get(self, address: str) -> grpc.aio.Channel:
         """The channel to `address`; connects on its first call."""
         if address not in self._channels:
-            self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            self._channels[address] = self._open(address)
         return self._channels[address]
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        if self._certificates is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return RenewedChannel(address, self._certificates, _OPTIONS)
 
     async def drop(self, address: str) -> None:
         """Close the channel to an address that nobody serves any more."""

@@ -14,6 +14,8 @@ from shared.rpc.interceptors import ErrorInterceptor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shared.rpc.tls.server import ServerTls
+
 #: Prompts of a million tokens fit; anything longer is refused before it is decoded.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
@@ -37,12 +39,25 @@ class RpcServer:
     the address and reports every added service as serving.
     """
 
-    def __init__(self, service_names: Sequence[str], *, share_port: bool = False) -> None:
+    def __init__(
+        self,
+        service_names: Sequence[str],
+        *,
+        share_port: bool = False,
+        tls: ServerTls | None = None,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
         """`share_port`: other processes may listen on the same port, and the system spreads
         connections over them. Otherwise a port that is in use is an error.
+
+        `interceptors` come after those that map errors and that look at certificates.
         """
         options = [*_OPTIONS, ("grpc.so_reuseport", int(share_port))]
-        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
+        self._tls = tls
+        guards = [] if tls is None else [tls.guard()]
+        self.server = grpc.aio.server(
+            interceptors=[ErrorInterceptor(), *guards, *interceptors], options=options
+        )
         self._service_names = tuple(service_names)
         self._health = health.aio.HealthServicer()
         self.port = 0
@@ -57,15 +72,17 @@ class RpcServer:
         reflection.enable_server_reflection(
             (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server
         )
-        self.port = self._bind(address)
+        self.port = self._bind(address, first=True)
         for each in more:
-            self._bind(each)
+            self._bind(each, first=False)
         await self.server.start()
         await self.set_serving(serving=True)
 
-    def _bind(self, address: str) -> int:
+    def _bind(self, address: str, *, first: bool) -> int:
         try:
-            return self.server.add_insecure_port(address)
+            if self._tls is None:
+                return self.server.add_insecure_port(address)
+            return self.server.add_secure_port(address, self._tls.credentials(first=first))
         except RuntimeError as error:
             raise ConfigError(
                 f"cannot listen on {address}: is another process using the port? ({error})"

@@ -30,7 +30,7 @@ def open_directories(
     config = parts.config
     if config.redis_url is None:
         return [RemoteDirectory(parts.channels.get(address)) for address in config.directory]
-    store = RedisStore(open_client(config.redis_url))
+    store = RedisStore(open_client(config.redis_url, password_file=config.redis_password_file))
     stack.push_async_callback(store.close)
     return [RedisDirectory(store)]
 

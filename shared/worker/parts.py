@@ -24,6 +24,8 @@ from shared.engine.engine_thread import EngineThread
 from shared.identity import Role, WorkerId
 from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
+from shared.rpc.tls.files import open_certificates
+from shared.rpc.tls.identity import PeerRole
 from shared.rpc.wire import worker_id_to_wire
 from shared.version import VERSION
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
+    from shared.rpc.tls.files import CertificateFiles
     from shared.worker.config import WorkerConfig
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 
@@ -59,6 +62,7 @@ class WorkerParts:
     layout: KVLayout
     max_model_len: int
     connectors: Sequence[Connector]
+    certificates: CertificateFiles | None
     channels: ChannelPool
     peers: PeerBook
     reuse: PrefixReuse
@@ -103,6 +107,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         ConfigError, ModelLoadError: the worker cannot start as configured.
     """
     worker = WorkerId.born(config.name)
+    certificates = open_certificates(config.tls, PeerRole(role.value))
     async with AsyncExitStack() as stack:
         engine = await asyncio.to_thread(_build_engine, config)
         contents = engine.record_contents() if config.kv_events_endpoint else None
@@ -115,7 +120,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         for connector in connectors:
             await connector.start()
             stack.push_async_callback(connector.close)
-        channels = ChannelPool()
+        channels = ChannelPool(certificates)
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
         metrics = _metrics(config, thread, transfers, connectors)
@@ -128,6 +133,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
             layout=engine.layout,
             max_model_len=engine.max_model_len,
             connectors=connectors,
+            certificates=certificates,
             channels=channels,
             peers=peers,
             reuse=build_reuse(
@@ -185,6 +191,7 @@ def _connectors(
     settings = ConnectorSettings(
         runtime_dir=config.runtime_dir or _default_runtime_dir(),
         endpoint=f"tcp://{config.host}:0",
+        encrypt=config.encrypts_transfers,
     )
     memory = engine.kv_memory
     if memory is not None:

@@ -19,6 +19,8 @@ from baton.v1 import transfer_pb2_grpc, worker_pb2_grpc
 from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.rpc.server import RpcServer
+from shared.rpc.tls.identity import PeerRole
+from shared.rpc.tls.server import ServerTls
 from shared.telemetry.logs import configure_logs
 from shared.worker.joining import join, open_directories, reason_of
 from shared.worker.kv_events import publish_kv_events
@@ -99,7 +101,10 @@ async def run_worker(
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
         parts = await stack.enter_async_context(open_parts(config, role))
-        server = RpcServer((service, *WORKER_SERVICES))
+        tls = None
+        if parts.certificates is not None:
+            tls = ServerTls(files=parts.certificates, role=PeerRole(role.value))
+        server = RpcServer((service, *WORKER_SERVICES), tls=tls)
         add_service(parts, server)
         _add_worker_services(parts, server)
         await server.start(f"{config.host}:{config.port}")
