@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 import zmq
 import zmq.asyncio
@@ -37,6 +37,9 @@ class SocketSecurity(Protocol):
 
     What peers need to connect becomes part of the address that they are told.
     """
+
+    #: What a message grows by on its way.
+    overhead_bytes: ClassVar[int]
 
     def start(self, context: zmq.asyncio.Context) -> None:
         """Begin to look at who connects to the context's sockets."""
@@ -73,6 +76,8 @@ class SocketSecurity(Protocol):
 
 class PlainText:
     """No encryption: for a network where nobody else can listen or connect."""
+
+    overhead_bytes: ClassVar[int] = 0
 
     def start(self, context: zmq.asyncio.Context) -> None:
         """See `SocketSecurity`."""
@@ -147,6 +152,7 @@ class Sockets:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
         socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
+        max_message_bytes += self._security.overhead_bytes
         socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
         socket.setsockopt(zmq.HEARTBEAT_IVL, self._heartbeat_ms)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, self._heartbeat_ms * _MISSED_HEARTBEATS)

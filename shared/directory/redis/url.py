@@ -45,6 +45,10 @@ class PasswordFile(CredentialProvider):
         password = self._path.read_text(encoding="utf-8").strip()
         return (password,) if self._username is None else (self._username, password)
 
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """See `get_credentials`: the file is a line."""
+        return self.get_credentials()
+
 
 def open_client(
     url: str, *, password_file: Path | None = None, timeout_s: float = TIMEOUT_S

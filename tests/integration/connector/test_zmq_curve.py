@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,6 @@ from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT, NUM_BLOCKS, an_o
 from tests.suites.connector_stress import StressSuite
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from shared.connector.limits import TransferLimits
     from shared.connector.transport import Transport
     from shared.kv.memory import KVMemory
@@ -103,12 +102,6 @@ class TestCurveStress(StressSuite):
     pass
 
 
-@pytest.fixture
-async def pair(harness: CurveHarness) -> AsyncIterator[tuple[Worker, Worker]]:
-    async with running(harness, "one", "two") as [one, two]:
-        yield one, two
-
-
 async def complete(sender: Worker, receiver: Worker) -> None:
     inbound = receiver.open(sender.id, range(4))
     outbound = await sender.connector.connect(inbound.ticket, 5)
@@ -142,33 +135,33 @@ def plain_address(worker: Worker) -> str:
     return worker.connector.offer().address.partition(KEY_MARK)[0]
 
 
-async def test_who_has_no_key_gets_nothing(pair: tuple[Worker, Worker]) -> None:
+async def test_who_has_no_key_gets_nothing(harness: CurveHarness) -> None:
     """It knows the ticket, the sender's name, and the address."""
-    sender, receiver = pair
-    inbound = receiver.open(sender.id, range(4))
-    raw = ZmqRaw(plain_address(receiver))
-    await say_hello(raw, sender.id, receiver)
-    await raw.send(an_open(inbound.ticket).encode())
-    assert await hears_nothing(raw)
-    await raw.hang_up()
-    await inbound.abort()
-    await complete(sender, receiver)
+    async with running(harness, "one", "two") as [sender, receiver]:
+        inbound = receiver.open(sender.id, range(4))
+        raw = ZmqRaw(plain_address(receiver))
+        await say_hello(raw, sender.id, receiver)
+        await raw.send(an_open(inbound.ticket).encode())
+        assert await hears_nothing(raw)
+        await raw.hang_up()
+        await inbound.abort()
+        await complete(sender, receiver)
 
 
-async def test_a_key_that_was_not_met_gets_nothing(pair: tuple[Worker, Worker]) -> None:
-    sender, receiver = pair
-    inbound = receiver.open(sender.id, range(4))
-    raw = ZmqRaw.__new__(ZmqRaw)
-    raw._context = zmq.asyncio.Context()
-    raw._socket = raw._context.socket(zmq.DEALER)
-    address = receiver.connector.offer().address
-    raw._socket.connect(Curve().secure_client(raw._socket, address))
-    await say_hello(raw, sender.id, receiver)
-    await raw.send(an_open(inbound.ticket).encode())
-    assert await hears_nothing(raw)
-    await raw.hang_up()
-    await inbound.abort()
-    await complete(sender, receiver)
+async def test_a_key_that_was_not_met_gets_nothing(harness: CurveHarness) -> None:
+    async with running(harness, "one", "two") as [sender, receiver]:
+        inbound = receiver.open(sender.id, range(4))
+        raw = ZmqRaw.__new__(ZmqRaw)
+        raw._context = zmq.asyncio.Context()
+        raw._socket = raw._context.socket(zmq.DEALER)
+        address = receiver.connector.offer().address
+        raw._socket.connect(Curve().secure_client(raw._socket, address))
+        await say_hello(raw, sender.id, receiver)
+        await raw.send(an_open(inbound.ticket).encode())
+        assert await hears_nothing(raw)
+        await raw.hang_up()
+        await inbound.abort()
+        await complete(sender, receiver)
 
 
 async def test_another_worker_cannot_use_a_stolen_ticket(harness: CurveHarness) -> None:
@@ -190,39 +183,35 @@ async def test_another_worker_cannot_use_a_stolen_ticket(harness: CurveHarness) 
         await inbound.wait(5)
 
 
-async def test_a_receiver_with_another_key_is_not_sent_anything(
-    pair: tuple[Worker, Worker],
-) -> None:
+async def test_a_receiver_with_another_key_is_not_sent_anything(harness: CurveHarness) -> None:
     """Somebody else has taken the address of the worker that made the offer."""
-    sender, receiver = pair
-    inbound = receiver.open(sender.id, range(4))
-    other = Curve().advertise(plain_address(receiver))
-    with pytest.raises(TransferError):
-        await sender.connector.connect(replace(inbound.ticket, address=other), 2)
-    await inbound.abort()
+    async with running(harness, "one", "two") as [sender, receiver]:
+        inbound = receiver.open(sender.id, range(4))
+        other = Curve().advertise(plain_address(receiver))
+        with pytest.raises(TransferError):
+            await sender.connector.connect(replace(inbound.ticket, address=other), 2)
+        await inbound.abort()
 
 
-async def test_a_new_incarnation_takes_the_place_of_the_one_before(
-    pair: tuple[Worker, Worker],
-) -> None:
-    sender, receiver = pair
-    await complete(sender, receiver)
-    newer = WorkerId(sender.id.name, "newer")
-    address = Curve().advertise("tcp://127.0.0.1:1")
-    receiver.connector.meet(newer, Offer(connector="zmq", address=address, params={}))
-    inbound = receiver.open(sender.id, range(4))
-    with pytest.raises(TransferError):
-        await sender.connector.connect(inbound.ticket, 2)
-    await inbound.abort()
+async def test_a_new_incarnation_takes_the_place_of_the_one_before(harness: CurveHarness) -> None:
+    async with running(harness, "one", "two") as [sender, receiver]:
+        await complete(sender, receiver)
+        newer = WorkerId(sender.id.name, "newer")
+        address = Curve().advertise("tcp://127.0.0.1:1")
+        receiver.connector.meet(newer, Offer(connector="zmq", address=address, params={}))
+        inbound = receiver.open(sender.id, range(4))
+        with pytest.raises(TransferError):
+            await sender.connector.connect(inbound.ticket, 2)
+        await inbound.abort()
 
 
-async def test_only_who_encrypts_as_we_do_is_reachable(pair: tuple[Worker, Worker]) -> None:
-    sender, receiver = pair
-    offer = receiver.connector.offer()
-    assert sender.connector.can_reach(offer)
-    assert not sender.connector.can_reach(replace(offer, address=plain_address(receiver)))
-    assert not sender.connector.can_reach(replace(offer, address=offer.address[:-1]))
-    assert not PlainText().can_reach(offer.address)
+async def test_only_who_encrypts_as_we_do_is_reachable(harness: CurveHarness) -> None:
+    async with running(harness, "one", "two") as [sender, receiver]:
+        offer = receiver.connector.offer()
+        assert sender.connector.can_reach(offer)
+        assert not sender.connector.can_reach(replace(offer, address=plain_address(receiver)))
+        assert not sender.connector.can_reach(replace(offer, address=offer.address[:-1]))
+        assert not PlainText().can_reach(offer.address)
 
 
 async def test_the_bytes_on_the_wire_are_not_those_of_the_blocks(harness: CurveHarness) -> None:
@@ -243,7 +232,7 @@ async def test_the_bytes_on_the_wire_are_not_those_of_the_blocks(harness: CurveH
             assert (two.blocks[:4] == 0x5A).all()
             seen[type(kind)] = bytes(proxy.heard)
             await outbound.abort()
-        await proxy.close()
+            await proxy.close()
     pattern = bytes([0x5A]) * 64
     assert pattern in seen[ZmqHarness]
     assert pattern not in seen[CurveHarness]
@@ -257,19 +246,26 @@ class Wiretap:
         self.heard = bytearray()
         self.port = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
         self._server.close()
         await self._server.wait_closed()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [writer, back]
         for source, sink, keep in ((reader, back, True), (there, writer, False)):
             self._tasks.add(asyncio.create_task(self._pump(source, sink, keep=keep)))
 
@@ -280,4 +276,3 @@ class Wiretap:
             if keep:
                 self.heard += data
             sink.write(data)
-        sink.close()
