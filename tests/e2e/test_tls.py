@@ -18,6 +18,8 @@ from cli.authority import Authority
 from cli.certs import make_certificates
 from cli.cluster import Cluster as LocalCluster
 from cli.cluster import ClusterSpec
+from cli.doctor.cluster import check_cluster
+from cli.doctor.finding import Level
 from cli.ports import free_port
 from cli.secure import Secure, open_channel
 from shared.rpc.tls.identity import PeerRole
@@ -102,6 +104,11 @@ def test_the_tokens_are_those_of_one_engine(running: Running, oracle: LLM) -> No
         reply = ask(running, prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
         assert reply.token_ids == expect(oracle, prompt, max_tokens=8, temperature=0.0)
         assert reply.usage.sources.transferred > 0, "nothing came from a prefill worker"
+    spec = running.local.spec
+    own_port = f"127.0.0.1:{running.local.router_ports[0][1]}"
+    findings = list(check_cluster(url=spec.url, directory=own_port, secure=spec.secure) or ())
+    assert {finding.level for finding in findings} == {Level.OK}, findings
+    assert len(findings) == 1 + 3 + 2, "the router, three workers, two pairs"
     secure = Secure(running.certificates.ca)
     with Baton(running.local.spec.directory, credentials=secure.credentials()) as baton:
         assert [model.id for model in baton.models()] == ["tiny"]
