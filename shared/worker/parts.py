@@ -112,9 +112,7 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
         engine = await asyncio.to_thread(_build_engine, config)
         contents = engine.record_contents() if config.kv_events_endpoint else None
         stack.callback(engine.close)
-        thread = EngineThread(engine)
-        await thread.start()
-        stack.push_async_callback(thread.stop)
+        thread = await _start(engine, stack)
         transfers = TransferCounters()
         connectors = _connectors(config, worker, engine, transfers, stack)
         for connector in connectors:
@@ -152,6 +150,13 @@ async def open_parts(config: WorkerConfig, role: Role) -> AsyncIterator[WorkerPa
             metrics=metrics,
             contents=contents,
         )
+
+
+async def _start(engine: Engine, stack: AsyncExitStack) -> EngineThread:
+    thread = EngineThread(engine)
+    await thread.start()
+    stack.push_async_callback(thread.stop)
+    return thread
 
 
 def _metrics(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import grpc
@@ -22,11 +23,11 @@ from baton.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from cli.ports import free_port
 from shared.rpc.channel import ChannelPool
 from shared.rpc.server import RpcServer
 from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.server import ServerTls
-from shared.rpc.tls.settings import TlsSettings
 from tests.fakes.certificates import DAY, authority, followed, issue, self_signed
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cli.authority import Authority
+    from shared.rpc.tls.settings import TlsSettings
 
 TIMEOUT_S = 10.0
 NOBODY = grpc.StatusCode.UNAUTHENTICATED
@@ -127,17 +129,17 @@ async def test_plain_text_gets_nothing(worker: str) -> None:
 
 async def test_no_certificate_gets_nothing(worker: str, ca: Authority, tmp_path: Path) -> None:
     pem = issue(ca, tmp_path, PeerRole.CLIENT).tls_ca.read_bytes()
-    async with grpc.aio.secure_channel(worker, grpc.ssl_channel_credentials(pem)) as channel:
-        stub = worker_pb2_grpc.WorkerStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=TIMEOUT_S)
-    assert error.value.code() is NO_WAY
+    assert await turned_away(grpc.ssl_channel_credentials(pem), worker) is NO_WAY
 
 
 async def foreign(settings: TlsSettings, worker: str) -> grpc.StatusCode:
     """A caller who does not check his own certificate before he shows it."""
     files = (settings.tls_ca, settings.tls_key, settings.tls_cert)
     credentials = grpc.ssl_channel_credentials(*(path.read_bytes() for path in files))
+    return await turned_away(credentials, worker)
+
+
+async def turned_away(credentials: grpc.ChannelCredentials, worker: str) -> grpc.StatusCode:
     async with grpc.aio.secure_channel(worker, credentials) as channel:
         stub = worker_pb2_grpc.WorkerStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -237,11 +239,7 @@ async def test_a_server_elsewhere_than_its_certificate_says_is_not_talked_to(
     address = f"127.0.0.1:{server.port}"
     us = issue(ca, tmp_path / "us", PeerRole.ROUTER)
     assert await refused(address, us) is NO_WAY
-    named = TlsSettings(
-        tls_cert=us.tls_cert, tls_key=us.tls_key, tls_ca=us.tls_ca,
-        tls_server_name="elsewhere.example",
-    )  # fmt: skip
-    assert await load(address, named) == 7
+    assert await load(address, replace(us, tls_server_name="elsewhere.example")) == 7
     await server.stop(0)
 
 
@@ -265,7 +263,7 @@ async def test_clients_reach_the_routers_own_service_and_workers_its_directory(
     server = RpcServer((), tls=ServerTls(files=files, role=PeerRole.ROUTER, public=public))
     router_pb2_grpc.add_RouterServicer_to_server(Router(), server.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(Directory(), server.server)
-    own_port = _free_port()
+    own_port = free_port()
     await server.start("127.0.0.1:0", f"127.0.0.1:{own_port}")
     anybody = {"models"} if public else set()
     for role, at_door, inside in (
@@ -273,11 +271,9 @@ async def test_clients_reach_the_routers_own_service_and_workers_its_directory(
         (PeerRole.CLIENT, {"models"}, {"models"}),
         (PeerRole.PREFILL, {"models"} if public else {"models", "workers"}, {"models", "workers"}),
     ):
-        folder = tmp_path / str(role)
-        settings = issue(ca, folder, role or PeerRole.CLIENT)
-        key, cert = settings.tls_key.read_bytes(), settings.tls_cert.read_bytes()
-        shown = (None, None) if role is None else (key, cert)
-        credentials = grpc.ssl_channel_credentials(settings.tls_ca.read_bytes(), *shown)
+        settings = issue(ca, tmp_path / str(role), role or PeerRole.CLIENT)
+        files = (settings.tls_ca, *(() if role is None else (settings.tls_key, settings.tls_cert)))
+        credentials = grpc.ssl_channel_credentials(*(path.read_bytes() for path in files))
         assert await asked(server.port, credentials) == at_door
         assert await asked(own_port, credentials) == inside
     await server.stop(0)
@@ -302,9 +298,3 @@ async def asked(port: int, credentials: grpc.ChannelCredentials) -> set[str]:
             else:
                 got.add(name)
     return got
-
-
-def _free_port() -> int:
-    from cli.ports import free_port
-
-    return free_port()
