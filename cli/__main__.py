@@ -43,6 +43,13 @@ ClusterToken = Annotated[
 StartTimeout = Annotated[float, typer.Option(help="Longest wait for the cluster, in seconds.")]
 
 
+TlsCert = Annotated[Path | None, typer.Option(help="Certificate to show.", envvar="BATON_TLS_CERT")]
+TlsKey = Annotated[Path | None, typer.Option(help="Its key.", envvar="BATON_TLS_KEY")]
+TlsCa = Annotated[
+    Path | None, typer.Option(help="CA of a cluster that uses TLS.", envvar="BATON_TLS_CA")
+]
+
+
 class Service(StrEnum):
     """What `baton serve` can run."""
 
@@ -74,9 +81,16 @@ def up(
         typer.Option(help="File made by `baton keys`.", envvar="BATON_API_KEYS", show_envvar=False),
     ] = None,
     cluster_token: ClusterToken = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt everything, with certificates made for it.")
+    ] = False,
+    certs: Annotated[
+        Path | None, typer.Option(help="Folder that `baton certs` has made; implies --tls.")
+    ] = None,
     start_timeout_s: StartTimeout = 180.0,
 ) -> None:
     """Start a cluster on this machine and keep it running."""
+    from cli.certs import local_certificates
     from cli.up import run_up
 
     spec = _spec(
@@ -92,6 +106,7 @@ def up(
         redis_url=redis_url,
         api_keys=api_keys,
         cluster_token=cluster_token,
+        certificates=local_certificates(certs, host) if tls or certs else None,
         start_timeout_s=start_timeout_s,
     )
     raise typer.Exit(run_up(spec))
@@ -133,13 +148,17 @@ def chat(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same answer.")] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Talk to a running cluster."""
     from baton_client import ChatOptions
     from cli.chat import run_chat
 
     options = ChatOptions(model=model, max_tokens=max_tokens, temperature=temperature, seed=seed)
-    run_chat(address, message or (), options, system=system)
+    secure = _secure(tls_cert, tls_key, tls_ca)
+    run_chat(address, message or (), options, system=system, secure=secure)
 
 
 @app.command()
@@ -152,19 +171,39 @@ def doctor(
     require_cluster: Annotated[
         bool, typer.Option("--require-cluster", help="Fail if no cluster is running.")
     ] = False,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Check this machine, a model and a running cluster, and say what to do."""
+    from cli.cluster_token import token_metadata
     from cli.doctor.command import run_doctor
+    from cli.secure import Access
 
     healthy = run_doctor(
         model,
         host=host,
         port=port,
         grpc_port=grpc_port,
-        cluster_token=cluster_token,
         require_cluster=require_cluster,
+        access=Access(_secure(tls_cert, tls_key, tls_ca), token_metadata(cluster_token)),
     )
     raise typer.Exit(0 if healthy else 1)
+
+
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(help="Where to put them.")],
+    days: Annotated[int, typer.Option(min=1, help="How long certificates are good for.")] = 90,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or address of a service; repeatable.")
+    ] = None,
+    cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "cluster",
+) -> None:
+    """Make a CA for development, and a certificate for each role; again to renew those."""
+    from cli.certs import run_certs
+
+    run_certs(folder, days=days, hosts=host or (), cluster=cluster)
 
 
 @app.command(context_settings=EVERYTHING)
@@ -190,6 +229,12 @@ def make_model(context: typer.Context) -> None:
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command()(module.make_model)
     command(args=context.args, prog_name="baton make-model")
+
+
+def _secure(cert: Path | None, key: Path | None, ca: Path | None) -> Any:
+    from cli.secure import Secure
+
+    return None if ca is None else Secure(ca, cert, key)
 
 
 def _spec(model: Path | None, served_model_name: str | None, **settings: Any) -> Any:

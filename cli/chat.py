@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from baton_client import ChatOptions, Message, Piece
+    from cli.secure import Secure
 
 HELP = "Ctrl-C stops an answer, /reset forgets the conversation, Ctrl-D ends."
 
@@ -103,14 +104,20 @@ class Chat:
 
 
 def run_chat(
-    address: str, questions: Sequence[str], options: ChatOptions, *, system: str | None
+    address: str,
+    questions: Sequence[str],
+    options: ChatOptions,
+    *,
+    system: str | None,
+    secure: Secure | None = None,
 ) -> None:
     """Ask `questions` one after the other, or whatever the user types if there are none.
 
     Raises:
         CommandError: the cluster cannot be reached, or refused.
     """
-    with Baton(address) as baton:
+    credentials = None if secure is None else secure.credentials()
+    with Baton(address, credentials=credentials) as baton:
         chat = Chat(baton, options, system=system)
         try:
             for question in questions:

@@ -14,11 +14,15 @@ from cli.errors import CommandError
 from cli.ports import free_port, require_free
 from cli.processes import ServiceProcess, stop_all
 from cli.readiness import ReadinessProbe
+from cli.secure import Secure
+from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
+
+    from cli.certs import CertificateFolder
 
 POLL_S = 0.1
 
@@ -60,6 +64,8 @@ class ClusterSpec:
     #: Files; with keys and no token, the cluster makes a token of its own.
     api_keys: Path | None = None
     cluster_token: Path | None = None
+    #: Certificates for every role; without them nothing is encrypted.
+    certificates: CertificateFolder | None = None
     start_timeout_s: float = 180.0
     grace_s: float = 15.0
     #: Package whose modules are the services.
@@ -68,12 +74,23 @@ class ClusterSpec:
     @property
     def url(self) -> str:
         """Base of the HTTP API, as a client on this machine reaches it."""
-        return f"http://{self.client_host}:{self.port}"
+        scheme = "http" if self.certificates is None else "https"
+        return f"{scheme}://{self.client_host}:{self.port}"
 
     @property
     def directory(self) -> str:
         """The router's gRPC services, as a client on this machine reaches them."""
         return f"{self.client_host}:{self.grpc_port}"
+
+    @property
+    def secure(self) -> Secure | None:
+        """How this command reaches the cluster."""
+        if self.certificates is None:
+            return None
+        role = PeerRole.OPERATOR
+        return Secure(
+            self.certificates.ca, self.certificates.cert(role), self.certificates.key(role)
+        )
 
     @property
     def num_threads(self) -> int:
@@ -98,11 +115,14 @@ class Cluster:
         #: HTTP and gRPC port at which each router, and no other one, is reached.
         self.router_ports = [(spec.port, spec.grpc_port)]
         names = ["router"]
-        if spec.num_routers > 1:
+        #: With TLS workers join on a port of their own, where a certificate is asked for.
+        self._own_ports = spec.num_routers > 1 or spec.certificates is not None
+        if self._own_ports:
             host = spec.client_host
             self.router_ports = [
                 (free_port(host), free_port(host)) for _ in range(spec.num_routers)
             ]
+        if spec.num_routers > 1:
             names = [f"router-{number}" for number in range(spec.num_routers)]
         self.routers = [
             self._process(name, "router", self._router_flags(*ports))
@@ -190,13 +210,17 @@ class Cluster:
             "BATON_API_KEYS": _absolute(self.spec.api_keys),
             "BATON_CLUSTER_TOKEN": _absolute(self.spec.cluster_token),
         }
+        if self.spec.certificates is not None:
+            environ |= self.spec.certificates.environ(PeerRole(role))
         return ServiceProcess(name, f"{self.spec.services}.{role}", flags, log, environ=environ)
 
     def _probe(self, port: int, grpc_port: int) -> ReadinessProbe:
         host = self.spec.client_host
+        scheme = self.spec.url.partition(":")[0]
         return ReadinessProbe(
-            url=f"http://{host}:{port}",
+            url=f"{scheme}://{host}:{port}",
             directory=f"{host}:{grpc_port}",
+            secure=self.spec.secure,
             metadata=token_metadata(self.spec.cluster_token),
         )
 
@@ -204,9 +228,10 @@ class Cluster:
         spec = self.spec
         flags = [*self._common_flags(), "--host", spec.host]
         flags += ["--port", str(spec.port), "--grpc-port", str(spec.grpc_port)]
+        if self._own_ports:
+            flags += ["--own-port", str(own_port), "--own-grpc-port", str(own_grpc_port)]
         if spec.num_routers > 1:
-            flags += ["--share-ports", "--own-port", str(own_port)]
-            flags += ["--own-grpc-port", str(own_grpc_port)]
+            flags.append("--share-ports")
         return flags
 
     def _worker_flags(self, name: str) -> list[str]:

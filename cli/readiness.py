@@ -11,9 +11,12 @@ import grpc
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
 from cli.errors import CommandError
+from cli.secure import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cli.secure import Secure
 
 TIMEOUT_S = 2.0
 
@@ -22,15 +25,23 @@ class ReadinessProbe:
     """One router, asked over HTTP whether it serves and over gRPC who has joined it."""
 
     def __init__(
-        self, *, url: str, directory: str, metadata: Sequence[tuple[str, str]] = ()
+        self,
+        *,
+        url: str,
+        directory: str,
+        secure: Secure | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         """`metadata` goes with calls to the directory."""
         self._metadata = tuple(metadata)
         self._directory = directory
         self._url = url
         # The environment's proxy cannot reach this machine's own ports.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        self._channel = grpc.insecure_channel(directory, options=[("grpc.enable_http_proxy", 0)])
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if secure is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=secure.context()))
+        self._opener = urllib.request.build_opener(*handlers)
+        self._channel = open_channel(directory, secure)
         self._stub = directory_pb2_grpc.DirectoryStub(self._channel)
 
     def close(self) -> None:

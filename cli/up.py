@@ -81,18 +81,33 @@ def _show_doors(cluster: Cluster, console: Console) -> None:
         *_metrics_doors(cluster),
         f"  logs         {spec.log_folder}",
         "",
-        f"  ask          {key}./baton chat --address {directory}",
-        f"  check        ./baton doctor --port {spec.port} --grpc-port {spec.grpc_port}{token}",
+        f"  ask          {key}./baton chat --address {directory}{_ca_flag(cluster)}",
+        f"  check        ./baton doctor {_doctor_flags(cluster)}{token}",
         "  stop         Ctrl-C",
     ):
         console.print(line, highlight=False, markup=False)
     sys.stderr.flush()
 
 
+def _ca_flag(cluster: Cluster) -> str:
+    certificates = cluster.spec.certificates
+    return "" if certificates is None else f" --tls-ca {certificates.ca}"
+
+
+def _doctor_flags(cluster: Cluster) -> str:
+    """With TLS only the port that asks for certificates tells of workers."""
+    port, grpc_port = cluster.spec.port, cluster.spec.grpc_port
+    secure = cluster.spec.secure
+    if secure is None:
+        return f"--port {port} --grpc-port {grpc_port}"
+    files = f"--tls-cert {secure.cert} --tls-key {secure.key} --tls-ca {secure.ca}"
+    return f"--port {port} --grpc-port {cluster.router_ports[0][1]} {files}"
+
+
 def _metrics_doors(cluster: Cluster) -> list[str]:
     """Where several routers' own numbers are: /metrics on their common port is of any of them."""
     if len(cluster.router_ports) == 1:
         return []
-    host = cluster.spec.client_host
-    urls = " ".join(f"http://{host}:{port}/metrics" for port, _ in cluster.router_ports)
+    scheme, host = cluster.spec.url.partition(":")[0], cluster.spec.client_host
+    urls = " ".join(f"{scheme}://{host}:{port}/metrics" for port, _ in cluster.router_ports)
     return [f"  metrics      {urls}"]

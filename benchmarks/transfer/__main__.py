@@ -5,6 +5,7 @@ pair that sends the same bytes without copy and drops them. The sender is a proc
 except for `local`.
 
     python -m benchmarks.transfer run --total-mib 512 --rounds 5
+    python -m benchmarks.transfer run --connectors zmq,zmq+curve
     python -m benchmarks.transfer overlap
 """
 
@@ -41,7 +42,7 @@ def run(
     num_layers: Annotated[int, typer.Option(help="32 layers are 2 MiB per block.")] = 32,
     connectors: Connectors = REMOTE,
 ) -> None:
-    """Measure the rate of every connector."""
+    """Measure the rate of every connector; `zmq+curve` is `zmq` with encryption."""
     layout = KVLayout(
         num_layers=num_layers, num_kv_heads=8, block_size=16, head_dim=128, dtype="bfloat16"
     )

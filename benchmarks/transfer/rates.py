@@ -18,7 +18,16 @@ import zmq
 import zmq.asyncio
 from rich.table import Table
 
-from benchmarks.transfer.sender import RAW_BYTES, SENDER, filled, send, ticket_to_dict
+from benchmarks.transfer.sender import (
+    ENCRYPTED,
+    RAW_BYTES,
+    SENDER,
+    filled,
+    make,
+    send,
+    ticket_to_dict,
+)
+from shared.connector.base import Offer
 from shared.connector.local import LocalHub
 from shared.connector.registry import ConnectorSettings, create
 from shared.identity import WorkerId
@@ -93,21 +102,21 @@ class Bench:
         context.term()
         return seconds
 
-    async def transfer(self, connector: Connector, sender: Connector | None) -> float:
+    async def transfer(self, name: str, connector: Connector, sender: Connector | None) -> float:
         """From opening the ticket until all is verified."""
         started_at = time.perf_counter()
         inbound = connector.open(request_id="bench", sender=SENDER, blocks=range(self.num_blocks))
         if sender is None:
-            await self.tell({"ticket": ticket_to_dict(inbound.ticket)})
+            await self.tell({"ticket": ticket_to_dict(inbound.ticket), "on": name})
             receipt = await inbound.wait(60)
             seconds = time.perf_counter() - started_at
             sent = await self.told()
         else:
             sent, receipt = await asyncio.gather(send(sender, inbound.ticket), inbound.wait(60))
             seconds = time.perf_counter() - started_at
-        self.pieces[connector.name] = receipt.num_pieces
+        self.pieces[name] = receipt.num_pieces
         copied = receipt.num_copied_bytes + sent["copied"]
-        self.copies[connector.name] = copied / receipt.num_bytes
+        self.copies[name] = copied / receipt.num_bytes
         return seconds
 
     async def told(self) -> dict[str, Any]:
@@ -144,19 +153,22 @@ async def measure(names: Sequence[str], layout: KVLayout, num_blocks: int, round
         )
         memory, source = filled(layout, num_blocks), filled(layout, num_blocks)
         settings = ConnectorSettings(runtime_dir=Path(name), hub=LocalHub())
-        receivers = create(["local", *names], worker=RECEIVER, memory=memory, settings=settings)
+        receivers = make(["local", *names], worker=RECEIVER, memory=memory, settings=settings)
         (local,) = create(["local"], worker=SENDER, memory=source, settings=settings)
-        for connector in (*receivers, local):
+        for connector in (*receivers.values(), local):
             await connector.start()
         bench = Bench(layout, num_blocks, memory, source, child, Path(name))
+        for label, address in (await bench.told()).items():
+            offer = Offer(connector=receivers[label].name, address=address, params={})
+            receivers[label].meet(SENDER, offer)
         for _ in range(rounds + 1):
             await bench.time("memcpy", bench.memcpy)
             await bench.time("raw ipc", partial(bench.raw, f"ipc://{name}/raw.sock"))
             await bench.time("raw tcp", partial(bench.raw, "tcp://127.0.0.1:0"))
-            for receiver in receivers:
-                sender = local if receiver.name == "local" else None
-                await bench.time(receiver.name, partial(bench.transfer, receiver, sender))
-        for connector in (local, *receivers):
+            for label, receiver in receivers.items():
+                sender = local if label == "local" else None
+                await bench.time(label, partial(bench.transfer, label, receiver, sender))
+        for connector in (local, *receivers.values()):
             await connector.close()
         await child.communicate(b"")
         memory.close()
@@ -174,7 +186,7 @@ def table_of(bench: Bench) -> Table:
         title=title,
     )
     for name, rate in rates.items():
-        bound = BOUNDS.get(name)
+        bound = BOUNDS.get(name.removesuffix(ENCRYPTED))
         share = f"{rate / rates[bound]:.0%} of {bound}" if bound else ""
         moved = (str(bench.pieces[name]), f"{bench.copies[name]:.2f}") if bound else ("", "")
         table.add_row(name, f"{rate:,.0f}", share, *moved, f"{bench.max_gap_ms[name]:.1f}")

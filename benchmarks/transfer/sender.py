@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector
 
 RAW_BYTES = 4 << 20
+#: Of a connector's name in these measurements: with keys on both sides.
+ENCRYPTED = "+curve"
 SENDER = WorkerId("sender", "1")
 
 
@@ -57,23 +59,34 @@ async def send(connector: Connector, ticket: Ticket) -> dict[str, int]:
     return {"pieces": outbound.num_pieces, "copied": outbound.num_copied_bytes}
 
 
+def make(
+    names: Sequence[str], *, worker: WorkerId, memory: KVMemory, settings: ConnectorSettings
+) -> dict[str, Connector]:
+    """Connectors by name, not started; those whose name ends with `ENCRYPTED` are."""
+    made = {}
+    for name in names:
+        own = replace(settings, encrypt=name.endswith(ENCRYPTED))
+        kind = [name.removesuffix(ENCRYPTED)]
+        (made[name],) = create(kind, worker=worker, memory=memory, settings=own)
+    return made
+
+
 async def serve(names: Sequence[str], folder: Path, layout: KVLayout, num_blocks: int) -> None:
-    """Obey until standard input ends."""
+    """Say what is offered, then obey until standard input ends."""
     memory = filled(layout, num_blocks)
     settings = ConnectorSettings(runtime_dir=folder)
-    connectors = {
-        connector.name: connector
-        for connector in create(names, worker=SENDER, memory=memory, settings=settings)
-    }
+    connectors = make(names, worker=SENDER, memory=memory, settings=settings)
     for connector in connectors.values():
         await connector.start()
+    offers = {name: connector.offer().address for name, connector in connectors.items()}
+    print(json.dumps(offers), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         order = json.loads(line)
         if "raw" in order:
             await asyncio.to_thread(_push_raw, memory, order["raw"], order["num_messages"])
         else:
             ticket = ticket_from_dict(order["ticket"])
-            print(json.dumps(await send(connectors[ticket.connector], ticket)), flush=True)
+            print(json.dumps(await send(connectors[order["on"]], ticket)), flush=True)
     for connector in connectors.values():
         await connector.close()
     memory.close()

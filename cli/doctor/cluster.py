@@ -10,29 +10,30 @@ import grpc
 from baton.v1 import common_pb2, transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from cli.doctor.finding import fail, ok, warn
 from cli.readiness import ReadinessProbe
+from cli.secure import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from baton.v1 import directory_pb2
     from cli.doctor.finding import Finding
-
-    Metadata = tuple[tuple[str, str], ...]
+    from cli.secure import Access
 
 TIMEOUT_S = 3.0
 ROLES = {common_pb2.ROLE_PREFILL: "prefill", common_pb2.ROLE_DECODE: "decode"}
-LOOPBACK = [("grpc.enable_http_proxy", 0)]
 
 
-def check_cluster(*, url: str, directory: str, metadata: Metadata = ()) -> Iterator[Finding] | None:
-    """The checks, or None if no router answers there. `metadata` goes with every call."""
-    probe = ReadinessProbe(url=url, directory=directory, metadata=metadata)
+def check_cluster(*, url: str, directory: str, access: Access) -> Iterator[Finding] | None:
+    """The checks, or None if no router answers there."""
+    probe = ReadinessProbe(
+        url=url, directory=directory, secure=access.secure, metadata=access.metadata
+    )
     with closing(probe):
         missing = probe.missing()
         workers = list(probe.workers())
     if missing is None and not workers:
         return None
-    return _check(url, directory, missing, workers, metadata)
+    return _check(url, directory, missing, workers, access)
 
 
 def _check(
@@ -40,7 +41,7 @@ def _check(
     directory: str,
     missing: object,
     workers: list[directory_pb2.WorkerStatus],
-    metadata: Metadata,
+    access: Access,
 ) -> Iterator[Finding]:
     if missing is None:
         yield fail("router", f"{url} does not answer, {directory} does", "is --port right?")
@@ -53,24 +54,26 @@ def _check(
     for worker in workers:
         name, address = worker.record.worker.name, worker.record.address
         try:
-            info, load = _ask(address, metadata)
+            info, load = _ask(address, access)
         except grpc.RpcError as error:
             yield fail(name, f"{address} does not answer: {_details(error)}", "look into its log")
             continue
         infos.append(info)
         addresses[name] = address
         yield _worker(name, address, info, load)
-    yield from _pairs(infos, addresses, metadata)
+    yield from _pairs(infos, addresses, access)
 
 
 def _ask(
-    address: str, metadata: Metadata
+    address: str, access: Access
 ) -> tuple[worker_pb2.GetInfoResponse, worker_pb2.GetLoadResponse]:
-    with grpc.insecure_channel(address, options=LOOPBACK) as channel:
+    with open_channel(address, access.secure) as channel:
         stub = worker_pb2_grpc.WorkerStub(channel)
-        info = stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=TIMEOUT_S, metadata=metadata)
+        info = stub.GetInfo(
+            worker_pb2.GetInfoRequest(), timeout=TIMEOUT_S, metadata=access.metadata
+        )
         request = worker_pb2.GetLoadRequest()
-        return info, stub.GetLoad(request, timeout=TIMEOUT_S, metadata=metadata)
+        return info, stub.GetLoad(request, timeout=TIMEOUT_S, metadata=access.metadata)
 
 
 def _worker(
@@ -91,7 +94,7 @@ def _worker(
 
 
 def _pairs(
-    infos: list[worker_pb2.GetInfoResponse], addresses: dict[str, str], metadata: Metadata
+    infos: list[worker_pb2.GetInfoResponse], addresses: dict[str, str], access: Access
 ) -> Iterator[Finding]:
     """Who can hand over to whom, found out as the workers do it themselves: by a handshake."""
     prefills = [info for info in infos if info.role == common_pb2.ROLE_PREFILL]
@@ -104,21 +107,21 @@ def _pairs(
         )
     for prefill in prefills:
         for decode in decodes:
-            yield _pair(prefill, decode, addresses[prefill.peer.worker.name], metadata)
+            yield _pair(prefill, decode, addresses[prefill.peer.worker.name], access)
 
 
 def _pair(
     prefill: worker_pb2.GetInfoResponse,
     decode: worker_pb2.GetInfoResponse,
     address: str,
-    metadata: Metadata,
+    access: Access,
 ) -> Finding:
     subject = f"{prefill.peer.worker.name} → {decode.peer.worker.name}"
     request = transfer_pb2.HandshakeRequest(peer=decode.peer)
     try:
-        with grpc.insecure_channel(address, options=LOOPBACK) as channel:
+        with open_channel(address, access.secure) as channel:
             stub = transfer_pb2_grpc.TransferStub(channel)
-            answer = stub.Handshake(request, timeout=TIMEOUT_S, metadata=metadata)
+            answer = stub.Handshake(request, timeout=TIMEOUT_S, metadata=access.metadata)
     except grpc.RpcError as error:
         return fail(
             subject, _details(error), "start both with the same model, dtype and block size"

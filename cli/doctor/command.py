@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from cli.cluster_token import token_metadata
 from cli.doctor.checkpoint import check_model
 from cli.doctor.cluster import check_cluster
 from cli.doctor.finding import Level, fail, ok
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.doctor.finding import Finding
+    from cli.secure import Access
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
@@ -31,7 +31,7 @@ def run_doctor(
     port: int,
     grpc_port: int,
     require_cluster: bool,
-    cluster_token: Path | None = None,
+    access: Access,
 ) -> bool:
     """Print what was found; whether nothing failed."""
     console = Console()
@@ -39,7 +39,7 @@ def run_doctor(
     sections = (
         ("this machine", check_machine()),
         ("model", check_model((model or SHIPPED_MODEL).resolve())),
-        ("cluster", _cluster(host, port, grpc_port, cluster_token, required=require_cluster)),
+        ("cluster", _cluster(host, port, grpc_port, access, required=require_cluster)),
     )
     for title, findings in sections:
         levels += _show(console, title, findings)
@@ -51,12 +51,11 @@ def run_doctor(
 
 
 def _cluster(
-    host: str, port: int, grpc_port: int, token: Path | None, *, required: bool
+    host: str, port: int, grpc_port: int, access: Access, *, required: bool
 ) -> Iterator[Finding]:
+    scheme = "http" if access.secure is None else "https"
     findings = check_cluster(
-        url=f"http://{host}:{port}",
-        directory=f"{host}:{grpc_port}",
-        metadata=token_metadata(token),
+        url=f"{scheme}://{host}:{port}", directory=f"{host}:{grpc_port}", access=access
     )
     if findings is not None:
         yield from findings

@@ -29,6 +29,9 @@ from services.router.tenant_metrics import TenantMetrics
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
+from shared.rpc.tls.files import open_certificates
+from shared.rpc.tls.identity import PeerRole
+from shared.rpc.tls.server import ServerTls, https_context
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
 from shared.version import VERSION
@@ -36,9 +39,13 @@ from shared.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fastapi import FastAPI
+
     from services.router.generation import Generator
+    from services.router.keys import KeyRing
     from services.router.parts import RouterParts
     from services.router.security import RouterSecurity
+    from shared.rpc.tls.files import CertificateFiles
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +68,10 @@ async def serve(config: RouterConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(following(security.files))
-        parts = await stack.enter_async_context(open_parts(config, token=token))
+        certificates = open_certificates(config.tls, PeerRole.ROUTER)
+        parts = await stack.enter_async_context(
+            open_parts(config, token=token, certificates=certificates)
+        )
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
         if keys is not None:
@@ -69,31 +79,16 @@ async def serve(config: RouterConfig) -> None:
         generator = MeteredGenerator(
             limited(config, parts, metrics), metrics, model=parts.models.names[0]
         )
-        rpc = _rpc_server(parts, generator, security, share_port=config.share_ports)
+        rpc = _rpc_server(config, parts, generator, security, certificates)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
         stack.push_async_callback(rpc.stop, 0)
         http = HttpServer(
-            create_app(
-                Backend(
-                    generator=generator,
-                    tokenizer=parts.tokenizer,
-                    chat_template=parts.chat_template,
-                    models=parts.models,
-                    explainer=parts.planner,
-                ),
-                not_ready_because=lambda: (
-                    ["the router is stopping"]
-                    if stopping.is_set()
-                    else parts.endpoints.not_ready_because()
-                ),
-                registry=metrics,
-                version=VERSION,
-                rate_headers=parts.limits.headers,
-                keys=keys,
-                open_metrics=config.access.open_metrics,
-            ),
+            _http_app(config, parts, generator, metrics, keys, stopping),
             drain_grace_s=config.drain_grace_s,
+            tls=None
+            if certificates is None
+            else https_context(certificates, require_client=config.tls_client_certs),
         )
         settle_memory()
         await http.start(
@@ -105,6 +100,36 @@ async def serve(config: RouterConfig) -> None:
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
+
+
+def _http_app(
+    config: RouterConfig,
+    parts: RouterParts,
+    generator: Generator,
+    metrics: CollectorRegistry,
+    keys: KeyRing | None,
+    stopping: asyncio.Event,
+) -> FastAPI:
+    def not_ready_because() -> Sequence[str]:
+        if stopping.is_set():
+            return ["the router is stopping"]
+        return parts.endpoints.not_ready_because()
+
+    return create_app(
+        Backend(
+            generator=generator,
+            tokenizer=parts.tokenizer,
+            chat_template=parts.chat_template,
+            models=parts.models,
+            explainer=parts.planner,
+        ),
+        not_ready_because=not_ready_because,
+        registry=metrics,
+        version=VERSION,
+        rate_headers=parts.limits.headers,
+        keys=keys,
+        open_metrics=config.access.open_metrics,
+    )
 
 
 def limited(
@@ -142,9 +167,17 @@ async def _until(stopping: asyncio.Event, parts: RouterParts) -> None:
 
 
 def _rpc_server(
-    parts: RouterParts, generator: Generator, security: RouterSecurity, *, share_port: bool
+    config: RouterConfig,
+    parts: RouterParts,
+    generator: Generator,
+    security: RouterSecurity,
+    certificates: CertificateFiles | None,
 ) -> RpcServer:
-    rpc = RpcServer(SERVICES, share_port=share_port, guard=security.guard())
+    tls = None
+    if certificates is not None:
+        public = not config.tls_client_certs
+        tls = ServerTls(files=certificates, role=PeerRole.ROUTER, public=public)
+    rpc = RpcServer(SERVICES, share_port=config.share_ports, guard=security.guard(), tls=tls)
     router = RouterServicer(
         generator=generator,
         tokenizer=parts.tokenizer,

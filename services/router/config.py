@@ -8,6 +8,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
 from shared.rpc.exposure import AccessSettings
+from shared.rpc.tls.settings import TlsSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,12 @@ class RouterConfig:
         None, help="one more HTTP port, of this process alone: for what reads its metrics"
     )
     own_grpc_port: int | None = setting(
-        None, help="one more gRPC port, of this process alone: for workers that join it"
+        None,
+        help="one more gRPC port, of this process alone: for workers that join it; with TLS, only "
+        "for those with a certificate",
+    )
+    tls_client_certs: bool = setting(
+        False, help="whether clients need a certificate as well, over HTTP and on --grpc-port"
     )
     api_keys: Path | None = setting(
         None,
@@ -39,6 +45,9 @@ class RouterConfig:
         None,
         help="the Redis that is the directory (redis://…, rediss://…, redis+sentinel://…); "
         "by default the router has one of its own, for one cluster with --directory",
+    )
+    redis_password_file: Path | None = setting(
+        None, help="file with the password for --redis-url, read again for each connection"
     )
     max_concurrent_requests: int = setting(
         256, help="requests that the cluster works on at the same time"
@@ -74,6 +83,7 @@ class RouterConfig:
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
     access: AccessSettings = field(default_factory=AccessSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
 
     def __post_init__(self) -> None:
         for name in ("port", "grpc_port", "own_port", "own_grpc_port"):
@@ -83,6 +93,7 @@ class RouterConfig:
         if self.share_ports and self.own_grpc_port is None and self.redis_url is None:
             message = "--share-ports needs --own-grpc-port: workers must reach every router"
             raise ConfigError(message)
+        self._check_tls()
         for name in (
             "max_concurrent_requests",
             "max_worker_queue_ms",
@@ -99,6 +110,17 @@ class RouterConfig:
         for name in ("max_queued_requests", "max_queued_tokens", "max_queue_s", "drain_grace_s"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{flag_name(name)} must not be negative")
+
+    def _check_tls(self) -> None:
+        encrypted = self.tls.tls_cert is not None
+        if self.tls_client_certs and not encrypted:
+            raise ConfigError("--tls-client-certs needs --tls-cert, --tls-key and --tls-ca")
+        has_door = self.tls_client_certs or self.own_grpc_port is not None
+        if encrypted and self.redis_url is None and not has_door:
+            raise ConfigError(
+                "with TLS, workers join on a port that asks for certificates: give --own-grpc-port "
+                "for them, or --redis-url, or --tls-client-certs for everybody"
+            )
 
     @property
     def model_names(self) -> tuple[str, ...]:

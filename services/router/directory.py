@@ -14,6 +14,8 @@ from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shared.directory.base import BlockDirectory, WorkerRegistry
     from shared.directory.index import BlockIndex
 
@@ -40,7 +42,7 @@ class RouterDirectory:
             await self.store.close()
 
 
-def make_directory(redis_url: str | None) -> RouterDirectory:
+def make_directory(redis_url: str | None, *, password_file: Path | None = None) -> RouterDirectory:
     """Connects to nothing yet.
 
     Raises:
@@ -50,7 +52,7 @@ def make_directory(redis_url: str | None) -> RouterDirectory:
         registry = MemoryRegistry()
         blocks = MemoryBlockDirectory(registry)
         return RouterDirectory(registry=registry, blocks=blocks, index=blocks.index)
-    store = RedisStore(open_client(redis_url))
+    store = RedisStore(open_client(redis_url, password_file=password_file))
     follower = RedisFollower(store)
     followed = FollowedDirectory(RedisDirectory(store), follower)
     return RouterDirectory(

@@ -13,6 +13,7 @@ from services.router.slow_clients import STALL_S, SlowClients
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -37,7 +38,12 @@ class HttpServer:
     """One listening HTTP server."""
 
     def __init__(
-        self, app: ASGIApp, *, drain_grace_s: float, client_stall_s: float = STALL_S
+        self,
+        app: ASGIApp,
+        *,
+        drain_grace_s: float,
+        client_stall_s: float = STALL_S,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`client_stall_s`: so long a client may take nothing of its answer."""
         self._client_stall_s = client_stall_s
@@ -51,6 +57,7 @@ class HttpServer:
                 access_log=False,
                 timeout_keep_alive=KEEPALIVE_S,
                 timeout_graceful_shutdown=max(1, round(drain_grace_s)),
+                ssl_context_factory=None if tls is None else lambda *_: tls,
             )
         )
         self._task: asyncio.Task[None] | None = None

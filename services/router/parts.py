@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shared.directory.base import BlockDirectory, WorkerRegistry
     from shared.directory.index import BlockIndex
     from shared.rpc.auth import ClusterToken
+    from shared.rpc.tls.files import CertificateFiles
 
 #: Of the bound on the time to first token.
 WORKER_QUEUE_SHARE = 0.25
@@ -60,18 +61,22 @@ class RouterParts:
 
 @asynccontextmanager
 async def open_parts(
-    config: RouterConfig, *, token: ClusterToken | None = None
+    config: RouterConfig,
+    *,
+    token: ClusterToken | None = None,
+    certificates: CertificateFiles | None = None,
 ) -> AsyncGenerator[RouterParts, None]:
     """Load the tokenizer and follow the workers for as long as the context is open.
 
-    `token` goes with every call to a worker.
+    `token` goes with every call to a worker; `certificates` are shown to workers, who must show
+    theirs.
 
     Raises:
         ConfigError: the model's directory cannot be used.
     """
-    channels = ChannelPool(token=token)
+    channels = ChannelPool(token=token, certificates=certificates)
     sessions = SessionPool(channels, stall_s=config.stream_stall_s)
-    directory = make_directory(config.redis_url)
+    directory = make_directory(config.redis_url, password_file=config.redis_password_file)
     parts = _build(config, channels, sessions, directory)
     try:
         yield parts

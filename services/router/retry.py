@@ -14,14 +14,12 @@ from shared.errors import (
     UnavailableError,
     WorkerSilentError,
 )
+from shared.rpc.retry_budget import RetryBudget
 
 if TYPE_CHECKING:
     from services.router.endpoint import Endpoint
     from shared.identity import WorkerId
 
-#: Retries per request on average, and how many may come at once, beside the first of each answer.
-RATIO = 0.2
-BURST = 20.0
 #: Losses of one answer in a row without a new token in between. Whatever takes a worker down with
 #: it must not be shown to all of them.
 MAX_FRUITLESS = 3
@@ -31,26 +29,6 @@ MAX_FRUITLESS_ERRORS = 1
 MAX_LOSSES = 16
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
-
-
-class RetryBudget:
-    """Keeps retries a fraction of requests: when every worker fails, they would only add load."""
-
-    def __init__(self, *, ratio: float = RATIO, burst: float = BURST) -> None:
-        self._ratio = ratio
-        self._burst = burst
-        self._saved = burst
-
-    def earn(self) -> None:
-        """A request came in."""
-        self._saved = min(self._burst, self._saved + self._ratio)
-
-    def spend(self) -> bool:
-        """Whether one retry may be made now."""
-        if self._saved < 1:
-            return False
-        self._saved -= 1
-        return True
 
 
 @dataclass(slots=True)

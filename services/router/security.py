@@ -59,17 +59,20 @@ def open_security(config: RouterConfig) -> RouterSecurity:
         ConfigError: a file cannot be used, or a door would be open to more than this machine.
     """
     access = config.access
-    has_keys, has_token = config.api_keys is not None, access.cluster_token is not None
-    if has_keys and not has_token and not access.insecure_bind:
+    has_keys = config.api_keys is not None
+    # With certificates, only a worker's opens the directory.
+    knows_workers = access.cluster_token is not None or config.tls.is_on
+    if has_keys and not knows_workers and not access.insecure_bind:
         raise ConfigError(
             "--api-keys needs --cluster-token: the gRPC port serves the directory as well, and "
-            "whoever joins it as a worker is sent every prompt (or accept it with --insecure-bind)"
+            "whoever joins it as a worker is sent every prompt (or use TLS, or accept it with "
+            "--insecure-bind)"
         )
     for door, guarded, flags in (
         ("the OpenAI API", has_keys, "--api-keys"),
         (
             "the gRPC port (clients, and workers that join)",
-            has_keys and has_token,
+            has_keys and knows_workers,
             "--api-keys and --cluster-token",
         ),
     ):

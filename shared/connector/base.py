@@ -164,6 +164,14 @@ class Connector(Protocol):
         """Whether this worker could send to a peer that made this offer. No I/O beyond a stat."""
         ...
 
+    def meet(self, worker: WorkerId, offer: Offer) -> None:
+        """Note what a peer has offered: an encrypted connector lets nobody else in to send.
+
+        Called with the outcome of a handshake, before a ticket is opened for that worker. A new
+        incarnation takes the place of the one before.
+        """
+        ...
+
     def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
         """Let `sender` fill local `blocks`, which must be distinct and owned by the caller.
 

@@ -233,6 +233,10 @@ class InstrumentedConnector:
         """See `Connector.can_reach`."""
         return self._inner.can_reach(offer)
 
+    def meet(self, worker: WorkerId, offer: Offer) -> None:
+        """See `Connector.meet`."""
+        self._inner.meet(worker, offer)
+
     def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
         """See `Connector.open`."""
         inbound = self._inner.open(request_id=request_id, sender=sender, blocks=blocks)

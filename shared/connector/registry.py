@@ -11,7 +11,9 @@ from shared.connector.local import LocalConnector, LocalHub
 from shared.connector.nixl import NixlConnector
 from shared.connector.shm import ShmConnector
 from shared.connector.zeromq import ZmqConnector
+from shared.connector.zeromq_curve import Curve
 from shared.connector.zeromq_ipc import ZmqIpcConnector
+from shared.connector.zeromq_sockets import PlainText
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ class ConnectorSettings:
     #: `zmq`, and `nixl` for its frames.
     endpoint: str = "tcp://127.0.0.1:0"
     advertise_host: str | None = None
+    #: `zmq` and `nixl`: whether senders need the key that they have offered in a handshake.
+    encrypt: bool = False
     heartbeat_s: float = 2.0
     limits: TransferLimits = DEFAULT_LIMITS
 
@@ -78,6 +82,7 @@ def _zmq(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Con
         endpoint=settings.endpoint,
         advertise_host=settings.advertise_host,
         heartbeat_s=settings.heartbeat_s,
+        security=Curve() if settings.encrypt else PlainText(),
         limits=settings.limits,
     )
 
@@ -89,6 +94,7 @@ def _nixl(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Co
         endpoint=settings.endpoint,
         advertise_host=settings.advertise_host,
         heartbeat_s=settings.heartbeat_s,
+        security=Curve() if settings.encrypt else PlainText(),
         limits=settings.limits,
     )
 

@@ -243,6 +243,10 @@ class StagedConnector:
         """See `Connector.can_reach`."""
         return self._inner.can_reach(offer)
 
+    def meet(self, worker: WorkerId, offer: Offer) -> None:
+        """See `Connector.meet`."""
+        self._inner.meet(worker, offer)
+
     def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
         """See `Connector.open`.
 

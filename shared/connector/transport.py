@@ -61,6 +61,9 @@ class BaseTransport(ABC):
         await self._unlisten()
         self._access.close()
 
+    def meet(self, worker: WorkerId, offer: Offer) -> None:  # noqa: B027 most have nothing to note
+        """See `Connector.meet`. Unless a subclass says otherwise, a ticket is all that it takes."""
+
     def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
         """See `Connector.open`."""
         return self._receiver.open(

@@ -13,6 +13,7 @@ import zmq.asyncio
 
 from shared.connector.base import Offer
 from shared.connector.frame import Frame, Kind, decode
+from shared.connector.greeting import parties
 from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
 from shared.connector.receiver import Session
 from shared.connector.runtime_dir import boot_id
@@ -77,9 +78,9 @@ class ZmqConnector(Transport):
         return Offer(connector=self.name, address=self._address, params={"boot_id": self._boot_id})
 
     def can_reach(self, offer: Offer) -> bool:
-        """Any TCP address is worth a try; a path is not, from another host."""
+        """Any TCP address that is secured as ours is; a path is not, from another host."""
         if not offer.address.startswith(_IPC):
-            return offer.address.startswith("tcp://")
+            return offer.address.startswith("tcp://") and self._security.can_reach(offer.address)
         if offer.params.get("boot_id") != self._boot_id:
             return False
         try:
@@ -87,9 +88,14 @@ class ZmqConnector(Transport):
         except OSError:
             return False
 
+    def meet(self, worker: WorkerId, offer: Offer) -> None:
+        """See `Connector.meet`."""
+        self._security.meet(worker, offer.address)
+
     async def _listen(self) -> None:
         self._boot_id = boot_id()
         self._sockets = Sockets(heartbeat_s=self._heartbeat_s, security=self._security)
+        self._security.start(self._sockets.context)
         max_bytes = max(self._limits.piece_bytes, self._memory.layout.block_bytes)
         try:
             router = self._sockets.router(self._endpoint, max_bytes)
@@ -100,6 +106,7 @@ class ZmqConnector(Transport):
         if self._advertise_host is not None:
             port = self._address.rpartition(":")[2]
             self._address = f"tcp://{self._advertise_host}:{port}"
+        self._address = self._security.advertise(self._address)
         self._monitor = self._sockets.monitor(router)
         self._tasks.spawn(self._serve(router), on_exit=self._unserved)
         self._tasks.spawn(watch(self._monitor, self._probe), on_exit=lambda _: None)
@@ -107,6 +114,7 @@ class ZmqConnector(Transport):
     async def _unlisten(self) -> None:
         if self._router is not None and self._monitor is not None:
             close(self._router, self._monitor)
+        await self._security.stop()
         if self._sockets is not None:
             # It waits until every socket is really gone, sometimes for some milliseconds.
             await self._io.in_thread(self._sockets.context.term)
@@ -124,6 +132,7 @@ class ZmqConnector(Transport):
             session = self._session(partial(self._reply, peer))
         try:
             frame = decode(parts[0].buffer if parts else b"")
+            self._require_known(session, frame, parts[0])
             await self._handle(session, frame, parts[1:])
         except TransferError as error:
             self._receiver.drop(session, error)
@@ -133,6 +142,15 @@ class ZmqConnector(Transport):
         # Only who has greeted is remembered.
         if session.sender is not None:
             self._sessions[peer] = session
+
+    def _require_known(self, session: Session, frame: Frame, part: zmq.Frame) -> None:
+        """A session is its sender's for as long as it lasts, and nobody else's."""
+        sender = session.sender
+        if sender is None and frame.kind is Kind.HELLO:
+            sender = parties(frame)[0]
+        if sender is not None and not self._security.vouches(part, sender):
+            message = f"somebody with another key says to be {sender}"
+            raise TransferError(TransferFailure.UNKNOWN_TICKET, message)
 
     def _session(self, reply: Callable[[Frame], None]) -> Session:
         return Session(reply)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 import zmq
 import zmq.asyncio
@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from shared.identity import WorkerId
+
 #: Frames queued per peer. What they weigh is bounded by credits; this bounds frames without any.
 _HIGH_WATER_MARK = 16384
 #: A peer that answers no heartbeat for so many intervals is gone.
 _MISSED_HEARTBEATS = 3
 _EVENT = struct.Struct("=Hi")
+#: Between an address and the public key of whoever listens there.
+KEY_MARK = "?curve="
 GONE = (
     zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED
@@ -29,25 +33,79 @@ GONE = (
 
 
 class SocketSecurity(Protocol):
-    """Encryption and authentication of connections; set before a socket binds or connects."""
+    """Encryption and authentication of connections; set before a socket binds or connects.
+
+    What peers need to connect becomes part of the address that they are told.
+    """
+
+    #: What a message grows by on its way.
+    overhead_bytes: ClassVar[int]
+
+    def start(self, context: zmq.asyncio.Context) -> None:
+        """Begin to look at who connects to the context's sockets."""
+        ...
+
+    async def stop(self) -> None:
+        """The end of `start`. Idempotent."""
+        ...
 
     def secure_server(self, socket: zmq.asyncio.Socket) -> None:
         """Configure the socket that senders connect to."""
         ...
 
-    def secure_client(self, socket: zmq.asyncio.Socket, address: str) -> None:
-        """Configure a socket that is about to connect to `address`."""
+    def secure_client(self, socket: zmq.asyncio.Socket, address: str) -> str:
+        """Configure a socket for what peers call `address`; returns what ZeroMQ calls it."""
+        ...
+
+    def advertise(self, address: str) -> str:
+        """What peers call our `address`."""
+        ...
+
+    def can_reach(self, address: str) -> bool:
+        """Whether what peers call `address` is secured as we are."""
+        ...
+
+    def meet(self, worker: WorkerId, address: str) -> None:
+        """Let a worker in that has offered this address."""
+        ...
+
+    def vouches(self, part: zmq.Frame, worker: WorkerId) -> bool:
+        """Whether a message's first part came over a connection of this worker."""
         ...
 
 
 class PlainText:
     """No encryption: for a network where nobody else can listen or connect."""
 
+    overhead_bytes: ClassVar[int] = 0
+
+    def start(self, context: zmq.asyncio.Context) -> None:
+        """See `SocketSecurity`."""
+
+    async def stop(self) -> None:
+        """See `SocketSecurity`."""
+
     def secure_server(self, socket: zmq.asyncio.Socket) -> None:
         """See `SocketSecurity`."""
 
-    def secure_client(self, socket: zmq.asyncio.Socket, address: str) -> None:
+    def secure_client(self, socket: zmq.asyncio.Socket, address: str) -> str:
         """See `SocketSecurity`."""
+        return address
+
+    def advertise(self, address: str) -> str:
+        """See `SocketSecurity`."""
+        return address
+
+    def can_reach(self, address: str) -> bool:
+        """See `SocketSecurity`."""
+        return KEY_MARK not in address
+
+    def meet(self, worker: WorkerId, address: str) -> None:
+        """See `SocketSecurity`."""
+
+    def vouches(self, part: zmq.Frame, worker: WorkerId) -> bool:
+        """See `SocketSecurity`. There is nothing to go by but its ticket."""
+        return True
 
 
 class Sockets:
@@ -76,10 +134,9 @@ class Sockets:
         socket = self._socket(zmq.DEALER, MAX_FRAME_BYTES)
         # A second connection must never carry what was meant for the first.
         socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        self._security.secure_client(socket, address)
         monitor = self.monitor(socket)
         try:
-            socket.connect(address)
+            socket.connect(self._security.secure_client(socket, address))
         except zmq.ZMQError:
             close(socket, monitor)
             raise
@@ -95,6 +152,7 @@ class Sockets:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
         socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
+        max_message_bytes += self._security.overhead_bytes
         socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
         socket.setsockopt(zmq.HEARTBEAT_IVL, self._heartbeat_ms)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, self._heartbeat_ms * _MISSED_HEARTBEATS)

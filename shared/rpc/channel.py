@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import grpc
 
 from shared.rpc.server import MAX_MESSAGE_BYTES
+from shared.rpc.tls.channel import RenewedChannel, blocking_channel
 from shared.rpc.token_channel import TokenChannel, with_token
 
 if TYPE_CHECKING:
     from shared.rpc.auth import ClusterToken
+    from shared.rpc.tls.files import CertificateFiles
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -31,23 +33,39 @@ _OPTIONS = [
 class ChannelPool:
     """Opens a channel per address on first use and keeps it until `drop` or `close`."""
 
-    def __init__(self, *, token: ClusterToken | None = None) -> None:
-        """`token` goes with every call."""
+    def __init__(
+        self, *, token: ClusterToken | None = None, certificates: CertificateFiles | None = None
+    ) -> None:
+        """`token` goes with every call. With `certificates` both sides show theirs; without,
+        nothing is encrypted.
+        """
         self._token = token
+        self._certificates = certificates
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def get(self, address: str) -> grpc.aio.Channel:
         """The channel to `address`; connects on its first call."""
         if address not in self._channels:
-            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            channel = self._open(address)
             if self._token is not None:
                 channel = TokenChannel(channel, self._token)
             self._channels[address] = channel
         return self._channels[address]
 
+    def _open(self, address: str) -> grpc.aio.Channel:
+        if self._certificates is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return RenewedChannel(address, self._certificates, _OPTIONS)
+
     def blocking(self, address: str) -> grpc.Channel:
-        """A channel of its own for a thread that has no event loop; the caller closes it."""
-        channel = grpc.insecure_channel(address, options=_OPTIONS)
+        """A channel of its own for a thread that has no event loop; the caller closes it.
+
+        It keeps the certificate that it begins with.
+        """
+        if self._certificates is None:
+            channel = grpc.insecure_channel(address, options=_OPTIONS)
+        else:
+            channel = blocking_channel(address, self._certificates, _OPTIONS)
         return channel if self._token is None else with_token(channel, self._token)
 
     async def drop(self, address: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.rpc.auth import AuthInterceptor
+    from shared.rpc.tls.server import ServerTls
 
 #: Prompts of a million tokens fit; anything longer is refused before it is decoded.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -45,13 +46,18 @@ class RpcServer:
         *,
         share_port: bool = False,
         guard: AuthInterceptor | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """`share_port`: other processes may listen on the same port, and the system spreads
         connections over them. Otherwise a port that is in use is an error. Without a `guard`
-        everybody may call everything.
+        everybody may call everything that `tls` lets them.
         """
         options = [*_OPTIONS, ("grpc.so_reuseport", int(share_port))]
-        interceptors = [ErrorInterceptor()] if guard is None else [guard, ErrorInterceptor()]
+        self._tls = tls
+        interceptors: list[grpc.aio.ServerInterceptor] = [] if guard is None else [guard]
+        interceptors.append(ErrorInterceptor())
+        if tls is not None:
+            interceptors.append(tls.guard())
         self.server = grpc.aio.server(interceptors=interceptors, options=options)
         self._service_names = tuple(service_names)
         self._health = health.aio.HealthServicer()
@@ -67,15 +73,17 @@ class RpcServer:
         reflection.enable_server_reflection(
             (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self.server
         )
-        self.port = self._bind(address)
+        self.port = self._bind(address, first=True)
         for each in more:
-            self._bind(each)
+            self._bind(each, first=False)
         await self.server.start()
         await self.set_serving(serving=True)
 
-    def _bind(self, address: str) -> int:
+    def _bind(self, address: str, *, first: bool) -> int:
         try:
-            return self.server.add_insecure_port(address)
+            if self._tls is None:
+                return self.server.add_insecure_port(address)
+            return self.server.add_secure_port(address, self._tls.credentials(first=first))
         except RuntimeError as error:
             raise ConfigError(
                 f"cannot listen on {address}: is another process using the port? ({error})"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
+from typing import Literal
 
 from shared.config import flag_name, setting
 from shared.engine.config import EngineConfig
 from shared.errors import ConfigError
 from shared.rpc.exposure import AccessSettings
+from shared.rpc.tls.settings import TlsSettings
 from shared.worker.reuse.settings import ReuseSettings
 
 
@@ -60,6 +62,9 @@ class WorkerConfig:
         help="the Redis that is the directory, instead of --directory: redis://…, rediss://… "
         "or redis+sentinel://…",
     )
+    redis_password_file: Path | None = setting(
+        None, help="file with the password for --redis-url, read again for each connection"
+    )
     host: str = setting("127.0.0.1", help="address to listen on, and to tell peers")
     port: int = setting(0, help="port of the gRPC services; 0 takes a free one")
     metrics_port: int = setting(0, help="port of /metrics; 0 turns it off")
@@ -70,6 +75,11 @@ class WorkerConfig:
     )
     runtime_dir: Path | None = setting(
         None, help="directory for local sockets; by default a private one under the system's"
+    )
+    transfer_encryption: Literal["auto", "on", "off"] = setting(
+        "auto",
+        help="whether KV blocks that leave this host are encrypted, and only from peers that "
+        "have shaken hands: on, off, or auto: if TLS is configured",
     )
     num_threads: int | None = setting(
         None, help="threads for computing; by default one per core that this process may use"
@@ -110,8 +120,16 @@ class WorkerConfig:
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
     access: AccessSettings = field(default_factory=AccessSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     engine: EngineConfig = field(default_factory=EngineConfig)
+
+    @property
+    def encrypts_transfers(self) -> bool:
+        """What --transfer-encryption comes to."""
+        if self.transfer_encryption == "auto":
+            return self.tls.tls_cert is not None
+        return self.transfer_encryption == "on"
 
     def __post_init__(self) -> None:
         if bool(self.directory) == bool(self.redis_url):

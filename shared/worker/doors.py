@@ -23,8 +23,8 @@ def require_guarded_doors(config: WorkerConfig) -> None:
     require_guard(
         config.host,
         door="the worker's gRPC port and its connectors",
-        guarded=access.cluster_token is not None,
-        flags="--cluster-token",
+        guarded=access.cluster_token is not None or config.tls.is_on,
+        flags="--cluster-token, or --tls-cert, --tls-key and --tls-ca",
         insecure=access.insecure_bind,
     )
     if config.metrics_port:

@@ -63,13 +63,14 @@ def open_places(parts: WorkerParts, stack: AsyncExitStack) -> Sequence[Place]:
             )
             for address in config.directory
         ]
-    store = RedisStore(open_client(url))
+    open_redis = partial(open_client, url, password_file=config.redis_password_file)
+    store = RedisStore(open_redis())
     stack.push_async_callback(store.close)
     directory = RedisDirectory(store)
     open_lease = partial(
         RedisLease,
         worker,
-        lambda: RedisStore(open_client(url)),
+        lambda: RedisStore(open_redis()),
         lambda: directory.arrived(worker),
     )
     return [Place(directory, open_lease)]

@@ -24,6 +24,8 @@ from shared.engine.engine_thread import EngineThread
 from shared.identity import Role, WorkerId
 from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
+from shared.rpc.tls.files import open_certificates
+from shared.rpc.tls.identity import PeerRole
 from shared.rpc.wire import worker_id_to_wire
 from shared.version import VERSION
 from shared.worker.breaker import BreakerMetrics
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.rpc.auth import ClusterToken
+    from shared.rpc.tls.files import CertificateFiles
     from shared.worker.config import WorkerConfig
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 
@@ -62,6 +65,7 @@ class WorkerParts:
     layout: KVLayout
     max_model_len: int
     connectors: Sequence[Connector]
+    certificates: CertificateFiles | None
     channels: ChannelPool
     peers: PeerBook
     reuse: PrefixReuse
@@ -111,6 +115,7 @@ async def open_parts(
         ConfigError, ModelLoadError: the worker cannot start as configured.
     """
     worker = WorkerId.born(config.name)
+    certificates = open_certificates(config.tls, PeerRole(role.value))
     async with AsyncExitStack() as stack:
         engine = await asyncio.to_thread(_build_engine, config)
         contents = engine.record_contents() if config.kv_events_endpoint else None
@@ -118,23 +123,12 @@ async def open_parts(
         thread = await _started(EngineThread(engine), stack)
         transfers = TransferCounters()
         connectors = await _connectors(config, worker, engine, transfers, stack)
-        channels = ChannelPool(token=token)
+        channels = ChannelPool(token=token, certificates=certificates)
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
         metrics = _metrics(config, thread, transfers, connectors)
         breakers = BreakerMetrics(metrics)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
-        reuse = build_reuse(
-            config,
-            worker=worker,
-            engine=thread,
-            namespace=engine.namespace,
-            layout=engine.layout,
-            peers=peers,
-            channels=channels,
-            metrics=metrics,
-            breakers=breakers,
-        )
         yield WorkerParts(
             config=config,
             role=role,
@@ -143,9 +137,10 @@ async def open_parts(
             layout=engine.layout,
             max_model_len=engine.max_model_len,
             connectors=connectors,
+            certificates=certificates,
             channels=channels,
             peers=peers,
-            reuse=reuse,
+            reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),
             peer_info=info,
             transfers=transfers,
             gate=_gate(config),
@@ -154,6 +149,29 @@ async def open_parts(
             breakers=breakers,
             contents=contents,
         )
+
+
+def _reuse(
+    config: WorkerConfig,
+    worker: WorkerId,
+    engine: Engine,
+    thread: EngineThread,
+    peers: PeerBook,
+    channels: ChannelPool,
+    metrics: CollectorRegistry,
+    breakers: BreakerMetrics,
+) -> PrefixReuse:
+    return build_reuse(
+        config,
+        worker=worker,
+        engine=thread,
+        namespace=engine.namespace,
+        layout=engine.layout,
+        peers=peers,
+        channels=channels,
+        metrics=metrics,
+        breakers=breakers,
+    )
 
 
 def _metrics(
@@ -199,6 +217,7 @@ async def _connectors(
     settings = ConnectorSettings(
         runtime_dir=config.runtime_dir or _default_runtime_dir(),
         endpoint=f"tcp://{config.host}:0",
+        encrypt=config.encrypts_transfers,
     )
     memory = engine.kv_memory
     if memory is not None:

@@ -14,6 +14,7 @@ from shared.errors import IncompatiblePeerError, WorkerLostError
 from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.compatibility import check_compatible
+from shared.worker.wire import offer_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,10 +96,14 @@ class PeerBook:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, peer=address) from error
         check_compatible(self._info, response.peer)
+        worker = worker_id_from_wire(response.peer.worker)
+        for offer in map(offer_from_wire, response.peer.offers):
+            if offer.connector in self._connectors:
+                self._connectors[offer.connector].meet(worker, offer)
         for name in response.reachable:
             if name in self._connectors:
                 return Peer(
-                    worker=worker_id_from_wire(response.peer.worker),
+                    worker=worker,
                     address=address,
                     connector=self._connectors[name],
                     reports_progress=response.peer.protocol.minor >= _REPORTING_MINOR,

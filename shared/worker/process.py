@@ -20,6 +20,8 @@ from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.rpc.auth import AuthInterceptor, ClusterToken
 from shared.rpc.server import RpcServer
+from shared.rpc.tls.identity import PeerRole
+from shared.rpc.tls.server import ServerTls
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
 from shared.worker.doors import require_guarded_doors
@@ -110,7 +112,10 @@ async def run_worker(
         await stack.enter_async_context(following([] if token is None else [token.file]))
         parts = await stack.enter_async_context(open_parts(config, role, token=token))
         guard = None if token is None else AuthInterceptor({}, default=token.check)
-        server = RpcServer((service, *WORKER_SERVICES), guard=guard)
+        tls = None
+        if parts.certificates is not None:
+            tls = ServerTls(files=parts.certificates, role=PeerRole(role.value))
+        server = RpcServer((service, *WORKER_SERVICES), guard=guard, tls=tls)
         add_service(parts, server)
         _add_worker_services(parts, server)
         watchdog = Watchdog(parts.engine.progress, stall_s=config.engine_stall_s)

@@ -2,29 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from redis.asyncio import Redis, Sentinel
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 
 from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: For connecting and for every answer. A Redis that is silent for so long counts as gone.
 TIMEOUT_S = 2.0
 SENTINEL_PORT = 26_379
+_TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _PLAIN = ("redis", "rediss", "unix")
 _SENTINEL = {"redis+sentinel": False, "rediss+sentinel": True}
 
 
-def open_client(url: str, *, timeout_s: float = TIMEOUT_S) -> Redis:
+class PasswordFile(CredentialProvider):
+    """A password that is read from its file whenever a connection is made."""
+
+    def __init__(self, path: Path, username: str | None) -> None:
+        """Reads it once, to see whether that works.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        self._path = path
+        self._username = username
+        try:
+            self.get_credentials()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--redis-password-file {path}: {error}") from error
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """The user, if there is one, and the password; white space around it is none of it."""
+        password = self._path.read_text(encoding="utf-8").strip()
+        return (password,) if self._username is None else (self._username, password)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """See `get_credentials`: the file is a line."""
+        return self.get_credentials()
+
+
+def open_client(
+    url: str, *, password_file: Path | None = None, timeout_s: float = TIMEOUT_S
+) -> Redis:
     """A client of the Redis at `url`; it connects when it is first used, and closes by `aclose`.
 
-    `redis://[user:password@]host[:port][/db]`, the same with `rediss` for TLS (`?ssl_ca_certs=…`),
-    or `redis+sentinel://[user:password@]host[:port],…/service[/db]` with the Sentinels' hosts;
-    `?sentinel_username=…&sentinel_password=…` if they ask for a password themselves.
+    `redis://[user:password@]host[:port][/db]`, the same with `rediss` for TLS, or
+    `redis[s]+sentinel://[user:password@]host[:port],…/service[/db]` with the Sentinels' hosts;
+    `?sentinel_username=…&sentinel_password=…` if they ask for a password themselves. TLS takes
+    `?ssl_ca_certs=FILE`, and `&ssl_certfile=FILE&ssl_keyfile=FILE` to show a certificate; the
+    server's must name the host. With a `password_file` the URL may name a user, and no password.
 
     Nothing is tried twice: whoever calls knows what a lost answer means.
 
@@ -38,6 +73,8 @@ def open_client(url: str, *, timeout_s: float = TIMEOUT_S) -> Redis:
     }
     scheme = url.partition(":")[0]
     try:
+        if password_file is not None:
+            url, options["credential_provider"] = _with_password_file(url, password_file)
         if scheme in _SENTINEL:
             return _sentinel_client(url, options, tls=_SENTINEL[scheme])
         if scheme in _PLAIN:
@@ -71,7 +108,11 @@ def _sentinel_client(url: str, options: dict[str, Any], *, tls: bool) -> Redis:
         if value := query.get(f"sentinel_{name}"):
             sentinel_options[name] = value[0]
     if tls:
-        options["ssl"] = sentinel_options["ssl"] = True
+        shown = {name: value[-1] for name, value in query.items() if name in _TLS_FILES}
+        options |= {"ssl": True, **shown}
+        sentinel_options |= {"ssl": True, **shown}
+    if provider := sentinel_options.pop("credential_provider", None):
+        options["credential_provider"] = provider
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         [_address(host) for host in hosts.split(",")], sentinel_kwargs=sentinel_options, **options
     )
@@ -82,6 +123,17 @@ def _sentinel_client(url: str, options: dict[str, Any], *, tls: bool) -> Redis:
         password=unquote(password) or None,
     )
     return master
+
+
+def _with_password_file(url: str, path: Path) -> tuple[str, PasswordFile]:
+    """The URL without its user, and what names both."""
+    parts = urlsplit(url)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    username, colon, _ = credentials.partition(":")
+    if colon:
+        raise ConfigError("the Redis URL has a password, and so has --redis-password-file")
+    plain = urlunsplit(parts._replace(netloc=hosts))
+    return plain, PasswordFile(path, unquote(username) or None)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -59,7 +59,9 @@ class BlockFolder:
         path = root / namespace.hex()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # Who can read KV blocks can read prompts.
+            path.chmod(0o700)
+            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(f"cannot write to kv_offload_disk_dir {root}: {error}") from error
         try:

@@ -8,12 +8,14 @@ import importlib.util
 import logging
 import threading
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from shared.connector.frame import Frame, Kind
 from shared.connector.nixl import NixlConnector
 from shared.connector.nixl_lane import Lane, load_nixl
+from shared.connector.zeromq_curve import Curve
 from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
@@ -32,6 +34,9 @@ from tests.suites.connector_harness import (
     running,
 )
 from tests.suites.connector_stress import StressSuite
+
+if TYPE_CHECKING:
+    from shared.connector.limits import TransferLimits
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nixl") is None, reason="the extra `nixl` is not installed"
@@ -247,3 +252,21 @@ async def _until(condition: object) -> None:
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 what is watched has no event
             await asyncio.sleep(0.001)
+
+
+class EncryptedHarness(NixlHarness):
+    def make(self, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> NixlConnector:
+        return NixlConnector(worker=worker, memory=memory, limits=limits, security=Curve())
+
+
+async def test_with_encryption_only_who_was_met_learns_where_the_blocks_are() -> None:
+    async with running(EncryptedHarness(), "sender", "receiver") as [sender, receiver]:
+        inbound = receiver.open(sender.id, TARGETS)
+        with pytest.raises(TransferError):
+            await sender.connector.connect(inbound.ticket, 2)
+        receiver.connector.meet(sender.id, sender.connector.offer())
+        outbound = await sender.connector.connect(inbound.ticket, 5)
+        await outbound.push(0, SOURCES)
+        await outbound.finish(5)
+        await inbound.wait(5)
+        assert (receiver.blocks[TARGETS] == sender.blocks[SOURCES]).all()

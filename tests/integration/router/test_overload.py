@@ -16,10 +16,10 @@ from services.router.__main__ import limited
 from services.router.http_server import HttpServer
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
-from services.router.retry import BURST, RATIO
 from services.router.sessions import MAX_PIECES, AnswerCall
 from services.router.tenant import Tenant
 from shared.errors import OverloadedError, RefusalReason
+from shared.rpc.retry_budget import BURST, RATIO
 from tests.fakes.scripted_decode import Script, Step, never, one_by_one, say
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.router.retry import RetryBudget, may_succeed_elsewhere
+from services.router.retry import may_succeed_elsewhere
 from shared import errors
+from shared.rpc.retry_budget import RetryBudget
 
 
 def test_retries_stay_a_fraction_of_requests() -> None:

@@ -35,6 +35,16 @@ def test_the_disk_tier_is_bounded(make: Callable[..., Engine], tmp_path: Path) -
     assert {path.stat().st_size for path in files} == {FILE_BYTES}
 
 
+def test_nobody_else_can_enter_the_folder(make: Callable[..., Engine], tmp_path: Path) -> None:
+    """Who can read KV blocks can read prompts."""
+    make(host_blocks=12, disk=tmp_path, disk_blocks=7).close()
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    make(host_blocks=12, disk=tmp_path, disk_blocks=7).close()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_restart_finds_what_the_tiers_held(make: Callable[..., Engine], tmp_path: Path) -> None:
     engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
     for prompt in PROMPTS:

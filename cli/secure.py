@@ -1,0 +1,66 @@
+"""How the command itself reaches a cluster that uses TLS."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+from cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_OPTIONS = [("grpc.enable_http_proxy", 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Secure:
+    """The CA of the cluster, and the certificate to show where one is asked for."""
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For gRPC.
+
+        Raises:
+            CommandError: a file cannot be read.
+        """
+        try:
+            ca, cert, key = (
+                None if path is None else path.read_bytes()
+                for path in (self.ca, self.cert, self.key)
+            )
+        except OSError as error:
+            raise CommandError(f"TLS: {error}") from error
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def context(self) -> ssl.SSLContext:
+        """For HTTPS."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:
+            raise CommandError(f"TLS: {error}") from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """All that a cluster may ask of whoever looks at it."""
+
+    secure: Secure | None = None
+    #: Goes with every call: the cluster's token, if it has one.
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+def open_channel(address: str, secure: Secure | None) -> grpc.Channel:
+    """A blocking channel to a port of this machine."""
+    if secure is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    return grpc.secure_channel(address, secure.credentials(), options=_OPTIONS)

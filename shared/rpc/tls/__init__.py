@@ -1,0 +1,1 @@
+"""Transport security: certificates, who their holders are, and what these may call."""

@@ -1,0 +1,56 @@
+"""Who the holder of a certificate is: a URI among its alternative names says so.
+
+`baton://CLUSTER/ROLE/NAME`, e.g. baton://cluster/prefill/prefill-0. One certificate may have
+several. Where it is from does not matter here: whoever verified the chain did so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SCHEME = "baton"
+
+
+class PeerRole(StrEnum):
+    """What a certificate entitles its holder to be."""
+
+    ROUTER = "router"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    #: `baton doctor`, and whatever else looks after a cluster.
+    OPERATOR = "operator"
+    #: Somebody who asks for answers.
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One URI of a certificate."""
+
+    cluster: str
+    role: PeerRole
+    name: str
+
+    @property
+    def uri(self) -> str:
+        """As the certificate has it."""
+        return f"{SCHEME}://{self.cluster}/{self.role}/{self.name}"
+
+
+def identities(names: Iterable[str]) -> tuple[Identity, ...]:
+    """Those among a certificate's alternative names; what is none of ours is passed over."""
+    found = []
+    for name in names:
+        if not name.startswith(f"{SCHEME}://"):
+            continue
+        parts = urlsplit(name)
+        role, _, holder = parts.path.removeprefix("/").partition("/")
+        if parts.netloc and holder and role in set(PeerRole):
+            found.append(Identity(parts.netloc, PeerRole(role), holder))
+    return tuple(found)

@@ -1,0 +1,200 @@
+"""A whole cluster that trusts nobody: TLS, CURVE and rediss, as real processes."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from baton.v1 import directory_pb2, directory_pb2_grpc, router_pb2_grpc, worker_pb2, worker_pb2_grpc
+from baton_client import Baton
+from cli.authority import Authority
+from cli.certs import make_certificates
+from cli.cluster import Cluster as LocalCluster
+from cli.cluster import ClusterSpec
+from cli.doctor.cluster import check_cluster
+from cli.doctor.finding import Level
+from cli.ports import free_port
+from cli.secure import Secure, open_channel
+from shared.rpc.tls.identity import PeerRole
+from tests.e2e.asking import ask, prompt_of
+from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
+from tests.e2e.oracle import expect
+from tests.fakes.secure_redis import SecureRedis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cli.certs import CertificateFolder
+    from shared.engine.llm import LLM
+
+NUM_TOKENS = 24
+PROMPT_TOKENS = 5 * BLOCK_SIZE + 3
+
+
+@dataclass
+class Running:
+    """A cluster, asked as a client would that knows the CA and has no certificate."""
+
+    local: LocalCluster
+    certificates: CertificateFolder
+    model: Path
+    channel: grpc.Channel
+
+    def router_stub(self) -> router_pb2_grpc.RouterStub:
+        return router_pb2_grpc.RouterStub(self.channel)
+
+    def workers(self) -> dict[str, str]:
+        """Addresses by name."""
+        directory = f"127.0.0.1:{self.local.router_ports[0][1]}"
+        with open_channel(directory, self.local.spec.secure) as channel:
+            stub = directory_pb2_grpc.DirectoryStub(channel)
+            found = stub.ListWorkers(directory_pb2.ListWorkersRequest(), timeout=5).workers
+        return {one.record.worker.name: one.record.address for one in found}
+
+
+@pytest.fixture(params=["router", "redis"])
+def running(
+    request: pytest.FixtureRequest,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Running]:
+    certificates = make_certificates(tmp_path / "certs")
+    redis_server = None
+    if request.param == "redis":
+        ca = Authority.load(certificates.ca, certificates.ca_key)
+        redis_server = SecureRedis(tmp_path / "redis", ca)
+        redis_server.start()
+        monkeypatch.setenv("BATON_REDIS_PASSWORD_FILE", str(redis_server.password_file))
+    spec = ClusterSpec(
+        model=checkpoint,
+        served_model_name="tiny",
+        log_folder=tmp_path,
+        port=free_port(),
+        grpc_port=free_port(),
+        num_prefill=2,
+        worker_flags=(*ENGINE_FLAGS, "--connectors", "zmq"),
+        redis_url=None if redis_server is None else redis_server.url,
+        certificates=certificates,
+    )
+    with LocalCluster(spec) as local:
+        local.start()
+        local.wait_ready(lambda _: None)
+        with open_channel(spec.directory, Secure(certificates.ca)) as channel:
+            yield Running(local, certificates, checkpoint, channel)
+    assert local.killed == []
+    if redis_server is not None:
+        with redis_server.client() as client:
+            assert client.keys("baton:worker:*") == []
+        redis_server.kill()
+
+
+def test_the_tokens_are_those_of_one_engine(running: Running, oracle: LLM) -> None:
+    """I1, with every byte between processes encrypted."""
+    for seed in range(4):
+        prompt = prompt_of(PROMPT_TOKENS, seed=seed)
+        reply = ask(running, prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
+        assert reply.token_ids == expect(oracle, prompt, max_tokens=8, temperature=0.0)
+        assert reply.usage.sources.transferred > 0, "nothing came from a prefill worker"
+    spec = running.local.spec
+    own_port = f"127.0.0.1:{running.local.router_ports[0][1]}"
+    findings = list(check_cluster(url=spec.url, directory=own_port, secure=spec.secure) or ())
+    assert {finding.level for finding in findings} == {Level.OK}, findings
+    assert len(findings) == 1 + 3 + 2, "the router, three workers, two pairs"
+    secure = Secure(running.certificates.ca)
+    with Baton(running.local.spec.directory, credentials=secure.credentials()) as baton:
+        assert [model.id for model in baton.models()] == ["tiny"]
+    url = f"{running.local.spec.url}/v1/models"
+    with urllib.request.urlopen(url, context=secure.context(), timeout=5) as response:
+        assert b"tiny" in response.read()
+
+
+def test_outsiders_stay_outside(running: Running) -> None:
+    """Real processes, one try per door."""
+    certificates, spec = running.certificates, running.local.spec
+    plain_url = spec.url.replace("https:", "http:")
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        urllib.request.urlopen(f"{plain_url}/v1/models", timeout=5)
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urllib.request.urlopen(
+            f"{spec.url}/v1/models", context=ssl.create_default_context(), timeout=5
+        )
+    client = Secure(
+        certificates.ca, certificates.cert(PeerRole.CLIENT), certificates.key(PeerRole.CLIENT)
+    )
+    own_port = f"127.0.0.1:{running.local.router_ports[0][1]}"
+    for secure in (None, Secure(certificates.ca), client):
+        for address in (*running.workers().values(), own_port, spec.directory):
+            with open_channel(address, secure) as channel:
+                for call in (
+                    lambda c: worker_pb2_grpc.WorkerStub(c).GetLoad(
+                        worker_pb2.GetLoadRequest(), timeout=5
+                    ),
+                    lambda c: directory_pb2_grpc.DirectoryStub(c).ListWorkers(
+                        directory_pb2.ListWorkersRequest(), timeout=5
+                    ),
+                ):
+                    with pytest.raises(grpc.RpcError) as error:
+                        call(channel)
+                    assert error.value.code() in (
+                        grpc.StatusCode.UNAVAILABLE,
+                        grpc.StatusCode.UNAUTHENTICATED,
+                        grpc.StatusCode.UNIMPLEMENTED,
+                    )
+
+
+def test_certificates_are_renewed_under_load_and_no_request_fails(
+    running: Running, oracle: LLM
+) -> None:
+    """The leaves of all processes are replaced three times; then a worker that is new joins in."""
+    prompts = [prompt_of(PROMPT_TOKENS, seed=100 + seed) for seed in range(6)]
+    answers: list[tuple[int, object]] = []
+    over = threading.Event()
+
+    def load(number: int) -> None:
+        while not over.is_set():
+            number = (number + 1) % len(prompts)
+            try:
+                reply: object = ask(
+                    running, prompts[number], max_tokens=NUM_TOKENS, temperature=0.0,
+                    ignore_eos=True,
+                ).token_ids  # fmt: skip
+            except grpc.RpcError as error:
+                reply = error
+            answers.append((number, reply))
+
+    threads = [threading.Thread(target=load, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            make_certificates(running.certificates.path)
+            # Each process looks once a second, when there is a reason to.
+            before = len(answers)
+            while len(answers) < before + 20:
+                running.local.require_running()
+                over.wait(1.1)
+        workers = {process.name: process for process in running.local.workers}
+        restarted = workers["prefill-0"]
+        restarted.ask_to_stop()
+        assert restarted.wait(30)
+        restarted.start()
+        while "prefill-0" not in running.workers():
+            over.wait(0.1)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+    wanted = [expect(oracle, prompt, max_tokens=NUM_TOKENS, temperature=0.0) for prompt in prompts]
+    assert [(n, answer) for n, answer in answers if answer != wanted[n]] == []
+    served = ssl.get_server_certificate(("127.0.0.1", running.local.spec.port))
+    on_disk = running.certificates.cert(PeerRole.ROUTER).read_text()
+    assert served.split() == on_disk.split()
