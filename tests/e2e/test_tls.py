@@ -106,7 +106,7 @@ def test_the_tokens_are_those_of_one_engine(running: Running, oracle: LLM) -> No
         assert reply.usage.sources.transferred > 0, "nothing came from a prefill worker"
     spec = running.local.spec
     own_port = f"127.0.0.1:{running.local.router_ports[0][1]}"
-    findings = list(check_cluster(url=spec.url, directory=own_port, secure=spec.secure) or ())
+    findings = list(check_cluster(url=spec.url, directory=own_port, access=Access(spec.secure)) or ())
     assert {finding.level for finding in findings} == {Level.OK}, findings
     assert len(findings) == 1 + 3 + 2, "the router, three workers, two pairs"
     secure = Secure(running.certificates.ca)
