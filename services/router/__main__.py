@@ -56,7 +56,7 @@ async def serve(config: RouterConfig) -> None:
         metrics = CollectorRegistry()
         observe_state(parts, metrics)
         generator = MeteredGenerator(parts.pipeline, metrics, model=parts.models.names[0])
-        rpc = _rpc_server(parts, generator, share_port=config.share_ports)
+        rpc = _rpc_server(parts, generator, config)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
         stack.push_async_callback(rpc.stop, 0)
@@ -68,12 +68,14 @@ async def serve(config: RouterConfig) -> None:
                     chat_template=parts.chat_template,
                     models=parts.models,
                     explainer=parts.planner,
+                    limits=config.limits,
                 ),
                 not_ready_because=parts.endpoints.not_ready_because,
                 registry=metrics,
                 version=VERSION,
             ),
             drain_grace_s=config.drain_grace_s,
+            limits=config.limits,
         )
         settle_memory()
         await http.start(
@@ -107,13 +109,20 @@ async def _until(stopping: asyncio.Event, parts: RouterParts) -> None:
         parts.following.result()
 
 
-def _rpc_server(parts: RouterParts, generator: Generator, *, share_port: bool) -> RpcServer:
-    rpc = RpcServer(SERVICES, share_port=share_port)
+def _rpc_server(parts: RouterParts, generator: Generator, config: RouterConfig) -> RpcServer:
+    limits = config.limits
+    rpc = RpcServer(
+        SERVICES,
+        share_port=config.share_ports,
+        max_message_bytes=limits.max_grpc_message_bytes,
+        max_streams=limits.max_grpc_streams,
+    )
     router = RouterServicer(
         generator=generator,
         tokenizer=parts.tokenizer,
         chat_template=parts.chat_template,
         models=parts.models,
+        limits=limits,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(

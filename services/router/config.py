@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
+from services.router.limits import RequestLimits
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
 
@@ -56,6 +57,7 @@ class RouterConfig:
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
     log_json: bool = setting(False, help="log in JSON")
+    limits: RequestLimits = field(default_factory=RequestLimits)
 
     def __post_init__(self) -> None:
         for name in ("port", "grpc_port", "own_port", "own_grpc_port"):

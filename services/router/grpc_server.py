@@ -11,15 +11,24 @@ from typing import TYPE_CHECKING, cast
 from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.generation import GenerationRequest
 from services.router.grpc_wire import chat_messages, params_from_wire, piece_to_wire
+from services.router.limits import (
+    DEFAULT_LIMITS,
+    check_num_messages,
+    check_num_tokens,
+    check_params,
+    check_texts,
+    texts_in,
+)
 from shared.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
     from typing import Any
 
     import grpc
 
-    from services.router.generation import AnswerPiece, Generator
+    from services.router.generation import AnswerPiece, GenerationParams, Generator
+    from services.router.limits import RequestLimits
     from services.router.models import ServedModels
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
@@ -41,25 +50,32 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         tokenizer: Tokenizer,
         chat_template: ChatTemplate,
         models: ServedModels,
+        limits: RequestLimits = DEFAULT_LIMITS,
     ) -> None:
         self._generator = generator
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._models = models
+        self._limits = limits
 
     async def Generate(  # noqa: N802 the name in the contract
         self, request: router_pb2.GenerateRequest, context: Context
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Continue a prompt."""
         arrival_s = time.monotonic()
+        params = self._params(request.params)
         match request.prompt.WhichOneof("content"):
             case "text":
-                ids = await self._encode(request.prompt.text, add_special_tokens=True)
+                check_texts([request.prompt.text], self._limits, param="prompt")
+                text = request.prompt.text
+                ids = await _inline(
+                    len(text), lambda: tuple(self._tokenizer.encode(text, add_special_tokens=True))
+                )
             case "tokens":
                 ids = tuple(request.prompt.tokens.ids)
             case _:
                 raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
-        async with aclosing(self._answer(request, ids, arrival_s)) as responses:
+        async with aclosing(self._answer(request, ids, params, arrival_s)) as responses:
             async for response in responses:
                 yield response
 
@@ -70,13 +86,13 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         arrival_s = time.monotonic()
         if not request.messages:
             raise InvalidRequestError("messages must not be empty", param="messages")
-        text = self._chat_template.render(
-            chat_messages(list(request.messages)),
-            add_generation_prompt=not request.continue_final_message,
-            continue_final_message=request.continue_final_message,
-        )
-        ids = await self._encode(text, add_special_tokens=False)
-        async with aclosing(self._answer(request, ids, arrival_s)) as responses:
+        params = self._params(request.params)
+        check_num_messages(len(request.messages), self._limits)
+        messages = chat_messages(list(request.messages))
+        check_texts(texts_in(messages), self._limits, param="messages")
+        num_chars = sum(len(message["content"]) for message in messages)
+        ids = await _inline(num_chars, lambda: self._render(request, messages))
+        async with aclosing(self._answer(request, ids, params, arrival_s)) as responses:
             async for response in responses:
                 yield response
 
@@ -98,19 +114,21 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self,
         request: router_pb2.GenerateRequest | router_pb2.ChatRequest,
         ids: tuple[int, ...],
+        params: GenerationParams,
         arrival_s: float,
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         if len(request.request_id) > MAX_REQUEST_ID_CHARS:
             message = f"request_id must have at most {MAX_REQUEST_ID_CHARS} characters"
             raise InvalidRequestError(message, param="request_id")
         request_id = request.request_id or f"grpc-{secrets.token_hex(16)}"
+        check_num_tokens(len(ids), self._limits, param="prompt")
         # Another router may be working on a request that its client gave the same name.
         suffix = f"-{secrets.token_hex(4)}" if request.request_id else ""
         generation = GenerationRequest(
             request_id=request_id + suffix,
             model=self._models.resolve(request.model),
             prompt_token_ids=ids,
-            params=params_from_wire(request.params),
+            params=params,
             priority=request.priority,
             arrival_s=arrival_s,
             tokenize_ms=(time.monotonic() - arrival_s) * 1000,
@@ -120,7 +138,24 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             async for piece in pieces:
                 yield piece_to_wire(request_id, piece)
 
-    async def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        if len(text) <= INLINE_CHARS:
-            return tuple(self._tokenizer.encode(text, add_special_tokens))
-        return tuple(await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens))
+    def _params(self, message: router_pb2.GenerationParams) -> GenerationParams:
+        """Checked before anything is tokenised."""
+        params = params_from_wire(message)
+        check_params(params, self._limits)
+        return params
+
+    def _render(
+        self, request: router_pb2.ChatRequest, messages: list[dict[str, str]]
+    ) -> tuple[int, ...]:
+        text = self._chat_template.render(
+            messages,
+            add_generation_prompt=not request.continue_final_message,
+            continue_final_message=request.continue_final_message,
+        )
+        check_texts([text], self._limits, param="messages")
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+async def _inline(num_chars: int, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+    """Short texts are worked on here, long ones in a thread."""
+    return work() if num_chars <= INLINE_CHARS else await asyncio.to_thread(work)

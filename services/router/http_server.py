@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from services.router.http_protocol import limited_protocol
+from services.router.limits import DEFAULT_LIMITS, RequestLimits
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 BACKLOG = 2048
-#: Longer than the idle time of usual proxies, which otherwise race with us on a closing connection.
-KEEPALIVE_S = 75
-
 
 #: Under this ASGI extension a response finds the server's own `send`.
 DIRECT_SEND = "baton.direct_send"
@@ -35,16 +34,19 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """One listening HTTP server."""
 
-    def __init__(self, app: ASGIApp, *, drain_grace_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, *, drain_grace_s: float, limits: RequestLimits = DEFAULT_LIMITS
+    ) -> None:
         self._server = _Server(
             uvicorn.Config(
                 _with_direct_send(app),
-                # In C: h11, in Python, took as long per event as everything else together.
-                http="httptools",
+                # Its parser is in C: h11, in Python, took as long per event as all else together.
+                http=limited_protocol(limits),
+                ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                timeout_keep_alive=KEEPALIVE_S,
+                timeout_keep_alive=round(max(limits.idle_timeout_s, 1)),
                 timeout_graceful_shutdown=max(1, round(drain_grace_s)),
             )
         )

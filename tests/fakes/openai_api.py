@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter
 
+from services.router.limits import RequestLimits
 from services.router.models import ServedModels
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
-from services.router.openai.limits import Limits
 from shared.text.chat_template import ChatTemplate
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_generator import ScriptedGenerator, Speaker
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 MODEL = "tiny/model"
 MAX_MODEL_LEN = 512
-LIMITS = Limits(max_body_bytes=100_000, max_prompts=4, max_n=8, max_stop_strings=4)
+LIMITS = RequestLimits(max_body_bytes=100_000, max_prompts=4, max_n=8, max_stop_strings=4)
 
 
 class OpenAIApi:
     """An application and what stands behind it."""
 
-    def __init__(self, *answers: str) -> None:
+    def __init__(self, *answers: str, limits: RequestLimits = LIMITS) -> None:
+        self.limits = limits
         self.tokenizer = tiny_tokenizer.load()
         self.speaker = Speaker(self.tokenizer, *(answers or ("Hello runner",)))
         self.generator = ScriptedGenerator(self.speaker)
@@ -60,7 +61,7 @@ class OpenAIApi:
                 vocab_size=self.tokenizer.vocab_size,
                 created_s=1_700_000_000,
             ),
-            limits=LIMITS,
+            limits=self.limits,
             tenant_of=lambda request: request.headers.get("x-test-tenant", ""),
         )
         return create_app(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from services.router.openai.limits import Limits
+from services.router.limits import RequestLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,6 @@ class Backend:
     models: ServedModel
     #: Without one there is no POST /v1/route.
     explainer: Explainer | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     #: Whom a request belongs to, as authentication found out; prefixes are not shared beyond it.
     tenant_of: Callable[[Request], str] = no_tenant
