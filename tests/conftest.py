@@ -12,7 +12,7 @@ from hypothesis import settings
 settings.register_profile("baton")
 settings.load_profile("baton")
 
-TIERS = ("unit", "integration", "e2e", "gpu")
+TIERS = ("unit", "integration", "e2e", "fuzz", "gpu")
 HERE = Path(__file__).parent
 
 

@@ -12,6 +12,7 @@ from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.config import load_config
 from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
+from shared.model.headers import check_headers
 from shared.model.llama import CausalLM
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import NativeCausalLM
@@ -79,6 +80,8 @@ def load_model(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     place = torch.device(device)
+    if load_format != "dummy":
+        check_headers(model_dir, config)
     native = _wants_native(attention_backend, quantization, name, place)
     with place:
         backend = get_backend(_python_backend(attention_backend, place))

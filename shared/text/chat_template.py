@@ -34,6 +34,7 @@ _RENDER_ERRORS = (
     TypeError,
     ValueError,
 )
+MAX_INDENT = 64
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 #: Marks where the last message ends. The space shows whether the template trims messages.
 _END_MARK = "\ue000END-OF-FINAL-MESSAGE "
@@ -149,6 +150,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Jinja's own filter escapes HTML, which models have not been trained on."""
+    if isinstance(indent, int) and indent > MAX_INDENT:
+        raise jinja2.TemplateError(f"tojson indents by at most {MAX_INDENT}")
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -40,6 +40,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(**options)
         for name in ("center", "indent"):
             self.filters[name] = _sized(self.filters[name])
+        # It writes as many made-up paragraphs as it is asked for.
+        del self.globals["lipsum"]
         self.filters["format"] = _formatted(self.filters["format"])
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
