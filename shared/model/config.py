@@ -111,6 +111,8 @@ def _parse(raw: Mapping[str, Any], architecture: str, family: Family) -> ModelCo
     _check_size("num_layers", num_layers, _SIZES["num_layers"])
     head_dim = int(raw.get("head_dim") or family.default_head_dim or hidden_size // num_heads)
     _check_size("head_dim", head_dim, _SIZES["head_dim"])
+    if head_dim % 2:
+        raise ModelLoadError(f"head_dim {head_dim} is odd; rotary embedding needs halves")
     max_positions = int(raw["max_position_embeddings"])
     num_kv_heads = raw.get("num_key_value_heads", family.default_num_kv_heads)
     return ModelConfig(
@@ -168,8 +170,6 @@ def _check_shape(config: ModelConfig, family: Family) -> None:
         raise ModelLoadError(
             f"{config.num_heads} heads cannot share {config.num_kv_heads} key/value heads"
         )
-    if config.head_dim % 2:
-        raise ModelLoadError(f"head_dim {config.head_dim} is odd; rotary embedding needs halves")
     if family.hidden_is_multiple_of_heads and config.hidden_size % config.num_heads:
         raise ModelLoadError(
             f"hidden_size {config.hidden_size} is not a multiple of {config.num_heads} heads, "

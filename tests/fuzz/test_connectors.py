@@ -70,7 +70,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
     return NixlHarness()
 
 
-@profile(3, 70)
+@profile(1, 30)
 @given(seed=st.integers(0, 2**64 - 1))
 def test_conversations(harness: Harness, seed: int) -> None:
     name = harness.__class__.__name__.removesuffix("Harness").lower()
@@ -110,7 +110,7 @@ async def _talk(harness: Harness, receiver: Worker, random: Random | None, first
     if random is not None:
         said = _changed(random, said)
     raw = await harness.raw(receiver.connector.offer().address)
-    waiting = asyncio.create_task(inbound.wait(5 if random is None else 0.3))
+    waiting = asyncio.create_task(inbound.wait(5 if random is None else 0.2))
     try:
         for data, payload in said:
             with suppress(TimeoutError):

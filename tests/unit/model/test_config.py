@@ -180,6 +180,7 @@ def test_a_broken_file_is_named(content: str | None, message: str, tmp_path: Pat
         {"max_position_embeddings": 2**40},
         {"head_dim": 2**31},
         {"rope_theta": 10**400},
+        {"head_dim": 7, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
         {"num_key_value_heads": 0},
         {"eos_token_id": ["a"]},
         {"rope_scaling": {"rope_type": "yarn", "factor": "x"}},
