@@ -74,14 +74,12 @@ def load_model(
     """
     _check_known("load format", load_format, LOAD_FORMATS)
     _check_known("quantization", quantization, QUANTIZATIONS)
-    config = load_config(model_dir)
+    config = _checked_config(model_dir, load_format)
     name = config.dtype if dtype == "auto" else dtype
     _check_known("dtype", name, ("auto", *DTYPES))
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     place = torch.device(device)
-    if load_format != "dummy":
-        check_headers(model_dir, config)
     native = _wants_native(attention_backend, quantization, name, place)
     with place:
         backend = get_backend(_python_backend(attention_backend, place))
@@ -102,6 +100,13 @@ def load_model(
         fingerprint=fingerprint,
         num_weight_bytes=loaded.num_weight_bytes,
     )
+
+
+def _checked_config(model_dir: Path, load_format: str) -> ModelConfig:
+    config = load_config(model_dir)
+    if load_format != "dummy":
+        check_headers(model_dir, config)
+    return config
 
 
 def _check_known(what: str, name: str, known: Iterable[str]) -> None:
