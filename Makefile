@@ -10,6 +10,7 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload clean
+.PHONY: help setup demo up test test-gpu fuzz check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -30,6 +31,9 @@ test: setup ## All tests that need no GPU
 
 test-gpu: setup ## The tests that need a GPU; fails if there is none
 	@REQUIRE_GPU=1 timeout 540 $(PY) -m pytest -m gpu tests/gpu
+
+fuzz: setup ## Over 100,000 cases of input that nobody meant, on every surface, 20 minutes at most
+	@BATON_FUZZ=full timeout 1200 $(PY) -m pytest -q --timeout 1100 tests/fuzz
 
 check: lint types arch proto-check size ## What CI runs before the tests; never edits files
 

@@ -59,6 +59,10 @@ class Access:
     metadata: tuple[tuple[str, str], ...] = ()
 
 
+#: Of a cluster that asks for nothing.
+NOTHING = Access()
+
+
 def open_channel(address: str, secure: Secure | None) -> grpc.Channel:
     """A blocking channel to a port of this machine."""
     if secure is None:

@@ -53,7 +53,11 @@ class ModelNotFoundError(BatonError):
 
 
 class PayloadTooLargeError(BatonError):
-    """A body, prompt or list is over its limit."""
+    """A body, prompt or list is over its limit. `param` names the field, if it is one."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class RefusalReason(StrEnum):

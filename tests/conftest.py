@@ -12,7 +12,7 @@ from hypothesis import settings
 settings.register_profile("baton", deadline=None)
 settings.load_profile("baton")
 
-TIERS = ("unit", "integration", "e2e", "gpu")
+TIERS = ("unit", "integration", "e2e", "fuzz", "gpu")
 HERE = Path(__file__).parent
 
 

@@ -10,7 +10,7 @@ import grpc
 from baton.v1 import common_pb2, transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from cli.doctor.finding import fail, ok, warn
 from cli.readiness import ReadinessProbe
-from cli.secure import open_channel
+from cli.secure import NOTHING, open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,9 @@ TIMEOUT_S = 3.0
 ROLES = {common_pb2.ROLE_PREFILL: "prefill", common_pb2.ROLE_DECODE: "decode"}
 
 
-def check_cluster(*, url: str, directory: str, access: Access) -> Iterator[Finding] | None:
+def check_cluster(
+    *, url: str, directory: str, access: Access = NOTHING
+) -> Iterator[Finding] | None:
     """The checks, or None if no router answers there."""
     probe = ReadinessProbe(
         url=url, directory=directory, secure=access.secure, metadata=access.metadata

@@ -84,7 +84,7 @@ class Run:
         """How many steps are done already. Their batches are drawn again, to be passed over."""
         if not self._state_path.exists():
             return 0
-        state = torch.load(self._state_path)
+        state = torch.load(self._state_path, weights_only=True)
         self.network.load_state_dict(state["network"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

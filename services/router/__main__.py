@@ -89,6 +89,7 @@ async def serve(config: RouterConfig) -> None:
             tls=None
             if certificates is None
             else https_context(certificates, require_client=config.tls_client_certs),
+            limits=config.limits,
         )
         settle_memory()
         await http.start(
@@ -122,6 +123,7 @@ def _http_app(
             chat_template=parts.chat_template,
             models=parts.models,
             explainer=parts.planner,
+            limits=config.limits,
         ),
         not_ready_because=not_ready_because,
         registry=metrics,
@@ -177,7 +179,15 @@ def _rpc_server(
     if certificates is not None:
         public = not config.tls_client_certs
         tls = ServerTls(files=certificates, role=PeerRole.ROUTER, public=public)
-    rpc = RpcServer(SERVICES, share_port=config.share_ports, guard=security.guard(), tls=tls)
+    limits = config.limits
+    rpc = RpcServer(
+        SERVICES,
+        share_port=config.share_ports,
+        max_message_bytes=limits.max_grpc_message_bytes,
+        max_streams=limits.max_grpc_streams,
+        guard=security.guard(),
+        tls=tls,
+    )
     router = RouterServicer(
         generator=generator,
         tokenizer=parts.tokenizer,
@@ -185,6 +195,7 @@ def _rpc_server(
         models=parts.models,
         rate_headers=parts.limits.headers,
         caller_of=security.caller_of_call,
+        limits=limits,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(

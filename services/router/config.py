@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
+from services.router.limits import RequestLimits
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
 from shared.rpc.exposure import AccessSettings
@@ -84,6 +85,7 @@ class RouterConfig:
     log_json: bool = setting(False, help="log in JSON")
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    limits: RequestLimits = field(default_factory=RequestLimits)
 
     def __post_init__(self) -> None:
         for name in ("port", "grpc_port", "own_port", "own_grpc_port"):

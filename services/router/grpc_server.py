@@ -17,6 +17,14 @@ from services.router.grpc_wire import (
     piece_to_wire,
     resumed_from_wire,
 )
+from services.router.limits import (
+    DEFAULT_LIMITS,
+    check_num_messages,
+    check_num_tokens,
+    check_params,
+    check_texts,
+    texts_in,
+)
 from shared.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -25,7 +33,8 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from services.router.generation import AnswerPiece, Generator
+    from services.router.generation import AnswerPiece, GenerationParams, Generator
+    from services.router.limits import RequestLimits
     from services.router.models import ServedModels
     from services.router.tenant import Tenant
     from shared.rpc.auth import Metadata
@@ -51,6 +60,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         models: ServedModels,
         caller_of: Callable[[Metadata], Caller] = lambda _metadata: ANYBODY,
         rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] = lambda _: (),
+        limits: RequestLimits = DEFAULT_LIMITS,
     ) -> None:
         """`caller_of` says from a call's metadata whose request it is, `rate_headers` what a
         tenant has left of its limits.
@@ -61,6 +71,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self._models = models
         self._rate_headers = rate_headers
         self._caller_of = caller_of
+        self._limits = limits
 
     async def Generate(  # noqa: N802 the name in the contract
         self, request: router_pb2.GenerateRequest, context: Context
@@ -68,14 +79,20 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         """Continue a prompt."""
         arrival_s = time.monotonic()
         caller = self._caller_of(context.invocation_metadata() or ())
+        params = self._params(request.params)
         match request.prompt.WhichOneof("content"):
             case "text":
-                ids = await self._encode(request.prompt.text, add_special_tokens=True)
+                check_texts([request.prompt.text], self._limits, param="prompt")
+                text = request.prompt.text
+                ids = await _inline(
+                    len(text), lambda: tuple(self._tokenizer.encode(text, add_special_tokens=True))
+                )
             case "tokens":
                 ids = tuple(request.prompt.tokens.ids)
             case _:
                 raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
-        async with aclosing(self._answer(request, ids, caller, arrival_s, context)) as responses:
+        answers = self._answer(request, ids, params, caller, arrival_s, context)
+        async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
 
@@ -87,13 +104,14 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         caller = self._caller_of(context.invocation_metadata() or ())
         if not request.messages:
             raise InvalidRequestError("messages must not be empty", param="messages")
-        text = self._chat_template.render(
-            chat_messages(list(request.messages)),
-            add_generation_prompt=not request.continue_final_message,
-            continue_final_message=request.continue_final_message,
-        )
-        ids = await self._encode(text, add_special_tokens=False)
-        async with aclosing(self._answer(request, ids, caller, arrival_s, context)) as responses:
+        params = self._params(request.params)
+        check_num_messages(len(request.messages), self._limits)
+        messages = chat_messages(list(request.messages))
+        check_texts(texts_in(messages), self._limits, param="messages")
+        num_chars = sum(len(message["content"]) for message in messages)
+        ids = await _inline(num_chars, lambda: self._render(request, messages))
+        answers = self._answer(request, ids, params, caller, arrival_s, context)
+        async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
 
@@ -115,6 +133,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self,
         request: router_pb2.GenerateRequest | router_pb2.ChatRequest,
         ids: tuple[int, ...],
+        params: GenerationParams,
         caller: Caller,
         arrival_s: float,
         context: Context,
@@ -123,13 +142,14 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             message = f"request_id must have at most {MAX_REQUEST_ID_CHARS} characters"
             raise InvalidRequestError(message, param="request_id")
         request_id = request.request_id or f"grpc-{secrets.token_hex(16)}"
+        check_num_tokens(len(ids), self._limits, param="prompt")
         # Another router may be working on a request that its client gave the same name.
         suffix = f"-{secrets.token_hex(4)}" if request.request_id else ""
         generation = GenerationRequest(
             request_id=request_id + suffix,
             model=self._models.resolve(request.model),
             prompt_token_ids=ids,
-            params=params_from_wire(request.params),
+            params=params,
             priority=request.priority,
             tenant=caller.tenant,
             cache_salt=caller.cache_salt(None),
@@ -144,7 +164,24 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         # An error has its own metadata, with the time after which to try again.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 
-    async def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        if len(text) <= INLINE_CHARS:
-            return tuple(self._tokenizer.encode(text, add_special_tokens))
-        return tuple(await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens))
+    def _params(self, message: router_pb2.GenerationParams) -> GenerationParams:
+        """Checked before anything is tokenised."""
+        params = params_from_wire(message)
+        check_params(params, self._limits)
+        return params
+
+    def _render(
+        self, request: router_pb2.ChatRequest, messages: list[dict[str, str]]
+    ) -> tuple[int, ...]:
+        text = self._chat_template.render(
+            messages,
+            add_generation_prompt=not request.continue_final_message,
+            continue_final_message=request.continue_final_message,
+        )
+        check_texts([text], self._limits, param="messages")
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+async def _inline(num_chars: int, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+    """Short texts are worked on here, long ones in a thread."""
+    return work() if num_chars <= INLINE_CHARS else await asyncio.to_thread(work)

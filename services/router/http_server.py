@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from services.router.http_protocol import limited_protocol
+from services.router.limits import DEFAULT_LIMITS, RequestLimits
 from services.router.slow_clients import STALL_S, SlowClients
 from shared.errors import ConfigError
 
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 BACKLOG = 2048
-#: Longer than the idle time of usual proxies, which otherwise race with us on a closing connection.
-KEEPALIVE_S = 75
-
 
 #: Under this ASGI extension a response finds the server's own `send`.
 DIRECT_SEND = "baton.direct_send"
@@ -43,6 +42,7 @@ class HttpServer:
         *,
         drain_grace_s: float,
         client_stall_s: float = STALL_S,
+        limits: RequestLimits = DEFAULT_LIMITS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`client_stall_s`: so long a client may take nothing of its answer."""
@@ -50,12 +50,13 @@ class HttpServer:
         self._server = _Server(
             uvicorn.Config(
                 _with_direct_send(app),
-                # In C: h11, in Python, took as long per event as everything else together.
-                http="httptools",
+                # Its parser is in C: h11, in Python, took as long per event as all else together.
+                http=limited_protocol(limits),
+                ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                timeout_keep_alive=KEEPALIVE_S,
+                timeout_keep_alive=round(max(limits.idle_timeout_s, 1)),
                 timeout_graceful_shutdown=max(1, round(drain_grace_s)),
                 ssl_context_factory=None if tls is None else lambda *_: tls,
             )

@@ -111,7 +111,7 @@ def _build(
     admission = _admission(config, endpoints, scheduler)
     planner = Planner(
         models=models,
-        sampling=SamplingResolver(tokenizer, vocab_size=vocab_size),
+        sampling=SamplingResolver(tokenizer, vocab_size=vocab_size, limits=config.limits),
         scheduler=scheduler,
         request_timeout_s=config.request_timeout_s,
         bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),

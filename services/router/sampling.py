@@ -6,6 +6,7 @@ import math
 import secrets
 from typing import TYPE_CHECKING, TypeVar
 
+from services.router.limits import DEFAULT_LIMITS, check_params
 from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
 
@@ -13,14 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from services.router.generation import GenerationParams
+    from services.router.limits import RequestLimits
     from shared.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
-MAX_N = 128
-MAX_BAD_WORDS = 1024
-MAX_STOP_STRINGS = 128
-MAX_STOP_CHARS = 4096
 MAX_LOGIT_BIAS = 100.0
 _UINT32 = 2**32
 _UINT64 = 2**64
@@ -29,7 +27,10 @@ _UINT64 = 2**64
 class SamplingResolver:
     """Knows the model: its tokenizer, its defaults, the number of its tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, *, vocab_size: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, vocab_size: int, limits: RequestLimits = DEFAULT_LIMITS
+    ) -> None:
+        self._limits = limits
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
 
@@ -46,7 +47,7 @@ class SamplingResolver:
             InvalidRequestError: a value is wrong, or the prompt leaves no room; `param` names it.
         """
         self._check_prompt(prompt_token_ids, max_model_len)
-        _check_counts(params)
+        check_params(params, self._limits)
         defaults = self._tokenizer.defaults
         max_tokens = self._max_tokens(params, len(prompt_token_ids), max_model_len)
         return SamplingParams(
@@ -88,7 +89,7 @@ class SamplingResolver:
         if params.max_tokens is None:
             # A default must not contradict what the client did ask for.
             usual = max(_first(self._tokenizer.defaults.max_tokens, room), params.min_tokens)
-            return min(room, usual)
+            return min(room, usual, self._limits.max_output_tokens or room)
         if params.max_tokens > room:
             message = (
                 f"max_tokens is too large: {params.max_tokens}. This model's maximum context "
@@ -117,9 +118,6 @@ class SamplingResolver:
         As in vLLM, the form after a space counts only if it is as long and begins differently:
         longer forms begin with a space of their own, which must stay possible.
         """
-        if len(words) > MAX_BAD_WORDS:
-            message = f"bad_words must hold at most {MAX_BAD_WORDS} words"
-            raise InvalidRequestError(message, param="bad_words")
         sequences: dict[tuple[int, ...], None] = {}
         for word in words:
             bare = self._encode(word.lstrip())
@@ -141,19 +139,6 @@ class SamplingResolver:
                 message = f"{param}: token id {i} is not in the vocabulary of {self._vocab_size}"
                 raise InvalidRequestError(message, param=param)
             yield i
-
-
-def _check_counts(params: GenerationParams) -> None:
-    """What the records of the engine and the wire do not check."""
-    if not 1 <= params.n <= MAX_N:
-        raise InvalidRequestError(f"n must be between 1 and {MAX_N}, not {params.n}", param="n")
-    if len(params.stop) > MAX_STOP_STRINGS:
-        message = f"stop must hold at most {MAX_STOP_STRINGS} strings, not {len(params.stop)}"
-        raise InvalidRequestError(message, param="stop")
-    for stop in params.stop:
-        if not 0 < len(stop) <= MAX_STOP_CHARS:
-            message = f"a stop string must have 1 to {MAX_STOP_CHARS} characters, not {len(stop)}"
-            raise InvalidRequestError(message, param="stop")
 
 
 def _top_k(value: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, directory_pb2
@@ -14,6 +15,11 @@ from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+#: Of each text of a record. A model's name is often its path.
+MAX_TEXT_CHARS = 4096
+MAX_LABELS = 64
+MAX_BLOCK_SIZE = 2**16
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _ROLES = {Role.PREFILL: common_pb2.ROLE_PREFILL, Role.DECODE: common_pb2.ROLE_DECODE}
 _ROLES_BACK = {wire: role for role, wire in _ROLES.items()}
 _TIERS = {
@@ -49,6 +55,7 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
         raise InvalidRequestError("role must be prefill or decode", param="role")
     if not message.address:
         raise InvalidRequestError("address must be host:port", param="address")
+    _check_sizes(message)
     return WorkerRecord(
         worker=worker_id_from_wire(message.worker),
         role=role,
@@ -61,6 +68,27 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
         labels=dict(message.labels),
         probe=message.probe,
     )
+
+
+def _check_sizes(message: directory_pb2.WorkerRecord) -> None:
+    """What a router computes with must not harm it, whatever a worker says of itself."""
+    for name in ("block_size", "num_blocks", "max_model_len"):
+        if getattr(message, name) < 1:
+            raise InvalidRequestError(f"{name} must be at least 1", param=name)
+    if message.block_size > MAX_BLOCK_SIZE:
+        text = f"block_size must be at most {MAX_BLOCK_SIZE}, not {message.block_size}"
+        raise InvalidRequestError(text, param="block_size")
+    for name in ("address", "model", "namespace", "probe"):
+        if len(getattr(message, name)) > MAX_TEXT_CHARS:
+            text = f"{name} must have at most {MAX_TEXT_CHARS} characters"
+            raise InvalidRequestError(text, param=name)
+    if _HEX.fullmatch(message.namespace) is None:
+        raise InvalidRequestError("namespace must be a hex digest", param="namespace")
+    if len(message.labels) > MAX_LABELS or any(
+        len(key) + len(value) > MAX_TEXT_CHARS for key, value in message.labels.items()
+    ):
+        text = f"labels must be at most {MAX_LABELS}, of {MAX_TEXT_CHARS} characters each"
+        raise InvalidRequestError(text, param="labels")
 
 
 def load_to_wire(load: WorkerLoad) -> directory_pb2.WorkerLoad:

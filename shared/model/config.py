@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from shared.model.families import Family
 
 
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_layers",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "max_position_embeddings",
-)
+#: The sizes and the largest that each may be: several times those of any model.
+_SIZES = {
+    "vocab_size": 2**24,
+    "hidden_size": 2**18,
+    "intermediate_size": 2**20,
+    "num_layers": 2**12,
+    "num_heads": 2**14,
+    "num_kv_heads": 2**14,
+    "head_dim": 2**14,
+    "max_position_embeddings": 2**27,
+}
+#: Entries of the table of rotary angles.
+_MAX_ANGLES = 2**33
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +92,13 @@ def parse_config(raw: Any) -> ModelConfig:
     """
     if not isinstance(raw, dict):
         raise ModelLoadError(f"the file holds a {type(raw).__name__}, not an object")
-    architecture = _architecture(raw)
     try:
+        architecture = _architecture(raw)
         _check_supported(raw)
         config = _parse(raw, architecture, FAMILIES[architecture])
     except KeyError as error:
         raise ModelLoadError(f"key {error} is missing") from error
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise ModelLoadError(f"a value is wrong: {error}") from error
     _check_shape(config, FAMILIES[architecture])
     return config
@@ -103,7 +106,13 @@ def parse_config(raw: Any) -> ModelConfig:
 
 def _parse(raw: Mapping[str, Any], architecture: str, family: Family) -> ModelConfig:
     hidden_size, num_heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+    num_layers = int(raw["num_hidden_layers"])
+    # Before anything is made for each of them.
+    _check_size("num_layers", num_layers, _SIZES["num_layers"])
     head_dim = int(raw.get("head_dim") or family.default_head_dim or hidden_size // num_heads)
+    _check_size("head_dim", head_dim, _SIZES["head_dim"])
+    if head_dim % 2:
+        raise ModelLoadError(f"head_dim {head_dim} is odd; rotary embedding needs halves")
     max_positions = int(raw["max_position_embeddings"])
     num_kv_heads = raw.get("num_key_value_heads", family.default_num_kv_heads)
     return ModelConfig(
@@ -111,7 +120,7 @@ def _parse(raw: Mapping[str, Any], architecture: str, family: Family) -> ModelCo
         vocab_size=int(raw["vocab_size"]),
         hidden_size=hidden_size,
         intermediate_size=int(raw["intermediate_size"]),
-        num_layers=int(raw["num_hidden_layers"]),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=int(num_heads if num_kv_heads is None else num_kv_heads),
         head_dim=head_dim,
@@ -154,15 +163,16 @@ def _check_supported(raw: Mapping[str, Any]) -> None:
 
 
 def _check_shape(config: ModelConfig, family: Family) -> None:
-    for name in _SIZES:
-        if getattr(config, name) < 1:
-            raise ModelLoadError(f"{name} must be at least 1, not {getattr(config, name)}")
+    for name, largest in _SIZES.items():
+        _check_size(name, getattr(config, name), largest)
+    if config.max_position_embeddings * config.head_dim > _MAX_ANGLES:
+        raise ModelLoadError(
+            f"max_position_embeddings is too large: {config.max_position_embeddings}"
+        )
     if config.num_heads % config.num_kv_heads:
         raise ModelLoadError(
             f"{config.num_heads} heads cannot share {config.num_kv_heads} key/value heads"
         )
-    if config.head_dim % 2:
-        raise ModelLoadError(f"head_dim {config.head_dim} is odd; rotary embedding needs halves")
     if family.hidden_is_multiple_of_heads and config.hidden_size % config.num_heads:
         raise ModelLoadError(
             f"hidden_size {config.hidden_size} is not a multiple of {config.num_heads} heads, "
@@ -172,6 +182,13 @@ def _check_shape(config: ModelConfig, family: Family) -> None:
         raise ModelLoadError(
             f"layer_types has {len(config.layer_windows)} entries for {config.num_layers} layers"
         )
+
+
+def _check_size(name: str, value: int, largest: int) -> None:
+    if not value >= 1:
+        raise ModelLoadError(f"{name} must be at least 1, not {value}")
+    if value > largest:
+        raise ModelLoadError(f"{name} must be at most {largest}")
 
 
 def _flag(raw: Mapping[str, Any], key: str, fixed: bool | None) -> bool:
@@ -197,4 +214,7 @@ def _layer_windows(raw: Mapping[str, Any], family: Family) -> tuple[int | None, 
 def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:
     if value is None:
         return ()
-    return (value,) if isinstance(value, int) else tuple(value)
+    ids = (value,) if isinstance(value, int) else tuple(value)
+    if not all(isinstance(i, int) for i in ids):
+        raise ValueError(f"eos_token_id must be token ids, not {value!r}")
+    return ids

@@ -12,6 +12,7 @@ from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.config import load_config
 from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
+from shared.model.headers import check_headers
 from shared.model.llama import CausalLM
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import NativeCausalLM
@@ -75,7 +76,7 @@ def load_model(
     """
     _check_known("load format", load_format, LOAD_FORMATS)
     _check_known("quantization", quantization, QUANTIZATIONS)
-    config = load_config(model_dir)
+    config = _checked_config(model_dir, load_format)
     name = config.dtype if dtype == "auto" else dtype
     _check_known("dtype", name, ("auto", *DTYPES))
     if num_threads is not None:
@@ -110,6 +111,13 @@ def _fill(model: CausalLM, made_from: Path | int, dtypes: str) -> str:
         return fingerprint_dummy(raw, dtypes, made_from)
     load_weights(model, made_from)
     return fingerprint_checkpoint(made_from, raw, dtypes)
+
+
+def _checked_config(model_dir: Path, load_format: str) -> ModelConfig:
+    config = load_config(model_dir)
+    if load_format != "dummy":
+        check_headers(model_dir, config)
+    return config
 
 
 def _check_known(what: str, name: str, known: Iterable[str]) -> None:

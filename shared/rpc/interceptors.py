@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
-from shared.errors import BatonError
+from shared.errors import BatonError, InvalidRequestError
 from shared.rpc.status import error_metadata, grpc_status
 
 if TYPE_CHECKING:
@@ -36,26 +37,59 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler.request_streaming:
             return grpc.stream_stream_rpc_method_handler(
                 _guard_stream(handler.stream_stream, method),
-                handler.request_deserializer,
+                _Reader(handler.request_deserializer),
                 handler.response_serializer,
             )
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 _guard_stream(handler.unary_stream, method),
-                handler.request_deserializer,
+                _Reader(handler.request_deserializer),
                 handler.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
             _guard_unary(handler.unary_unary, method),
-            handler.request_deserializer,
+            _Reader(handler.request_deserializer),
             handler.response_serializer,
         )
+
+
+class _Malformed:
+    """Stands for a message that cannot be parsed."""
+
+
+class _Reader:
+    """Reads messages.
+
+    Left to itself, gRPC answers UNKNOWN to bytes that are none, and logs a trace for each: a log
+    that any stranger could fill.
+    """
+
+    def __init__(self, read: Callable[[bytes], Any]) -> None:
+        self._read = read
+
+    def __call__(self, data: bytes) -> Any:
+        try:
+            return self._read(data)
+        except DecodeError:
+            return _Malformed()
+
+
+def _require_parsed(request: Any) -> Any:
+    if isinstance(request, _Malformed):
+        raise InvalidRequestError("the request is not a message of this method")
+    # A caller's stream of messages is checked one by one.
+    return _parsed(request) if hasattr(request, "__aiter__") else request
+
+
+async def _parsed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _require_parsed(request)
 
 
 def _guard_unary(behaviour: Any, method: str) -> Any:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await behaviour(request, context)
+            return await behaviour(_require_parsed(request), context)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception as error:  # noqa: BLE001 the process edge: becomes a status
@@ -68,8 +102,9 @@ def _guard_stream(behaviour: Any, method: str) -> Any:
     async def guarded(
         request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
-        responses = behaviour(request, context)
+        responses = None
         try:
+            responses = behaviour(_require_parsed(request), context)
             async for response in responses:
                 yield response
         except (asyncio.CancelledError, grpc.aio.AbortError):
@@ -78,7 +113,7 @@ def _guard_stream(behaviour: Any, method: str) -> Any:
             await _abort(context, error, method)
         finally:
             # A servicer frees what the call holds when its generator is closed.
-            if hasattr(responses, "aclose"):
+            if responses is not None and hasattr(responses, "aclose"):
                 await responses.aclose()
 
     return guarded

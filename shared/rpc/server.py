@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 #: Prompts of a million tokens fit; anything longer is refused before it is decoded.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_STREAMS = 4096
 
 _OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # Who connects and says nothing is not waited for.
+    ("grpc.server_handshake_timeout_ms", 10_000),
     # A peer that vanished without closing its connection is noticed within 10 seconds.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 4_000),
@@ -45,14 +46,23 @@ class RpcServer:
         service_names: Sequence[str],
         *,
         share_port: bool = False,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_streams: int = MAX_STREAMS,
         guard: AuthInterceptor | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        """`share_port`: other processes may listen on the same port, and the system spreads
+        """`max_streams` of one connection run at a time; a client's library queues the others.
+        `share_port`: other processes may listen on the same port, and the system spreads
         connections over them. Otherwise a port that is in use is an error. Without a `guard`
         everybody may call everything that `tls` lets them.
         """
-        options = [*_OPTIONS, ("grpc.so_reuseport", int(share_port))]
+        options = [
+            *_OPTIONS,
+            ("grpc.so_reuseport", int(share_port)),
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.max_concurrent_streams", max_streams),
+        ]
         self._tls = tls
         interceptors: list[grpc.aio.ServerInterceptor] = [] if guard is None else [guard]
         interceptors.append(ErrorInterceptor())

@@ -50,6 +50,8 @@ _TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
     errors.InternalError: (Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR),
 }
 
+_WITH_PARAM = (errors.InvalidRequestError, errors.PayloadTooLargeError)
+
 #: What a bare status means when the server did not say which error it was.
 _FALLBACK: dict[grpc.StatusCode, type[errors.BatonError]] = {
     Code.INVALID_ARGUMENT: errors.InvalidRequestError,
@@ -79,7 +81,7 @@ def error_metadata(error: BaseException) -> tuple[tuple[str, str], ...]:
     if not isinstance(error, errors.BatonError):
         return ((ERROR_KEY, errors.InternalError.__name__),)
     pairs = [(ERROR_KEY, type(error).__name__)]
-    if isinstance(error, errors.InvalidRequestError) and error.param:
+    if isinstance(error, _WITH_PARAM) and error.param:
         pairs.append((PARAM_KEY, error.param))
     if isinstance(error, errors.OverloadedError):
         pairs.append((RETRY_AFTER_KEY, f"{error.retry_after_s:.3f}"))
@@ -121,7 +123,7 @@ def _read(
 def _rebuild(
     cls: type[errors.BatonError], message: str, pairs: dict[str, str]
 ) -> errors.BatonError:
-    if issubclass(cls, errors.InvalidRequestError):
+    if issubclass(cls, _WITH_PARAM):
         return cls(message, param=pairs.get(PARAM_KEY))
     if cls is errors.OverloadedError:
         return errors.OverloadedError(

@@ -6,6 +6,9 @@ from baton.v1 import common_pb2
 from shared.errors import InvalidRequestError
 from shared.identity import WorkerId
 
+#: What the greeting of two connectors has room for.
+MAX_NAME_BYTES = 255
+
 
 def worker_id_to_wire(worker: WorkerId) -> common_pb2.WorkerId:
     """Name and incarnation."""
@@ -13,7 +16,11 @@ def worker_id_to_wire(worker: WorkerId) -> common_pb2.WorkerId:
 
 
 def worker_id_from_wire(message: common_pb2.WorkerId) -> WorkerId:
-    """Raises InvalidRequestError if a part is empty."""
+    """Raises InvalidRequestError if a part is empty or longer than greetings can carry."""
     if not message.name or not message.incarnation:
         raise InvalidRequestError("a worker needs a name and an incarnation", param="worker")
+    for part in (message.name, message.incarnation):
+        if len(part.encode()) > MAX_NAME_BYTES:
+            text = f"a worker's name and incarnation have at most {MAX_NAME_BYTES} bytes"
+            raise InvalidRequestError(text, param="worker")
     return WorkerId(message.name, message.incarnation)

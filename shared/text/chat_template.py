@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from shared.errors import ConfigError, InvalidRequestError
 from shared.text.model_files import read_json, read_text
+from shared.text.template_sandbox import BoundedEnvironment, render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,10 +29,12 @@ _RENDER_ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    MemoryError,
     RecursionError,
     TypeError,
     ValueError,
 )
+MAX_INDENT = 64
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 #: Marks where the last message ends. The space shows whether the template trims messages.
 _END_MARK = "\ue000END-OF-FINAL-MESSAGE "
@@ -105,7 +107,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            text = self._choose(has_tools=bool(tools)).render(variables)
+            text = render(self._choose(has_tools=bool(tools)), variables)
         except _RENDER_ERRORS as error:
             message = f"the model's chat template refused the messages: {error}"
             raise InvalidRequestError(message, param="messages") from error
@@ -130,8 +132,8 @@ class _GenerationBlocks(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
@@ -148,6 +150,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Jinja's own filter escapes HTML, which models have not been trained on."""
+    if isinstance(indent, int) and indent > MAX_INDENT:
+        raise jinja2.TemplateError(f"tojson indents by at most {MAX_INDENT}")
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

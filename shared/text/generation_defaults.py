@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +61,16 @@ def _number(content: Mapping[str, Any], key: str, path: Path) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{key} in {path} must be a number, not {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ConfigError(f"{key} in {path} is too large: {error}") from error
 
 
 def _whole(content: Mapping[str, Any], key: str, path: Path) -> int | None:
     value = _number(content, key, path)
     if value is None:
         return None
-    if value != int(value):
+    if not math.isfinite(value) or value != int(value):
         raise ConfigError(f"{key} in {path} must be a whole number, not {value!r}")
     return int(value)

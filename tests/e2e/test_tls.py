@@ -21,7 +21,7 @@ from cli.cluster import ClusterSpec
 from cli.doctor.cluster import check_cluster
 from cli.doctor.finding import Level
 from cli.ports import free_port
-from cli.secure import Secure, open_channel
+from cli.secure import Access, Secure, open_channel
 from shared.rpc.tls.identity import PeerRole
 from tests.e2e.asking import ask, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
@@ -106,7 +106,8 @@ def test_the_tokens_are_those_of_one_engine(running: Running, oracle: LLM) -> No
         assert reply.usage.sources.transferred > 0, "nothing came from a prefill worker"
     spec = running.local.spec
     own_port = f"127.0.0.1:{running.local.router_ports[0][1]}"
-    findings = list(check_cluster(url=spec.url, directory=own_port, access=Access(spec.secure)) or ())
+    found = check_cluster(url=spec.url, directory=own_port, access=Access(spec.secure))
+    findings = list(found or ())
     assert {finding.level for finding in findings} == {Level.OK}, findings
     assert len(findings) == 1 + 3 + 2, "the router, three workers, two pairs"
     secure = Secure(running.certificates.ca)

@@ -16,6 +16,8 @@ from baton.v1 import (
 )
 from services.decode.__main__ import add_decode
 from services.decode.config import DecodeConfig
+from services.prefill.__main__ import add_prefill
+from services.prefill.config import PrefillConfig
 from shared.engine.config import EngineConfig
 from shared.identity import Role
 from shared.kv.block_hash import hash_blocks, root_hash
@@ -171,6 +173,7 @@ async def live_worker(
     async with open_parts(config, Role.DECODE) as parts:
         server = RpcServer(())
         add_decode(DecodeConfig(worker=config), parts, server)
+        add_prefill(PrefillConfig(worker=config), parts, server)
         _add_worker_services(parts, server, servicer)
         await server.start("127.0.0.1:0")
         try:

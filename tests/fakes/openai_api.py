@@ -12,11 +12,11 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Counter
 
 from services.router.caller import Caller
+from services.router.limits import RequestLimits
 from services.router.models import ServedModels
 from services.router.openai.app import create_app
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
-from services.router.openai.limits import Limits
 from services.router.tenant import Tenant
 from shared.text.chat_template import ChatTemplate
 from tests.fakes import tiny_tokenizer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MODEL = "tiny/model"
 MAX_MODEL_LEN = 512
-LIMITS = Limits(max_body_bytes=100_000, max_prompts=4, max_n=8, max_stop_strings=4)
+LIMITS = RequestLimits(max_body_bytes=100_000, max_prompts=4, max_n=8, max_stop_strings=4)
 
 
 class OpenAIApi:
@@ -43,12 +43,14 @@ class OpenAIApi:
     def __init__(
         self,
         *answers: str,
+        limits: RequestLimits = LIMITS,
         keys: Authenticator | None = None,
         open_metrics: bool = False,
         explainer: Explainer | None = None,
     ) -> None:
         self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics}
         self._explainer = explainer
+        self.limits = limits
         self.tokenizer = tiny_tokenizer.load()
         self.speaker = Speaker(self.tokenizer, *(answers or ("Hello runner",)))
         self.generator = ScriptedGenerator(self.speaker)
@@ -73,7 +75,7 @@ class OpenAIApi:
                 vocab_size=self.tokenizer.vocab_size,
                 created_s=1_700_000_000,
             ),
-            limits=LIMITS,
+            limits=self.limits,
             explainer=self._explainer,
             caller_of=_caller_of,
         )

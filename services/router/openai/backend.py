@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from services.router.limits import RequestLimits
 from services.router.openai.auth import caller_of
-from services.router.openai.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,6 @@ class Backend:
     models: ServedModel
     #: Without one there is no POST /v1/route.
     explainer: Explainer | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     #: Whom a request belongs to, as authentication found out; prefixes are not shared beyond it.
     caller_of: Callable[[Request], Caller] = caller_of

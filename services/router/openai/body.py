@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, TypeVar
 
 import pydantic
@@ -17,27 +18,38 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
     from starlette.requests import Request
 
+    from services.router.limits import RequestLimits
+
 logger = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=pydantic.BaseModel)
 
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS = b"[]{}"
+_OTHERS = bytes(byte for byte in range(256) if byte not in _BRACKETS)
 
-async def read_body(request: Request, *, max_bytes: int) -> bytes:
+
+async def read_body(request: Request, limits: RequestLimits) -> bytes:
     """The whole body.
 
     Raises:
-        PayloadTooLargeError: it is longer than `max_bytes`. What was announced is refused before
+        PayloadTooLargeError: it is too long. What was announced is refused before
             it is read; what was not announced is refused as soon as it exceeds the limit.
+        FieldError: it is JSON that is nested too deeply.
     """
+    max_bytes = limits.max_body_bytes
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > max_bytes:
+    # More digits than any limit has are too many, and Python reads only some thousands of them.
+    if announced.isdecimal() and (len(announced) > 19 or int(announced) > max_bytes):
         raise _too_large(max_bytes)
     chunks = bytearray()
     async for chunk in request.stream():
         chunks += chunk
         if len(chunks) > max_bytes:
             raise _too_large(max_bytes)
-    return bytes(chunks)
+    body = bytes(chunks)
+    _check_depth(body, limits.max_json_depth)
+    return body
 
 
 def parse_body(schema: type[M], body: bytes) -> M:
@@ -80,6 +92,28 @@ def _field_error(detail: ErrorDetails) -> FieldError:
         return FieldError(f"missing required parameter: {param}", param=param, code=code)
     code = "invalid_type" if kind.endswith("_type") else "invalid_value"
     return FieldError(f"{param}: {message[:1].lower()}{message[1:]}", param=param, code=code)
+
+
+def _check_depth(body: bytes, max_depth: int) -> None:
+    """Refuse JSON whose lists and objects are nested too deeply, without parsing it.
+
+    Every level costs one pass over the brackets that are left, so the work is bounded whatever the
+    body holds. What is no JSON may pass; the parser says so better.
+
+    Raises:
+        FieldError: it is deeper than the limit.
+    """
+    if body.count(b"[") + body.count(b"{") <= max_depth:
+        return
+    left = _STRING.sub(b"", body).translate(None, _OTHERS)
+    for _ in range(max_depth):
+        shorter = left.replace(b"[]", b"").replace(b"{}", b"")
+        if len(shorter) == len(left):
+            break
+        left = shorter
+    if left:
+        message = f"the body must not be nested more than {max_depth} levels deep"
+        raise FieldError(message, param=None, code="invalid_json")
 
 
 def _too_large(max_bytes: int) -> PayloadTooLargeError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
 from services.router.generation import GenerationRequest
+from services.router.limits import check_num_tokens
 from services.router.openai.answers import stream_answers
 from services.router.openai.body import parse_body, read_body
 from services.router.openai.chat_reply import ChatHead, ChatReply
@@ -35,7 +36,7 @@ class ChatCompletions:
         """The next message of a conversation, whole or as a stream."""
         arrival_s = time.monotonic()
         backend = self._backend
-        raw = await read_body(request, max_bytes=backend.limits.max_body_bytes)
+        raw = await read_body(request, backend.limits)
         body = parse_body(ChatBody, raw)
         generation = await self.read(request, body, raw, arrival_s)
         head = ChatHead(
@@ -59,7 +60,8 @@ class ChatCompletions:
         params = read_params(
             body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
         )
-        prompt, tokenize_ms = await encode(backend, raw, lambda: self._encode(body))
+        prompt, tokenize_ms = await encode(raw, lambda: self._encode(body))
+        check_num_tokens(len(prompt.token_ids), backend.limits, param="messages")
         check_prompt(
             prompt.token_ids,
             backend.models,
@@ -87,7 +89,11 @@ class ChatCompletions:
         backend = self._backend
         special = bool(body.add_special_tokens)
         return encode_chat(
-            body, backend.chat_template, backend.tokenizer, add_special_tokens=special
+            body,
+            backend.chat_template,
+            backend.tokenizer,
+            backend.limits,
+            add_special_tokens=special,
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
 from services.router.generation import GenerationRequest
+from services.router.limits import check_answers, check_num_tokens, check_texts
 from services.router.openai.answers import stream_answers
 from services.router.openai.body import parse_body, read_body
 from services.router.openai.completion_reply import CompletionReply, EchoedPrompt
@@ -44,7 +45,7 @@ class Completions:
         """Continuations of one or several prompts, whole or as a stream."""
         arrival_s = time.monotonic()
         backend = self._backend
-        raw = await read_body(request, max_bytes=backend.limits.max_body_bytes)
+        raw = await read_body(request, backend.limits)
         body = parse_body(CompletionBody, raw)
         prompts, generations = await self.read(request, body, raw, arrival_s)
         reply = CompletionReply(
@@ -66,10 +67,12 @@ class Completions:
         backend.models.resolve(body.model)
         check_stream_options(body)
         params = self._read_params(body)
-        given = read_prompts(body.prompt, max_prompts=backend.limits.max_prompts)
+        given = read_prompts(body.prompt)
+        check_answers(len(given), params.n, backend.limits)
+        texts = [prompt for prompt in given if isinstance(prompt, str)]
+        check_texts(texts, backend.limits, param="prompt")
         special = body.add_special_tokens is not False
         prompts, tokenize_ms = await encode(
-            backend,
             raw,
             lambda: encode_prompts(given, backend.tokenizer, add_special_tokens=special),
         )
@@ -120,6 +123,7 @@ class Completions:
         for i, prompt in enumerate(prompts):
             param = "prompt" if len(prompts) == 1 else f"prompt[{i}]"
             wanted = None if is_default else body.max_tokens
+            check_num_tokens(len(prompt.token_ids), self._backend.limits, param=param)
             check_prompt(prompt.token_ids, models, param=param, max_tokens=wanted)
             # What nobody asked for is cut to what the context has room for.
             room = models.max_model_len - len(prompt.token_ids)

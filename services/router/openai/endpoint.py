@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from services.router.generation import AnswerPiece
-    from services.router.openai.backend import Backend
 
 T = TypeVar("T")
+
+#: Longer bodies are worked on in a thread.
+INLINE_BYTES = 1024
 
 
 class Reply(EventWriter, Protocol):
@@ -30,13 +32,13 @@ class Reply(EventWriter, Protocol):
         """All answers in one object."""
 
 
-async def encode(backend: Backend, body: bytes, work: Callable[[], T]) -> tuple[T, float]:
+async def encode(body: bytes, work: Callable[[], T]) -> tuple[T, float]:
     """Run `work`, which tokenises what is in `body`; also says how many milliseconds it took.
 
     Long bodies are worked on in a thread: other streams must not wait for them.
     """
     start = time.perf_counter()
-    if len(body) > backend.limits.inline_body_bytes:
+    if len(body) > INLINE_BYTES:
         result = await asyncio.to_thread(work)
     else:
         result = work()

@@ -18,6 +18,7 @@ from shared.errors import (
     InvalidRequestError,
     ModelNotFoundError,
     OverloadedError,
+    PayloadTooLargeError,
     UnavailableError,
     UnsupportedError,
 )
@@ -89,7 +90,9 @@ def error_json(error: Exception, *, request_id: str) -> bytes:
         message = "the client closed the connection"
     elif status in (HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.BAD_GATEWAY):
         message = f"the request failed inside the server; its id is {request_id}"
-    param = error.param if isinstance(error, InvalidRequestError) else None
+    param = None
+    if isinstance(error, InvalidRequestError | PayloadTooLargeError):
+        param = error.param
     if isinstance(error, FieldError):
         code = error.code
     elif isinstance(error, UnsupportedError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from services.router.limits import check_num_messages, check_texts, texts_in
 from services.router.openai.errors import FieldError
 from services.router.openai.prompts import Prompt
 from shared.errors import UnsupportedError
@@ -12,6 +13,7 @@ from shared.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from services.router.limits import RequestLimits
     from services.router.openai.schema_chat import ChatMessage, ChatPromptFields
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
@@ -21,6 +23,7 @@ def encode_chat(
     fields: ChatPromptFields,
     chat_template: ChatTemplate,
     tokenizer: Tokenizer,
+    limits: RequestLimits,
     *,
     add_special_tokens: bool,
 ) -> Prompt:
@@ -30,10 +33,14 @@ def encode_chat(
 
     Raises:
         InvalidRequestError: the messages are wrong, or the template refuses them.
+        PayloadTooLargeError: they are too long.
     """
+    check_num_messages(len(fields.messages), limits)
+    messages = template_messages(fields.messages)
+    check_texts(texts_in(messages), limits, param="messages")
     add_prompt = fields.add_generation_prompt
     text = chat_template.render(
-        template_messages(fields.messages),
+        messages,
         documents=fields.documents,
         add_generation_prompt=not fields.continue_final_message
         if add_prompt is None
@@ -41,6 +48,7 @@ def encode_chat(
         continue_final_message=bool(fields.continue_final_message),
         extra=fields.chat_template_kwargs,
     )
+    check_texts([text], limits, param="messages")
     return Prompt(tuple(tokenizer.encode(text, add_special_tokens)), text)
 
 

@@ -5,33 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from services.router.generation import GenerationParams
+from services.router.limits import check_params
 from services.router.openai.errors import FieldError
 
 if TYPE_CHECKING:
-    from services.router.openai.limits import Limits
+    from services.router.limits import RequestLimits
     from services.router.openai.schema_base import GenerationBody
 
 _UINT64 = 2**64
 
 
 def read_params(
-    body: GenerationBody, limits: Limits, *, max_tokens: int | None, logprobs: int | None
+    body: GenerationBody, limits: RequestLimits, *, max_tokens: int | None, logprobs: int | None
 ) -> GenerationParams:
     """How to generate what `body` asks for.
 
     `max_tokens` and `logprobs` are the endpoint's own reading of its fields.
 
     Raises:
-        FieldError: a field is wrong.
+        InvalidRequestError: a field is wrong, or over a limit.
     """
-    n = body.n or 1
-    if n > limits.max_n:
-        raise FieldError(f"n must be at most {limits.max_n}, not {n}", param="n")
     min_tokens = body.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
         message = f"min_tokens must be at most max_tokens, which is {max_tokens}, not {min_tokens}"
         raise FieldError(message, param="min_tokens")
-    return GenerationParams(
+    params = GenerationParams(
         max_tokens=max_tokens,
         temperature=body.temperature,
         # vLLM's users turn it off with -1, the engine with 0.
@@ -45,17 +43,19 @@ def read_params(
         allowed_token_ids=body.allowed_token_ids,
         bad_words=body.bad_words or (),
         min_tokens=min_tokens,
-        stop=_read_stop(body.stop, limits.max_stop_strings),
+        stop=_read_stop(body.stop),
         stop_token_ids=body.stop_token_ids or (),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         ignore_eos=bool(body.ignore_eos),
         # OpenAI's seeds are signed; the engine's are the same 64 bits without the sign.
         seed=None if body.seed is None else body.seed % _UINT64,
-        n=n,
+        n=body.n or 1,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
         skip_special_tokens=body.skip_special_tokens is not False,
     )
+    check_params(params, limits)
+    return params
 
 
 def check_stream_options(body: GenerationBody) -> None:
@@ -68,16 +68,11 @@ def check_stream_options(body: GenerationBody) -> None:
         raise FieldError(message, param="prompt_logprobs")
 
 
-def _read_stop(value: Any, max_strings: int) -> tuple[str, ...]:
+def _read_stop(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
         message = "stop must be a string or a list of strings"
         raise FieldError(message, param="stop", code="invalid_type")
-    if len(strings) > max_strings:
-        message = f"stop must hold at most {max_strings} strings, not {len(strings)}"
-        raise FieldError(message, param="stop")
-    if not all(strings):
-        raise FieldError("stop must not hold an empty string", param="stop")
     return tuple(strings)

@@ -22,7 +22,7 @@ class Prompt:
     text: str | None = None
 
 
-def read_prompts(value: Any, *, max_prompts: int) -> list[str | list[int]]:
+def read_prompts(value: Any) -> list[str | list[int]]:
     """The prompts in the field, still as the client wrote them.
 
     Raises:
@@ -34,9 +34,6 @@ def read_prompts(value: Any, *, max_prompts: int) -> list[str | list[int]]:
         raise _wrong_shape("prompt")
     if not value:
         raise FieldError("prompt must not be empty", param="prompt")
-    if len(value) > max_prompts:
-        message = f"prompt must hold at most {max_prompts} prompts, not {len(value)}"
-        raise FieldError(message, param="prompt")
     for i, item in enumerate(value):
         if not isinstance(item, str) and not _is_token_list(item):
             raise _wrong_shape(f"prompt[{i}]")

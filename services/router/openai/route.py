@@ -40,7 +40,7 @@ class RouteEndpoint:
 
     async def explain(self, request: Request) -> Response:
         """Each worker's cost by term, what it holds of the prompt, and the route of now."""
-        raw = await read_body(request, max_bytes=self._backend.limits.max_body_bytes)
+        raw = await read_body(request, self._backend.limits)
         return json_response(self._explainer.explain(await self._read(request, raw)))
 
     async def _read(self, request: Request, raw: bytes) -> GenerationRequest:

@@ -15,6 +15,61 @@ if TYPE_CHECKING:
 _REFERENCE = "#/components/schemas/{model}"
 
 
+_ERROR: dict[str, Any] = {
+    "title": "Error",
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_MODEL: dict[str, Any] = {
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+}
+_ANY: dict[str, Any] = {"schema": {}}
+#: What is not JSON, or not only.
+_CONTENT: dict[str, dict[str, Any]] = {
+    "/metrics": {
+        "text/plain": {"schema": {"type": "string"}},
+        "application/openmetrics-text": {"schema": {"type": "string"}},
+    },
+    "/v1/chat/completions": {
+        "application/json": _ANY,
+        "text/event-stream": {"schema": {"type": "string"}},
+    },
+    "/v1/completions": {
+        "application/json": _ANY,
+        "text/event-stream": {"schema": {"type": "string"}},
+    },
+}
+
+
+def _document_answers(path: str, answers: dict[str, Any]) -> None:
+    """What the framework cannot know: every error's shape, and bodies that are no JSON."""
+    answers.pop("422", None)
+    if path in _CONTENT:
+        answers["200"]["content"] = _CONTENT[path]
+    if path == "/ready":
+        answers["503"] = {"description": "Not ready", "content": {"application/json": _ANY}}
+    schema = {"$ref": _REFERENCE.format(model="Error")}
+    answers["default"] = {
+        "description": "Refused, or failed",
+        "content": {"application/json": {"schema": schema}},
+    }
+
+
 def document_bodies(app: FastAPI, bodies: Mapping[str, tuple[type[BaseModel], ...]]) -> None:
     """Have `app` document the POST body of each path: one of the given schemas."""
     original = app.openapi
@@ -36,6 +91,12 @@ def _complete(document: dict[str, Any], bodies: Mapping[str, tuple[type[BaseMode
     references, definitions = models_json_schema(models, ref_template=_REFERENCE)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.update(definitions.get("$defs", {}))
+    schemas["Error"] = _ERROR
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            _document_answers(path, operation["responses"])
+            if "{model}" in path:
+                operation["parameters"] = [_MODEL]
     for path, group in bodies.items():
         options = [references[(model, "validation")] for model in group]
         schema = options[0] if len(options) == 1 else {"anyOf": options}

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 from msgspec import UNSET, UnsetType
 
+from services.router.limits import check_texts
 from services.router.openai.body import parse_body, read_body
 from services.router.openai.endpoint import encode
 from services.router.openai.messages import encode_chat
@@ -47,21 +48,23 @@ class TokenizeEndpoints:
 
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a text, or of a conversation in the model's template."""
-        raw = await read_body(request, max_bytes=self._backend.limits.max_body_bytes)
+        raw = await read_body(request, self._backend.limits)
         body = _parse(raw)
         self._backend.models.resolve(body.model)
-        tokens, _ = await encode(self._backend, raw, lambda: self._tokens(body))
+        if isinstance(body, TokenizeTextBody):
+            check_texts([body.prompt], self._backend.limits, param="prompt")
+        tokens, _ = await encode(raw, lambda: self._tokens(body))
         return json_response(tokens)
 
     async def detokenize(self, request: Request) -> Response:
         """The text of tokens, special ones included."""
         backend = self._backend
-        raw = await read_body(request, max_bytes=backend.limits.max_body_bytes)
+        raw = await read_body(request, backend.limits)
         body = parse_body(DetokenizeBody, raw)
         backend.models.resolve(body.model)
         check_vocabulary(body.tokens, backend.models, param="tokens")
         text, _ = await encode(
-            backend, raw, lambda: backend.tokenizer.decode(body.tokens, skip_special_tokens=False)
+            raw, lambda: backend.tokenizer.decode(body.tokens, skip_special_tokens=False)
         )
         return json_response(Text(text))
 
@@ -71,7 +74,11 @@ class TokenizeEndpoints:
         if isinstance(body, TokenizeChatBody):
             special = bool(body.add_special_tokens)
             prompt = encode_chat(
-                body, self._backend.chat_template, tokenizer, add_special_tokens=special
+                body,
+                self._backend.chat_template,
+                tokenizer,
+                self._backend.limits,
+                add_special_tokens=special,
             )
             ids = list(prompt.token_ids)
         elif body.return_offsets:

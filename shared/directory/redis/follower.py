@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.directory.base import BlockUpdate
 from shared.directory.index import BlockIndex
 from shared.directory.redis.members import Members
+from shared.directory.redis.reading import MalformedError, read_entry
 from shared.directory.redis.roster import Roster
-from shared.directory.redis.store import entry_tier, id_order
+from shared.directory.redis.store import id_order
 from shared.errors import DeadlineError, InvalidRequestError, SequenceGapError, UnavailableError
-from shared.identity import WorkerId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from shared.directory.base import BlockUpdate
     from shared.directory.redis.store import DirectoryState, RedisStore
+    from shared.identity import WorkerId
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +58,8 @@ class RedisFollower:
         self._stale: set[WorkerId] = set()
         self._look_again = False
         self.num_snapshots = 0
+        #: Entries and snapshots that made no sense and were left out.
+        self.num_malformed = 0
         self.connected = False
         self.members.on_leave(self._forget)
 
@@ -121,47 +124,49 @@ class RedisFollower:
             self._position = entry_id
 
     def _apply(self, fields: dict[bytes, bytes]) -> None:
-        worker = WorkerId(fields[b"n"].decode(), fields[b"i"].decode())
-        kind = fields[b"k"]
-        if kind == b"left":
-            self.members.leave(worker)
-        elif kind == b"joined" or not self.members.knows(worker):
+        try:
+            entry = read_entry(fields)
+        except MalformedError as error:
+            # Nobody knows whom it was about: the leases will tell whose blocks differ.
+            self.num_malformed += 1
+            log.warning("entry_malformed", reason=str(error))
             self._look_again = True
-        elif kind == b"reset":
-            if (self.index.sequence(worker) or 0) < int(fields[b"s"]):
-                self._stale.add(worker)
-        else:
-            self._apply_delta(worker, fields)
+            return
+        worker = entry.worker
+        if entry.kind == b"left":
+            self.members.leave(worker)
+        elif entry.kind == b"joined" or not self.members.knows(worker):
+            self._look_again = True
+        elif entry.update is not None:
+            self._apply_delta(entry.update)
+        elif (self.index.sequence(worker) or 0) < entry.sequence:
+            self._stale.add(worker)
 
-    def _apply_delta(self, worker: WorkerId, fields: dict[bytes, bytes]) -> None:
-        update = BlockUpdate(
-            worker=worker,
-            sequence=int(fields[b"s"]),
-            stored=_unpacked(fields[b"a"]),
-            removed=_unpacked(fields[b"r"]),
-            cleared=fields[b"c"] == b"1",
-            tier=entry_tier(fields[b"t"]),
-        )
+    def _apply_delta(self, update: BlockUpdate) -> None:
         try:
             self.index.apply(update)
         except (SequenceGapError, InvalidRequestError) as error:
-            log.info("snapshot_needed", worker=str(worker), reason=str(error))
-            self._stale.add(worker)
+            log.info("snapshot_needed", worker=str(update.worker), reason=str(error))
+            self._stale.add(update.worker)
 
     async def _read_stale(self) -> None:
         for worker in list(self._stale):
             if self.members.knows(worker):
-                found = await self._store.snapshot(worker)
-                if found is not None:
-                    self.num_snapshots += 1
-                    self.index.replace(worker, *found)
+                await self._read_one(worker)
             # An incarnation that is not known any more is a matter of membership.
             self._stale.discard(worker)
+
+    async def _read_one(self, worker: WorkerId) -> None:
+        try:
+            found = await self._store.snapshot(worker)
+        except MalformedError as error:
+            self.num_malformed += 1
+            log.warning("snapshot_malformed", worker=str(worker), reason=str(error))
+            return
+        if found is not None:
+            self.num_snapshots += 1
+            self.index.replace(worker, *found)
 
     def _forget(self, worker: WorkerId) -> None:
         self._stale.discard(worker)
         self.index.forget(worker)
-
-
-def _unpacked(packed: bytes) -> list[bytes]:
-    return [packed[at : at + 8] for at in range(0, len(packed), 8)]

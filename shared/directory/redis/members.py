@@ -18,7 +18,7 @@ from shared.directory.watchers import Watcher
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from shared.directory.redis.store import LeaseState
+    from shared.directory.redis.reading import LeaseState
     from shared.identity import WorkerId
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,8 @@ from shared.identity import WorkerId
 
 if TYPE_CHECKING:
     from shared.directory.base import WorkerRecord
-    from shared.directory.redis.store import LeaseState, RedisStore
+    from shared.directory.redis.reading import LeaseState
+    from shared.directory.redis.store import RedisStore
 
 log = structlog.get_logger(__name__)
 

@@ -9,10 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
 from redis import exceptions
 
 from shared.directory.index import KEY_BYTES
 from shared.directory.probe import FIELD
+from shared.directory.redis.reading import (
+    TIER_DIGITS,
+    HeldBlocks,
+    LeaseState,
+    MalformedError,
+    read_lease,
+    read_number,
+)
 from shared.directory.redis.url import close_client
 from shared.errors import (
     DeadlineError,
@@ -21,7 +30,6 @@ from shared.errors import (
     UnavailableError,
     UnknownIncarnationError,
 )
-from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,33 +38,19 @@ if TYPE_CHECKING:
 
     from shared.directory.base import BlockUpdate
     from shared.identity import WorkerId
+    from shared.kv.tier import BlockTier
+
+log = structlog.get_logger(__name__)
 
 #: Entries that the stream keeps, about.
 STREAM_LENGTH = 10_000
 #: Larger updates make followers read the worker's whole set, so the stream's size stays bounded.
 MAX_BLOCKS_PER_ENTRY = 1024
-_TIER_DIGITS = {tier: str(number).encode() for number, tier in enumerate(BlockTier)}
-_TIERS = {digit: tier for tier, digit in _TIER_DIGITS.items()}
 _MEMBERS_PER_COMMAND = 4096
 _COMMANDS_PER_TRIP = 16
 #: A snapshot that never came to its end is forgotten after this.
 _STAGED_MS = 60_000
 _SCAN_COUNT = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseState:
-    """What Redis knows of one live worker."""
-
-    name: str
-    incarnation: str
-    record: bytes
-    load: bytes
-    sequence: int
-    lease_s: float
-    refused: bool
-    #: Until the lease ends, unless it is renewed.
-    left_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +87,8 @@ class RedisStore:
         self._names = f"{prefix}:workers"
         self._stream = f"{prefix}:stream"
         self._epoch = f"{prefix}:epoch"
+        #: Leases and blocks that made no sense and were left out.
+        self.num_malformed = 0
         folder = Path(__file__).parent / "lua"
         self._scripts = {
             path.stem: client.register_script(path.read_text(encoding="utf-8"))
@@ -134,7 +130,7 @@ class RedisStore:
             worker.name,
             worker.incarnation,
             update.sequence,
-            _TIER_DIGITS[update.tier],
+            TIER_DIGITS[update.tier],
             int(update.cleared),
             _packed(update.removed),
             _packed(update.stored),
@@ -151,7 +147,7 @@ class RedisStore:
         staged = f"{self._staged_prefix}{worker.name}:{worker.incarnation}:{sequence}"
         counts = []
         commands: list[list[bytes]] = []
-        for tier, digit in _TIER_DIGITS.items():
+        for tier, digit in TIER_DIGITS.items():
             members = list({digit + held[:KEY_BYTES] for held in hashes.get(tier, ())})
             counts.append(len(members))
             commands += [
@@ -173,7 +169,7 @@ class RedisStore:
         keys = [self._names, self._stream, self._epoch]
         args = (self._lease_prefix, secrets.token_hex(8))
         epoch, last_id, leases = await self._run("state", keys, args)
-        return DirectoryState(epoch, last_id, tuple(_lease(fields) for fields in leases))
+        return DirectoryState(epoch, last_id, tuple(self._sane_leases(leases)))
 
     async def leading(self, workers: Sequence[WorkerId], hashes: Sequence[bytes]) -> list[int]:
         """How many leading hashes each worker holds; one round trip for all of them."""
@@ -188,18 +184,29 @@ class RedisStore:
         """What the worker holds, as of a sequence or later; None if the incarnation is not known.
 
         The set is read in pages and goes on changing meanwhile: whoever reads it must apply every
-        later update again, which ends at the same set.
+        later update again, which ends at the same set. Blocks that are none are left out; raises
+        MalformedError if a key holds something else altogether.
         """
         lease, blocks = self._own(worker)
-        held: dict[BlockTier, list[bytes]] = {tier: [] for tier in BlockTier}
-        with _mapped():
+        held = HeldBlocks()
+        with _mapped(), _kind_checked():
             before = await self._client.hmget(lease, ["incarnation", "sequence"])
             async for member in self._client.sscan_iter(blocks, count=_SCAN_COUNT):
-                held[_TIERS[member[:1]]].append(member[1:])
+                if not held.add(member):
+                    break
             after = await self._client.hget(lease, "incarnation")
+        self.num_malformed += held.num_malformed
         if not before[0] == after == worker.incarnation.encode():
             return None
-        return int(cast("bytes", before[1])), held
+        return read_number(before[1]), held.tiers
+
+    def _sane_leases(self, leases: Sequence[Any]) -> Iterator[LeaseState]:
+        for fields in leases:
+            try:
+                yield read_lease(fields)
+            except MalformedError as error:
+                self.num_malformed += 1
+                log.warning("lease_malformed", reason=str(error))
 
     async def tail(
         self, after: bytes, *, wait_s: float | None, count: int
@@ -257,15 +264,21 @@ def _mapped() -> Iterator[None]:
     _require_not_cancelled()
 
 
+@contextmanager
+def _kind_checked() -> Iterator[None]:
+    """A key that holds another kind of value is malformed; Redis itself is there."""
+    try:
+        yield
+    except exceptions.ResponseError as error:
+        if str(error).startswith("WRONGTYPE"):
+            raise MalformedError(str(error)) from error
+        raise
+
+
 def _require_not_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
-
-
-def entry_tier(digit: bytes) -> BlockTier:
-    """The tier that an entry of the stream names."""
-    return _TIERS[digit]
 
 
 def id_order(entry_id: bytes) -> tuple[int, int]:
@@ -280,17 +293,3 @@ def _packed(hashes: Sequence[bytes]) -> bytes:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _lease(fields: Sequence[Any]) -> LeaseState:
-    name, incarnation, record, load, sequence, lease_ms, refused, left_ms = fields
-    return LeaseState(
-        name=name.decode(),
-        incarnation=incarnation.decode(),
-        record=record,
-        load=load,
-        sequence=int(sequence),
-        lease_s=int(lease_ms) / 1000,
-        refused=bool(refused),
-        left_s=max(int(left_ms), 0) / 1000,
-    )

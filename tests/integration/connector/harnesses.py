@@ -16,7 +16,7 @@ from shared.connector.frame import NO_TRANSFER, Frame, Kind, decode
 from shared.connector.local import LocalConnector, LocalHub
 from shared.connector.nixl import NixlConnector
 from shared.connector.nixl_lane import Lane, LaneError
-from shared.connector.nixl_pump import Pump
+from shared.connector.nixl_pump import Pump, settle
 from shared.connector.nixl_session import PIECE_NAME
 from shared.connector.packets import Packets, connect
 from shared.connector.shm import ShmConnector
@@ -240,7 +240,7 @@ class NixlRaw(ZmqRaw):
             self._memory.blocks[index] = np.frombuffer(block, np.uint8)
         ended = asyncio.get_running_loop().create_future()
         name = PIECE_NAME.pack(transfer_id, first)
-        tell = lambda error: self._pump.tell(partial(ended.set_result, error))  # noqa: E731
+        tell = lambda error: self._pump.tell(partial(settle, ended, error, None))  # noqa: E731
         write = partial(self._lane.write, range(len(payload)), places, name, tell)
         self._num_writing += 1
         try:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -188,3 +189,65 @@ async def _lossy_run(server: RedisServer, seeds: list[int], faults: list[str], l
     await reader.close()
     assert held == set(block_keys(traffic.pool.hashes()))
     assert in_redis == {value[:8] for value in traffic.pool.hashes()}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"x": "y"},
+        {"n": "a", "i": "1", "k": "delta", "s": "no number", "t": "0", "r": "", "a": ""},
+        {"n": "a", "i": "1", "k": "delta", "s": "9" * 400, "t": "0", "r": "", "a": ""},
+        {"n": "a", "i": "1", "k": "delta", "s": "2", "t": "7", "r": "", "a": ""},
+        {"n": "a", "i": "1", "k": "delta", "s": "2", "t": "0", "r": "", "a": "odd"},
+        {"n": b"\xff", "i": "1", "k": "left"},
+        {"n": "a", "i": "1", "k": "reset"},
+    ],
+)
+async def test_an_entry_that_makes_no_sense_is_counted_and_left_out(
+    side: Side, store: RedisStore, redis_server: RedisServer, entry: dict[str, Any]
+) -> None:
+    """It used to end the follower, and with it the router."""
+    directory = RedisDirectory(store)
+    await directory.register(record(A), 60)
+    follower = side.follow(redis_server.url)
+    await until(lambda: follower.members.knows(A))
+    with redis_server.client() as client:
+        client.xadd("baton:stream", entry)
+    await until(lambda: follower.num_malformed == 1)
+    await directory.publish(BlockUpdate(worker=A, sequence=1, stored=hashes("1")))
+    await until(lambda: follower.index.lookup(hashes("1")) == {A: 1})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("sequence", "x"), ("lease_ms", "9" * 400), ("lease_ms", ""), ("incarnation", b"\xff")],
+)
+async def test_a_lease_that_makes_no_sense_hides_its_worker_alone(
+    side: Side, store: RedisStore, redis_server: RedisServer, field: str, value: str | bytes
+) -> None:
+    directory = RedisDirectory(store)
+    for worker in (A, B):
+        await directory.register(record(worker), 60)
+    with redis_server.client() as client:
+        client.hset(f"baton:worker:{A.name}", field, value)
+    follower = side.follow(redis_server.url)
+    await until(lambda: follower.members.knows(B))
+    assert not follower.members.knows(A)
+
+
+async def test_keys_of_another_kind_hide_what_they_hold_alone(
+    side: Side, store: RedisStore, redis_server: RedisServer
+) -> None:
+    directory = RedisDirectory(store)
+    for worker in (A, B):
+        await directory.register(record(worker), 60)
+        await directory.publish(BlockUpdate(worker=worker, sequence=1, stored=hashes("1")))
+    with redis_server.client() as client:
+        client.delete(f"baton:blocks:{A.name}:{A.incarnation}")
+        client.set(f"baton:blocks:{A.name}:{A.incarnation}", "text")
+        client.sadd(f"baton:blocks:{B.name}:{B.incarnation}", "x", b"7" * 9)
+        client.sadd("baton:workers", "text")
+        client.set("baton:worker:text", "text")
+    follower = side.follow(redis_server.url)
+    await until(lambda: follower.index.lookup(hashes("1")) == {B: 1})
+    assert follower.members.knows(A)

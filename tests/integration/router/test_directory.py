@@ -11,6 +11,7 @@ from shared.directory.base import BlockUpdate
 from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.directory.remote import RemoteDirectory
+from shared.directory.wire import record_to_wire
 from shared.errors import UnavailableError
 from shared.rpc.server import RpcServer
 from tests.suites.directory import DEVICE, A, Clock, Cluster, DirectorySuite, hashes, record
@@ -90,4 +91,35 @@ async def test_what_makes_no_sense_is_refused(
     method = stub.Publish if is_update else stub.Register
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await method(request_message)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("block_size", 0),
+        ("block_size", 2**17),
+        ("num_blocks", 0),
+        ("max_model_len", 0),
+        ("namespace", "not hex"),
+        ("address", "a" * 5000),
+        ("model", "a" * 5000),
+        ("name", "a" * 256),
+        ("labels", 65),
+    ],
+)
+async def test_a_record_that_would_harm_the_router_is_refused(
+    served: tuple[grpc.aio.Channel, Cluster], field: str, value: int | str
+) -> None:
+    """A block size of 0, for one, divided every request's prompt by zero."""
+    message = record_to_wire(record(A))
+    if field == "labels":
+        message.labels.update({str(i): "x" for i in range(int(value))})
+    elif field == "name":
+        message.worker.name = str(value)
+    else:
+        setattr(message, field, value)
+    stub = directory_pb2_grpc.DirectoryStub(served[0])
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Register(directory_pb2.RegisterRequest(record=message, lease_s=1))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -9,6 +9,7 @@ import pytest
 
 from baton.v1 import common_pb2, decode_pb2, router_pb2, router_pb2_grpc
 from services.router.grpc_server import RouterServicer
+from services.router.limits import RequestLimits
 from shared.errors import (
     InvalidRequestError,
     ModelNotFoundError,
@@ -162,3 +163,50 @@ async def test_a_client_that_goes_away_cancels_the_worker(
     await call.read()
     call.cancel()
     await worker.wait_cancelled()
+
+
+@pytest.mark.parametrize("method", ["Generate", "Chat", "ListModels"])
+async def test_bytes_that_are_no_message_are_refused(bench: Bench, method: str) -> None:
+    """They used to be UNKNOWN, with a trace in the log for each."""
+    server = RpcServer(["baton.v1.Router"])
+    servicer = RouterServicer(
+        generator=bench.parts.pipeline,
+        tokenizer=bench.parts.tokenizer,
+        chat_template=bench.parts.chat_template,
+        models=bench.parts.models,
+    )
+    router_pb2_grpc.add_RouterServicer_to_server(servicer, server.server)
+    await server.start("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        call = channel.unary_stream(f"/baton.v1.Router/{method}")(b"\xff\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    await server.stop(0)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_message_over_the_limit_is_refused(bench: Bench) -> None:
+    server = RpcServer(["baton.v1.Router"], max_message_bytes=1000)
+    servicer = RouterServicer(
+        generator=bench.parts.pipeline,
+        tokenizer=bench.parts.tokenizer,
+        chat_template=bench.parts.chat_template,
+        models=bench.parts.models,
+        limits=RequestLimits(max_prompt_chars=100, max_n=2),
+    )
+    router_pb2_grpc.add_RouterServicer_to_server(servicer, server.server)
+    await server.start("127.0.0.1:0")
+    refused = {}
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub = router_pb2_grpc.RouterStub(channel)
+        for name, text, n in (("message", "a" * 2000, 1), ("prompt", "a" * 200, 1), ("n", "a", 3)):
+            request = router_pb2.GenerateRequest(
+                prompt=router_pb2.Prompt(text=text), params=router_pb2.GenerationParams(n=n)
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Generate(request).read()
+            refused[name] = (caught.value.code(), dict(caught.value.trailing_metadata() or ()))
+    await server.stop(0)
+    exhausted, invalid = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT
+    assert [code for code, _ in refused.values()] == [exhausted, exhausted, invalid]
+    assert [refused[name][1]["baton-param"] for name in ("prompt", "n")] == ["prompt", "n"]

@@ -167,3 +167,27 @@ def test_a_broken_file_is_named(content: str | None, message: str, tmp_path: Pat
     with pytest.raises(ModelLoadError, match=message) as caught:
         load_config(tmp_path)
     assert "config.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"architectures": 5},
+        {"architectures": [[]]},
+        {"hidden_size": float("inf")},
+        {"num_hidden_layers": 10**12},
+        {"vocab_size": 10**400},
+        {"max_position_embeddings": 2**40},
+        {"head_dim": 2**31},
+        {"rope_theta": 10**400},
+        {"head_dim": 7, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
+        {"num_key_value_heads": 0},
+        {"eos_token_id": ["a"]},
+        {"rope_scaling": {"rope_type": "yarn", "factor": "x"}},
+    ],
+)
+def test_values_that_no_model_has_are_refused_before_anything_is_made_of_them(
+    changes: dict[str, Any],
+) -> None:
+    with pytest.raises(ModelLoadError):
+        parse_config(raw(**changes))

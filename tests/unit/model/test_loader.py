@@ -235,3 +235,24 @@ def test_a_config_with_more_layers_than_stored_is_refused(tmp_path: Path) -> Non
     edit_json(tmp_path / "config.json", num_hidden_layers=3)
     with pytest.raises(ModelLoadError, match=r"model.layers.2.* is missing \(9 of 30 are\)"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"vocab_size": 2**24}, {"intermediate_size": 2**20}, {"num_hidden_layers": 4096}],
+)
+def test_a_config_that_asks_for_more_than_is_stored_allocates_nothing(
+    tmp_path: Path, changes: dict[str, int]
+) -> None:
+    write(tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(ModelLoadError, match="tensor"):
+        load_model(tmp_path)
+
+
+def test_a_header_that_claims_gigabytes_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((2**40).to_bytes(8, "little") + path.read_bytes()[8:])
+    with pytest.raises(ModelLoadError, match="damaged"):
+        load_model(tmp_path)

@@ -125,6 +125,8 @@ def test_special_tokens_map_fills_what_the_newer_file_lacks(model_dir: Path) -> 
         ("generation_config.json", '{"eos_token_id": "x"}'),
         ("generation_config.json", '{"eos_token_id": [-1]}'),
         ("generation_config.json", '{"temperature": "hot"}'),
+        ("generation_config.json", '{"temperature": 1%s}' % ("0" * 400)),
+        ("generation_config.json", '{"top_k": Infinity}'),
         ("generation_config.json", '{"top_k": 1.5}'),
     ],
 )

@@ -10,9 +10,12 @@ local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local workers = {}
 for _, name in ipairs(redis.call('SMEMBERS', KEYS[1])) do
   local lease = ARGV[1] .. name
-  local found = redis.call('HMGET', lease, 'incarnation', 'record', 'load', 'sequence',
+  -- Somebody may have put another kind of value there: that worker is left out, and no other.
+  local found = redis.pcall('HMGET', lease, 'incarnation', 'record', 'load', 'sequence',
     'lease_ms', 'refused')
-  if found[1] then
+  if found.err then
+    workers[#workers + 1] = {name}
+  elseif found[1] then
     workers[#workers + 1] = {name, found[1], found[2], found[3], found[4], found[5],
       found[6], redis.call('PTTL', lease)}
   else

@@ -1,0 +1,152 @@
+"""What is read from Redis, checked. Anybody who may write there may have written anything.
+
+What makes no sense is left out and counted by whoever reads: a router must neither stop nor believe
+it, and one worker's nonsense must not hide the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shared.directory.base import BlockUpdate
+from shared.directory.index import KEY_BYTES, MAX_BLOCKS
+from shared.identity import WorkerId
+from shared.kv.tier import BlockTier
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TIER_DIGITS = {tier: str(number).encode() for number, tier in enumerate(BlockTier)}
+_TIERS = {digit: tier for tier, digit in TIER_DIGITS.items()}
+#: Digits of the largest number that anything counts to here.
+_MAX_DIGITS = 19
+_MAX_NAME_BYTES = 255
+#: Longest lease that is believed: a year.
+_MAX_LEASE_MS = 366 * 86_400_000
+
+
+class MalformedError(ValueError):
+    """It cannot be what it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseState:
+    """What Redis knows of one live worker."""
+
+    name: str
+    incarnation: str
+    record: bytes
+    load: bytes
+    sequence: int
+    lease_s: float
+    refused: bool
+    #: Until the lease ends, unless it is renewed.
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """One entry of the stream: joined, left, reset or delta."""
+
+    worker: WorkerId
+    kind: bytes
+    #: Of reset and delta.
+    sequence: int = 0
+    update: BlockUpdate | None = None
+
+
+def read_lease(fields: Sequence[Any]) -> LeaseState:
+    """A worker as the script `state` lists it.
+
+    Raises:
+        MalformedError: a part is missing or of another kind.
+    """
+    if len(fields) != 8:
+        raise MalformedError(f"a lease of {len(fields)} parts")
+    name, incarnation, record, load, sequence, lease_ms, refused, left_ms = fields
+    if not isinstance(record, bytes) or not isinstance(load, bytes):
+        raise MalformedError("a lease without a record or a load")
+    return LeaseState(
+        name=_name(name),
+        incarnation=_name(incarnation),
+        record=record,
+        load=load,
+        sequence=read_number(sequence),
+        lease_s=min(read_number(lease_ms), _MAX_LEASE_MS) / 1000,
+        refused=bool(refused),
+        left_s=min(max(int(left_ms), 0), _MAX_LEASE_MS) / 1000,
+    )
+
+
+def read_entry(fields: Mapping[bytes, bytes]) -> StreamEntry:
+    """An entry of the stream.
+
+    Raises:
+        MalformedError: a field is missing or of another kind.
+    """
+    worker = WorkerId(_name(fields.get(b"n")), _name(fields.get(b"i")))
+    kind = fields.get(b"k", b"")
+    if kind in (b"joined", b"left"):
+        return StreamEntry(worker, kind)
+    sequence = read_number(fields.get(b"s"))
+    if kind == b"reset":
+        return StreamEntry(worker, kind, sequence)
+    tier = _TIERS.get(fields.get(b"t", b""))
+    if kind != b"delta" or tier is None:
+        raise MalformedError(f"an entry of kind {kind!r}")
+    update = BlockUpdate(
+        worker=worker,
+        sequence=sequence,
+        stored=_unpacked(fields.get(b"a", b"")),
+        removed=_unpacked(fields.get(b"r", b"")),
+        cleared=fields.get(b"c") == b"1",
+        tier=tier,
+    )
+    return StreamEntry(worker, kind, sequence, update)
+
+
+class HeldBlocks:
+    """Collects the members of a worker's set."""
+
+    def __init__(self) -> None:
+        #: Keys by tier.
+        self.tiers: dict[BlockTier, list[bytes]] = {tier: [] for tier in BlockTier}
+        self.num_malformed = 0
+        self._num_left = MAX_BLOCKS
+
+    def add(self, member: bytes) -> bool:
+        """Take one in, unless it is none; says whether more would be looked at."""
+        tier = _TIERS.get(member[:1])
+        if tier is None or len(member) != 1 + KEY_BYTES:
+            self.num_malformed += 1
+        else:
+            self.tiers[tier].append(member[1:])
+        self._num_left -= 1
+        return self._num_left > 0
+
+
+def read_number(value: object) -> int:
+    """A number as Redis keeps it.
+
+    Raises:
+        MalformedError: it is none, or larger than anything that is counted.
+    """
+    if not isinstance(value, bytes) or not value.isdigit() or len(value) > _MAX_DIGITS:
+        raise MalformedError("something that is no number")
+    return int(value)
+
+
+def _unpacked(packed: bytes) -> list[bytes]:
+    if len(packed) % KEY_BYTES:
+        raise MalformedError(f"keys of {len(packed)} bytes")
+    return [packed[at : at + KEY_BYTES] for at in range(0, len(packed), KEY_BYTES)]
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, bytes) or not 0 < len(value) <= _MAX_NAME_BYTES:
+        raise MalformedError("a worker without a name")
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedError("a worker's name that is no text") from error

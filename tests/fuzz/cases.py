@@ -1,0 +1,126 @@
+"""How many cases each surface gets, how they are counted, and what must hold after them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import structlog
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+#: Cases by surface, for the report at the end of the run.
+COUNTS: Counter[str] = Counter()
+FULL = os.environ.get("BATON_FUZZ") == "full"
+#: What one case may take before it counts as a hang.
+CASE_TIMEOUT_S = 30.0
+#: Allocators keep some; what a leak of one object per case would take is far more.
+MAX_GROWTH_BYTES = 96 * 2**20
+
+
+def profile(quick: int, full: int) -> settings:
+    """As many examples as this run is meant to have; a failure prints how to repeat it."""
+    return settings(
+        max_examples=full if FULL else quick,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class Site:
+    """A service on an event loop that runs while a case does, and what it must not do."""
+
+    def __init__(self, surface: str) -> None:
+        self.surface = surface
+        self._runner = asyncio.Runner()
+        self._runner.get_loop().set_exception_handler(self._on_exception)
+        self.problems: list[str] = []
+        self._settled_bytes: int | None = None
+        self._num_cases = 0
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run to the end, in bounded time."""
+        return self._runner.run(_in_time(work))
+
+    def case(self, work: Coroutine[Any, Any, Any], num_cases: int = 1, surface: str = "") -> Any:
+        """Run one example of so many cases; nothing may have gone wrong by its end."""
+        result = self.run(work)
+        COUNTS[surface or self.surface] += num_cases
+        self._num_cases += num_cases
+        assert not self.problems, self.problems
+        if self._settled_bytes is None and self._num_cases >= 300:
+            self._settled_bytes = _memory_bytes()
+        return result
+
+    def check_growth(self) -> None:
+        """Memory is where it was after the first cases."""
+        if self._settled_bytes is not None:
+            growth = _memory_bytes() - self._settled_bytes
+            assert growth < MAX_GROWTH_BYTES, f"{growth} bytes in {self._num_cases} cases"
+
+    async def check_tasks(self, before: set[asyncio.Task[Any]]) -> None:
+        """No more tasks than before the cases; some need a moment to end."""
+        async with asyncio.timeout(10):
+            while left := asyncio.all_tasks() - before - {asyncio.current_task()}:
+                await asyncio.wait(left, timeout=0.1)
+
+    def close(self) -> None:
+        """End the loop."""
+        self._runner.close()
+
+    def _on_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.problems.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+@contextmanager
+def open_site(
+    surface: str, stopping: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> Iterator[Site]:
+    """A site whose logs are watched: an error in them is a problem of the case that caused it."""
+    site = Site(surface)
+
+    def watch(_logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+        is_bug = method in ("error", "exception", "critical") or event.get("known") is False
+        # A worker whose record is nonsense is meant to be told so loudly.
+        if is_bug and event.get("event") != "worker_refused":
+            site.problems.append(repr(event))
+        raise structlog.DropEvent
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            site.problems.append(self.format(record))
+
+    handler = Handler(logging.ERROR)
+    before = structlog.get_config()["processors"]
+    structlog.configure(processors=[watch])
+    logging.getLogger().addHandler(handler)
+    try:
+        yield site
+        site.check_growth()
+        assert not site.problems, site.problems
+    finally:
+        if stopping is not None:
+            site.run(stopping())
+        site.close()
+        logging.getLogger().removeHandler(handler)
+        structlog.configure(processors=before)
+
+
+async def _in_time(work: Coroutine[Any, Any, Any]) -> Any:
+    async with asyncio.timeout(CASE_TIMEOUT_S):
+        return await work
+
+
+def _memory_bytes() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
