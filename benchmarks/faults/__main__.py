@@ -64,9 +64,12 @@ def page(results: Annotated[Path, typer.Argument()] = RESULTS) -> None:
 
 
 @app.command()
-def mutants(loopback: OnLoopback = False) -> None:
+def mutants(
+    names: Annotated[str | None, typer.Option(help="Which, commas between.")] = None,
+    loopback: OnLoopback = False,
+) -> None:
     """Break a promise on purpose, and see that the matrix notices; each in a cluster of its own."""
-    missed = asyncio.run(run_mutants(namespaces=_enter(loopback), show=typer.echo))
+    missed = asyncio.run(run_mutants(_names(names), namespaces=_enter(loopback), show=typer.echo))
     raise typer.Exit(1 if missed else 0)
 
 

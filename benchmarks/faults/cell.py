@@ -90,6 +90,8 @@ class Bench:
         record = victim.record
         cell.outcome_s = (record.ended_s or time.monotonic()) - struck_s
         cell.outcome = outcome_of(record, fault)
+        if cell.outcome == "failed" and self._interrupted(record, fault.touched(scene)):
+            cell.outcome = "interrupted"
         await asyncio.sleep(max(0.0, MIN_WATCH_S - cell.outcome_s))
         self._watch_others(cell, fault.touched(scene), struck_s)
 
@@ -101,7 +103,6 @@ class Bench:
         cell.itl_p99_ms = percentile(gaps, 0.99)
 
     async def _account(self, cell: Cell, scene: Scene, fault: Fault) -> None:
-        passed = self._cluster.hub.passed
         errors: dict[str, int] = {}
         for record in self._load.records:
             cell.num_requests += 1
@@ -109,15 +110,19 @@ class Bench:
             cell.num_hung += record.hung or record.ended_s is None
             if record.error is None:
                 continue
-            touched = fault.touched(scene)
-            own_router = {n for n in touched if n.startswith("router")} & passed[record.request_id]
-            if own_router and record.times_s and not record.hung:
+            if self._interrupted(record, fault.touched(scene)):
                 cell.num_interrupted += 1
                 continue
             cell.num_failed += 1
             errors[record.error] = errors.get(record.error, 0) + 1
         worst = sorted(errors.items(), key=lambda item: -item[1])[:NUM_ERRORS]
         cell.errors = [f"{count} × {text}" for text, count in worst]
+
+    def _interrupted(self, record: Record, touched: Collection[str]) -> bool:
+        """Whether its own router died in the middle of its answer, and it was told."""
+        routers = {name for name in touched if name.startswith("router")}
+        passed = self._cluster.hub.passed[record.request_id]
+        return bool(routers & passed and record.times_s and not record.hung)
 
     def _filler(self) -> Ask:
         ask = self._fillers.pop(0)

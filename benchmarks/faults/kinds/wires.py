@@ -7,6 +7,10 @@ from benchmarks.faults.wire.connection import Channel, Connection, Way
 from benchmarks.faults.wire.damage import Damage, Damager
 
 NUM_TIMES = 3
+#: Many and soon after: each must find its transfer over, and its blocks still in use.
+NUM_LATE = 16
+LATE_S = 0.25
+DELAY_S = 1.5
 
 
 class Wire(Fault):
@@ -29,7 +33,13 @@ class Wire(Fault):
                 return way is Way.OUT and connection.target == scene.target
             return connection.target in victims
 
-        damager = Damager(self._damage, matches, num_times=NUM_TIMES)
+        late = self._damage is Damage.LATE
+        damager = Damager(
+            self._damage,
+            matches,
+            num_times=NUM_LATE if late else NUM_TIMES,
+            delay_s=LATE_S if late else DELAY_S,
+        )
         scene.cluster.hub.filters.append(damager)
 
     async def heal(self, scene: Scene) -> None:

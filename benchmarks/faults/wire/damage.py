@@ -13,9 +13,10 @@ from shared.connector.frame import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The highest bit of the exponent of a little-endian float32: no value survives it unnoticed.
-_FLIP_EVERY_BYTES = 64
-_EXPONENT_BYTE, _EXPONENT_BIT = 3, 0x40
+#: The sign of every other little-endian float32. Larger damage gives NaN, which engines refuse
+#: by themselves; this gives another answer, if nobody compares checksums.
+_FLIP_EVERY_BYTES = 8
+_SIGN_BYTE, _SIGN_BIT = 3, 0x80
 
 
 class Damage(Enum):
@@ -45,7 +46,7 @@ class Damager:
         matches: Callable[[Connection, Way], bool],
         *,
         num_times: int,
-        delay_s: float = 1.5,
+        delay_s: float,
     ) -> None:
         self._damage = damage
         self._matches = matches
@@ -133,8 +134,8 @@ def flipped(unit: bytes | Message) -> bytes | Message:
 
 def _flip_floats(data: bytes) -> bytes:
     changed = bytearray(data)
-    for place in range(_EXPONENT_BYTE, len(changed), _FLIP_EVERY_BYTES):
-        changed[place] ^= _EXPONENT_BIT
+    for place in range(_SIGN_BYTE, len(changed), _FLIP_EVERY_BYTES):
+        changed[place] ^= _SIGN_BIT
     return bytes(changed)
 
 
