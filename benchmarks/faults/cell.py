@@ -66,6 +66,7 @@ class Bench:
         await scene.finish()
         if not await self._load.wait_idle(REQUEST_TIMEOUT_S + SPARE_S):
             cell.problems.append("requests outlived their deadline")
+        await fault.restore(scene)
         await self._cluster.wait_ready()
         await self._account(cell, scene, fault)
         cell.leaked = await leaks(self._cluster)

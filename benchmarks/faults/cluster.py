@@ -163,7 +163,15 @@ class Cluster:
     async def redis_keys(self) -> set[str]:
         """All that Baton has stored there."""
         async with self._redis() as client:
-            return {key.decode() for key in await client.keys("baton:*")}
+            return {str(key) for key in await client.keys("baton:*")}
+
+    async def let_redis_time_pass(self, seconds: float) -> None:
+        """Every lease ends that much earlier."""
+        async with self._redis() as client:
+            for key in await client.keys("baton:*"):
+                left_ms = await client.pttl(key)
+                if left_ms >= 0:
+                    await client.pexpire(key, max(0, int(left_ms - seconds * 1000)))
 
     def router_url(self, name: str) -> str:
         """A router's own HTTP address."""
@@ -196,7 +204,7 @@ class Cluster:
             async with self._redis() as client:
                 for name in WORKERS:
                     known = await client.hget(f"baton:worker:{name}", "incarnation")
-                    if known is None or known.decode() != await self.incarnation(name):
+                    if known != await self.incarnation(name):
                         return False
         except (redis.asyncio.RedisError, grpc.RpcError):
             return False
@@ -204,7 +212,10 @@ class Cluster:
 
     def _redis(self) -> redis.asyncio.Redis:
         return redis.asyncio.Redis(
-            host=self.network.host(REDIS), port=self.redis_port, socket_timeout=3
+            host=self.network.host(REDIS),
+            port=self.redis_port,
+            socket_timeout=3,
+            decode_responses=True,
         )
 
     async def _define(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.faults.cluster import REDIS
 from benchmarks.faults.kinds.crowds import ClientGone, OutOfBlocks, SlowClient
 from benchmarks.faults.kinds.drains import Drain, Roll
-from benchmarks.faults.kinds.hosts import ClockJump, FullDisk
+from benchmarks.faults.kinds.hosts import ClockJump, FullDisk, LeasesEnd
 from benchmarks.faults.kinds.partitions import Partition
 from benchmarks.faults.kinds.processes import Kill, Restart, Stop
 from benchmarks.faults.kinds.upgrades import Upgrade
@@ -40,7 +40,7 @@ FAMILIES: dict[str, tuple[Fault, ...]] = {
     ),
     "packets of gRPC": tuple(Wire(Channel.GRPC, damage) for damage in DAMAGES),
     "crowds and clients": (OutOfBlocks(), SlowClient(), ClientGone()),
-    "the host": (FullDisk(), ClockJump("decode"), ClockJump(REDIS)),
+    "the host": (FullDisk(), ClockJump("prefill"), ClockJump("decode"), LeasesEnd()),
     "a rolling upgrade": (
         Upgrade("prefill", "block size"),
         Upgrade("prefill", "protocol"),

@@ -81,7 +81,7 @@ class Loopback:
                 sockets = psutil.Process(pid).net_connections(kind="tcp")
             except psutil.Error:
                 continue
-            if any(socket.laddr and socket.laddr.port == port for socket in sockets):
+            if any(getattr(socket.laddr, "port", None) == port for socket in sockets):
                 return name
         return "unknown"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from benchmarks.faults.states import State
 
 QUIET_S = 6.0
-SETTLE_S = 2.0
+SETTLE_S = 4.0
 #: Of the disk that logs and lower tiers share.
 DISK_MIB = 96
 

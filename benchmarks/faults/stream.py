@@ -133,6 +133,7 @@ class HttpClient:
     async def run(self, record: Record) -> None:
         """See `Client`."""
         try:
+            error: str | None = None
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 for attempt in range(HTTP_ATTEMPTS):
                     error = await self._attempt(record)

@@ -30,5 +30,5 @@ async def write(self: BlockIO, *arguments: Any) -> int | None:
 
 if __name__ == "__main__":
     Inbound.accept = accept  # type: ignore[method-assign]
-    BlockIO.write = write  # type: ignore[method-assign]
+    BlockIO.write = write  # type: ignore[method-assign, assignment]
     run_service()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.faults.broken.entry import run_service
-from shared.connector.inbound import Activity, Inbound
+from shared.connector.block_io import Activity
 from shared.connector.receiver import Receiver, Session
 
 if TYPE_CHECKING:
     from shared.connector.frame import Frame
+    from shared.connector.inbound import Inbound
 
 _open, _take = Receiver.open, Receiver._take
 _known: dict[bytes, Inbound] = {}

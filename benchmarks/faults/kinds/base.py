@@ -71,7 +71,10 @@ class Fault(ABC):
         """Strike now. What takes time is started with `Scene.start`."""
 
     async def heal(self, scene: Scene) -> None:  # noqa: B027 some heal by themselves
-        """After the outcome: whatever is broken is made whole, so that the cluster gets ready."""
+        """After the outcome, while requests still run: the fault ends, who is dead comes back."""
+
+    async def restore(self, scene: Scene) -> None:  # noqa: B027 few have anything to restore
+        """When nothing runs: what `prepare` or the fault has replaced is made what it was."""
 
     def touched(self, scene: Scene) -> set[str]:
         """Processes whose streams are affected; all others must not notice."""

@@ -42,6 +42,9 @@ class FullDisk(Fault):
     async def heal(self, scene: Scene) -> None:
         """See `Fault`."""
         (scene.cluster.folder / "filler").unlink(missing_ok=True)
+
+    async def restore(self, scene: Scene) -> None:
+        """See `Fault`."""
         scene.cluster.restart(scene.target)
 
     def touched(self, scene: Scene) -> set[str]:
@@ -50,7 +53,7 @@ class FullDisk(Fault):
 
 
 class ClockJump(Fault):
-    """The wall clock of the victim's worker, and of Redis, jumps an hour ahead."""
+    """The wall clock of both workers of a role jumps an hour ahead."""
 
     def __init__(self, role: str) -> None:
         self.name = f"clock jump {role}"
@@ -80,7 +83,7 @@ class ClockJump(Fault):
         """See `Fault`."""
         self._set(scene, JUMP_S)
 
-    async def heal(self, scene: Scene) -> None:
+    async def restore(self, scene: Scene) -> None:
         """See `Fault`."""
         for process in self._processes(scene):
             process.environ = {k: v for k, v in process.environ.items() if "BATON" in k}
@@ -95,6 +98,23 @@ class ClockJump(Fault):
 
     def _set(self, scene: Scene, seconds: int) -> None:
         _file(scene).write_text(f"+{seconds}s\n", encoding="utf-8")
+
+
+class LeasesEnd(Fault):
+    """What an hour's jump of Redis' clock does: every lease ends at once.
+
+    Redis itself does not start under libfaketime: its allocator asks for the time too early.
+    """
+
+    name = "clock jump redis"
+
+    async def inject(self, scene: Scene) -> None:
+        """See `Fault`."""
+        await scene.cluster.let_redis_time_pass(JUMP_S)
+
+    def touched(self, scene: Scene) -> set[str]:
+        """See `Fault`."""
+        return set()
 
 
 def _fill(path: Path) -> None:

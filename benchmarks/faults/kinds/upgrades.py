@@ -26,6 +26,9 @@ class Upgrade(Fault):
     async def heal(self, scene: Scene) -> None:
         """See `Fault`."""
         await scene.finish()
+
+    async def restore(self, scene: Scene) -> None:
+        """See `Fault`."""
         scene.cluster.restart(scene.target)
 
     def touched(self, scene: Scene) -> set[str]:
