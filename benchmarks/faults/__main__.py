@@ -102,8 +102,8 @@ def _names(text: str | None) -> list[str] | None:
     return text.split(",") if text else None
 
 
-def _show(cell: Cell, quiet_p99_ms: float) -> None:
-    typer.echo(line_of(cell, broken(cell, quiet_p99_ms), quiet_p99_ms))
+def _show(cell: Cell) -> None:
+    typer.echo(line_of(cell, broken(cell)))
 
 
 def _merged(results: Results, path: Path) -> Results:

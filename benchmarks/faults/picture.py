@@ -34,7 +34,7 @@ def save_picture(results: Results, path: Path) -> None:
     for row, fault in enumerate(faults):
         for column, state in enumerate(matrix.STATES):
             cell = cells.get((fault, state.value))
-            colour = _colour(cell, results.quiet_p99_ms)
+            colour = _colour(cell)
             axes.add_patch(Rectangle((column + 0.04, row + 0.06), 0.92, 0.88, color=colour))
             if cell is not None and cell.outcome_s is not None:
                 axes.text(
@@ -62,10 +62,10 @@ def save_picture(results: Results, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def _colour(cell: Cell | None, quiet_p99_ms: float) -> str:
+def _colour(cell: Cell | None) -> str:
     if cell is None or cell.skipped:
         return GREY
-    promises = set(broken(cell, quiet_p99_ms))
+    promises = set(broken(cell))
     if promises & _GRAVE:
         return RED
     return AMBER if promises else GREEN

@@ -70,25 +70,25 @@ class Runner:
             yield cluster, load, Bench(cluster, load, self.oracle)
 
     async def run(
-        self, cells: Sequence[tuple[Fault, State]], show: Callable[[Cell, float], None]
+        self, cells: Sequence[tuple[Fault, State]], show: Callable[[Cell], None]
     ) -> Results:
         """All of them, in order."""
         results = Results(
             machine=f"{platform.machine()}, {os.cpu_count()} cores",
             commit=commit(),
             network="namespaces" if self._namespaces else "loopback",
-            quiet_p99_ms=0.0,
         )
         left = list(enumerate(cells))
+        quiet_ms = 0.0
         while left:
             async with self.bench() as (_, load, bench):
-                quiet_ms = await measure_quiet(load)
-                results.quiet_p99_ms = results.quiet_p99_ms or quiet_ms
+                quiet_ms = quiet_ms or await measure_quiet(load)
                 while left:
                     number, (fault, state) = left.pop(0)
                     cell = await self._cell(bench, fault, state, number)
+                    cell.quiet_p99_ms = quiet_ms
                     results.add(cell)
-                    show(cell, results.quiet_p99_ms)
+                    show(cell)
                     if cell.outcome == "cluster lost":
                         break
         return results

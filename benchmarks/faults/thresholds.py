@@ -25,12 +25,12 @@ WRONG, LEAK, KEYS, HANG, SLOW, FAILED, ITL, OTHER = (
 )  # fmt: skip
 
 
-def broken(cell: Cell, quiet_p99_ms: float) -> dict[str, str]:
+def broken(cell: Cell) -> dict[str, str]:
     """The promises that a cell has broken, each with what was seen."""
     if cell.skipped:
         return {}
     limit_s = MAX_CRASH_OUTCOME_S if cell.is_crash else MAX_OUTCOME_S
-    ratio = itl_ratio(cell, quiet_p99_ms)
+    ratio = itl_ratio(cell)
     found = {
         WRONG: cell.num_wrong and f"{cell.num_wrong} wrong tokens",
         LEAK: cell.leaked and f"leaked: {cell.leaked}",
@@ -44,8 +44,8 @@ def broken(cell: Cell, quiet_p99_ms: float) -> dict[str, str]:
     return {name: text for name, text in found.items() if isinstance(text, str)}
 
 
-def itl_ratio(cell: Cell, quiet_p99_ms: float) -> float | None:
+def itl_ratio(cell: Cell) -> float | None:
     """p99 of the unaffected streams against quiet, if enough of them were there."""
-    if cell.itl_p99_ms is None or cell.num_gaps < MIN_GAPS or not quiet_p99_ms:
+    if cell.itl_p99_ms is None or cell.num_gaps < MIN_GAPS or not cell.quiet_p99_ms:
         return None
-    return cell.itl_p99_ms / quiet_p99_ms
+    return cell.itl_p99_ms / cell.quiet_p99_ms

@@ -33,11 +33,13 @@ QUIET_MS = 10.0
 
 
 def cell(**what: Any) -> Cell:
-    return Cell(fault="kill decode", state="streaming", outcome_s=1.0, **what)
+    return Cell(
+        fault="kill decode", state="streaming", outcome_s=1.0, quiet_p99_ms=QUIET_MS, **what
+    )
 
 
 def test_a_cell_in_which_all_went_well_breaks_nothing() -> None:
-    assert broken(cell(itl_p99_ms=19.0, num_gaps=MIN_GAPS), QUIET_MS) == {}
+    assert broken(cell(itl_p99_ms=19.0, num_gaps=MIN_GAPS)) == {}
 
 
 @pytest.mark.parametrize(
@@ -53,22 +55,22 @@ def test_a_cell_in_which_all_went_well_breaks_nothing() -> None:
     ],
 )
 def test_each_promise_is_looked_at(what: dict[str, Any], promise: str) -> None:
-    assert set(broken(cell(**what), QUIET_MS)) == {promise}
+    assert set(broken(cell(**what))) == {promise}
 
 
 def test_a_crash_has_less_time_than_a_deadline() -> None:
     late: dict[str, Any] = {"fault": "stop decode", "state": "queued", "outcome_s": 11.0}
-    assert SLOW in broken(Cell(is_crash=True, **late), QUIET_MS)
-    assert broken(Cell(is_crash=False, **late), QUIET_MS) == {}
+    assert SLOW in broken(Cell(is_crash=True, **late))
+    assert broken(Cell(is_crash=False, **late)) == {}
 
 
 def test_too_few_gaps_have_no_percentile() -> None:
-    assert broken(cell(itl_p99_ms=99.0, num_gaps=MIN_GAPS - 1), QUIET_MS) == {}
+    assert broken(cell(itl_p99_ms=99.0, num_gaps=MIN_GAPS - 1)) == {}
 
 
 def test_what_was_skipped_is_no_success_and_no_failure() -> None:
-    assert broken(cell(skipped="needs root", num_wrong=3), QUIET_MS) == {}
-    assert "needs root" in line_of(cell(skipped="needs root"), {}, QUIET_MS)
+    assert broken(cell(skipped="needs root", num_wrong=3)) == {}
+    assert "needs root" in line_of(cell(skipped="needs root"), {})
 
 
 def record(*tokens: int, finished: bool) -> Record:
@@ -109,7 +111,7 @@ def test_growth_is_of_what_comes_after_the_warm_up() -> None:
 
 
 def test_results_survive_the_disk_and_are_drawn(tmp_path: Path) -> None:
-    results = Results(machine="m", commit="c", network="loopback", quiet_p99_ms=QUIET_MS)
+    results = Results(machine="m", commit="c", network="loopback")
     results.add(cell(num_wrong=1))
     results.add(cell(itl_p99_ms=12.0, num_gaps=500))
     write(results, tmp_path / "results.json")
