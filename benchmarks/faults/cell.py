@@ -89,7 +89,7 @@ class Bench:
         victim.release()
         await asyncio.wait({victim.task}, timeout=REQUEST_TIMEOUT_S + SPARE_S)
         record = victim.record
-        cell.outcome_s = (record.ended_s or time.monotonic()) - struck_s
+        cell.outcome_s = max(0.0, (record.ended_s or time.monotonic()) - struck_s)
         cell.outcome = outcome_of(record, fault)
         if cell.outcome == "failed" and self._interrupted(record, fault.touched(scene)):
             cell.outcome = "interrupted"

@@ -38,7 +38,7 @@ SOAK_FAMILIES = (
     "a process drains", "a partition", "pieces of KV on the wire", "crowds and clients",
 )  # fmt: skip
 
-Samples = dict[str, list[tuple[float, int, int]]]
+Samples = dict[str, list[tuple[float, float, int]]]
 
 
 async def run_soak(
@@ -127,11 +127,13 @@ async def _sample(cluster: Cluster, samples: Samples) -> None:
                 rss = psutil.Process(process.pid).memory_info().rss
             except psutil.Error:
                 continue
-            samples.setdefault(name, []).append((time.monotonic(), rss // MIB, process.pid))
+            samples.setdefault(name, []).append(
+                (time.monotonic(), round(rss / MIB, 1), process.pid)
+            )
         await asyncio.sleep(SAMPLE_S)
 
 
-def growth_of(samples: Mapping[str, list[tuple[float, int, int]]]) -> dict[str, float]:
+def growth_of(samples: Mapping[str, list[tuple[float, float, int]]]) -> dict[str, float]:
     """Of each name: the last quarter after the warm-up against the first, by medians.
 
     Restarts are in it: a name is judged over all of its processes.

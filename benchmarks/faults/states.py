@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 REACH_TIMEOUT_S = 12.0
 POLL_S = 0.01
 STREAMING_TOKENS = 8
+#: With fewer to come, the end would often be there before the fault is.
+FINISHING_TOKENS = VICTIM_TOKENS - 4
 
 
 class State(StrEnum):
@@ -40,7 +42,7 @@ class State(StrEnum):
     TRANSFERRING = "transferring"
     FIRST_TOKEN = "first token out"
     STREAMING = "streaming"
-    #: The client has all tokens but the last, or but one piece.
+    #: The client lacks a few tokens and the end, and a proxy holds them.
     FINISHING = "finishing"
     #: Too late for any of these.
     DONE = "done"
@@ -56,6 +58,8 @@ class Victim:
         self._state = state
         self._hit = asyncio.Event()
         self._held: tuple[Connection, Way] | None = None
+        #: By which the router has asked the decode worker.
+        self._answers: Connection | None = None
 
     async def reach(self, ask: Ask, fillers: Callable[[], Ask]) -> bool:
         """Send it, and return at the moment that was asked for; False: it never came."""
@@ -94,7 +98,7 @@ class Victim:
         num_tokens = self.record.num_tokens
         if self.record.ended_s is not None:
             return State.DONE
-        if num_tokens >= VICTIM_TOKENS - 1:
+        if num_tokens >= FINISHING_TOKENS:
             return State.FINISHING
         if num_tokens:
             return State.STREAMING if num_tokens > 1 else State.FIRST_TOKEN
@@ -119,26 +123,27 @@ class Victim:
         if request_id != self.record.request_id or connection.channel is not Channel.GRPC:
             return
         to_decode = connection.target.startswith("decode")
+        if to_decode:
+            self._answers = connection
         if self._state is State.TOKENISED and to_decode:
-            self._hold(connection)
+            self._hold(connection, Way.OUT)
         elif self._state is State.PREFILLING and not to_decode:
             self._hit.set()
 
     def _on_piece(self, connection: Connection) -> None:
         if self._state is State.TRANSFERRING:
-            self._hold(connection)
+            self._hold(connection, Way.OUT)
 
-    def _hold(self, connection: Connection) -> None:
+    def _hold(self, connection: Connection, way: Way) -> None:
         if self._held is None:
-            self._held = connection, Way.OUT
-            connection.hold(Way.OUT)
+            self._held = connection, way
+            connection.hold(way)
             self._hit.set()
 
     def _on_token(self, num_tokens: int) -> None:
-        needed = {
-            State.FIRST_TOKEN: 1,
-            State.STREAMING: STREAMING_TOKENS,
-            State.FINISHING: VICTIM_TOKENS - 1,
-        }.get(self._state)
+        needed = {State.FIRST_TOKEN: 1, State.STREAMING: STREAMING_TOKENS}.get(self._state)
         if needed is not None and num_tokens >= needed:
             self._hit.set()
+        finishing = self._state is State.FINISHING and num_tokens >= FINISHING_TOKENS
+        if finishing and self._answers is not None and not self._hit.is_set():
+            self._hold(self._answers, Way.BACK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -30,6 +31,10 @@ class Scene:
     target: str = ""
     problems: list[str] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    #: Two processes that the fault is between.
+    pair: tuple[str, str] = ("", "")
+    #: When a fault that lasts has begun; None: it is over.
+    since_s: float | None = None
 
     def choose(self, role: str) -> str:
         """The process of a role that has the victim; the first one if none has it yet."""
@@ -79,3 +84,45 @@ class Fault(ABC):
     def touched(self, scene: Scene) -> set[str]:
         """Processes whose streams are affected; all others must not notice."""
         return {scene.target}
+
+
+class Lasting(Fault):
+    """A fault that goes on until the victim has its outcome: nobody is saved by its end."""
+
+    is_crash = True
+    #: At least so long: others must get over it, too. At most so long: nothing else would end.
+    least_s = 8.0
+    most_s = 20.0
+
+    @abstractmethod
+    def begin(self, scene: Scene) -> None:
+        """From now on."""
+
+    @abstractmethod
+    def end(self, scene: Scene) -> None:
+        """No longer."""
+
+    async def inject(self, scene: Scene) -> None:
+        """See `Fault`."""
+        self.begin(scene)
+        scene.since_s = time.monotonic()
+        scene.start(self._at_last(scene))
+
+    async def heal(self, scene: Scene) -> None:
+        """See `Fault`."""
+        if scene.since_s is not None:
+            await asyncio.sleep(scene.since_s + self.least_s - time.monotonic())
+        for task in scene.tasks:
+            task.cancel()
+        await asyncio.gather(*scene.tasks, return_exceptions=True)
+        scene.tasks.clear()
+        self._end_once(scene)
+
+    async def _at_last(self, scene: Scene) -> None:
+        await asyncio.sleep(self.most_s)
+        self._end_once(scene)
+
+    def _end_once(self, scene: Scene) -> None:
+        if scene.since_s is not None:
+            scene.since_s = None
+            self.end(scene)

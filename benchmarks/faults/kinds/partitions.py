@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-
-from benchmarks.faults.kinds.base import Fault, Scene
-
-#: Longer than a lease.
-PARTITION_S = 8.0
+from benchmarks.faults.kinds.base import Lasting, Scene
 
 
-class Partition(Fault):
+class Partition(Lasting):
     """No byte passes between the victim's processes of two roles."""
-
-    is_crash = True
 
     def __init__(self, one: str, other: str) -> None:
         self.name = f"partition {one}–{other}"
         self._roles = one, other
 
-    async def inject(self, scene: Scene) -> None:
-        """See `Fault`."""
-        one, other = (scene.choose(role) for role in self._roles)
+    def begin(self, scene: Scene) -> None:
+        """See `Lasting`."""
+        one, other = scene.pair = self._choose(scene)
+        # What passes the router alone is not cut off.
         scene.target = one if one.startswith("decode") else other
         scene.cluster.network.partition(scene.cluster.hub, one, other, cut=True)
-        scene.start(self._mend(scene, one, other))
 
-    async def heal(self, scene: Scene) -> None:
-        """See `Fault`."""
-        with suppress(asyncio.CancelledError):
-            await scene.finish()
-
-    async def _mend(self, scene: Scene, one: str, other: str) -> None:
-        await asyncio.sleep(PARTITION_S)
+    def end(self, scene: Scene) -> None:
+        """See `Lasting`."""
+        one, other = scene.pair
         scene.cluster.network.partition(scene.cluster.hub, one, other, cut=False)
+
+    def _choose(self, scene: Scene) -> tuple[str, str]:
+        one, other = (scene.choose(role) for role in self._roles)
+        return one, other

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 
 from benchmarks.faults.cluster import REDIS
-from benchmarks.faults.kinds.base import Fault, Scene
+from benchmarks.faults.kinds.base import Fault, Lasting, Scene
 
-#: Workers stop for longer than their lease, the others for as long as a client may bear.
-STOP_S = {"prefill": 8.0, "decode": 8.0, "router": 2.0, REDIS: 4.0}
+#: There is one Redis, and a client cannot leave a router that only stops: they go on by themselves.
+BEARABLE_S = {"router": 2.0, REDIS: 4.0}
 
 
 class Kill(Fault):
@@ -47,25 +46,20 @@ class Restart(Kill):
         """It has been."""
 
 
-class Stop(Fault):
-    """SIGSTOP, and SIGCONT when others have long gone on without it."""
-
-    is_crash = True
+class Stop(Lasting):
+    """SIGSTOP, and SIGCONT when others have gone on without it."""
 
     def __init__(self, role: str) -> None:
         self.name = f"stop {role}"
         self._role = role
+        if role in BEARABLE_S:
+            self.least_s = self.most_s = BEARABLE_S[role]
 
-    async def inject(self, scene: Scene) -> None:
-        """See `Fault`."""
+    def begin(self, scene: Scene) -> None:
+        """See `Lasting`."""
         scene.target = scene.choose(self._role)
         scene.cluster.signal(scene.target, signal.SIGSTOP)
-        scene.start(self._go_on(scene))
 
-    async def heal(self, scene: Scene) -> None:
-        """See `Fault`."""
-        scene.cluster.signal(scene.target, signal.SIGCONT)
-
-    async def _go_on(self, scene: Scene) -> None:
-        await asyncio.sleep(STOP_S[self._role])
+    def end(self, scene: Scene) -> None:
+        """See `Lasting`."""
         scene.cluster.signal(scene.target, signal.SIGCONT)
