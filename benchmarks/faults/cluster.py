@@ -165,6 +165,11 @@ class Cluster:
         async with self._redis() as client:
             return {str(key) for key in await client.keys("baton:*")}
 
+    async def forget_keys(self, keys: set[str]) -> None:
+        """Delete them."""
+        async with self._redis() as client:
+            await client.delete(*keys)
+
     async def let_redis_time_pass(self, seconds: float) -> None:
         """Every lease ends that much earlier."""
         async with self._redis() as client:
