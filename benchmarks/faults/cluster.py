@@ -15,7 +15,7 @@ import httpx
 import redis.asyncio
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
-from benchmarks.faults.model import ENGINE_FLAGS, MODEL_NAME
+from benchmarks.faults.model import DRAIN_GRACE_S, MODEL_NAME, OWN_FLAGS, WORKER_FLAGS
 from benchmarks.faults.network import Loopback, Namespaces
 from benchmarks.faults.process import Process
 from benchmarks.faults.wire.connection import Channel
@@ -38,20 +38,8 @@ REDIS = "redis"
 NAMES = (REDIS, *ROUTERS, *WORKERS)
 START_TIMEOUT_S = 120.0
 NUM_READY = 2
-DRAIN_GRACE_S = 15.0
 #: Of one router; more wait in its queue.
 MAX_CONCURRENT_REQUESTS = 28
-
-WORKER_FLAGS = (
-    *ENGINE_FLAGS,
-    "--connectors", "zmq",
-    "--transfer-timeout-s", "8",
-    "--drain-grace-s", str(DRAIN_GRACE_S),
-)  # fmt: skip
-OWN_FLAGS = {
-    "prefill": (),
-    "decode": ("--local-prefill-threshold", "0"),
-}
 
 
 class ClusterError(Exception):

@@ -1,4 +1,4 @@
-"""The model that the matrix serves: tiny, random, the same on every machine."""
+"""The model that the matrix serves, tiny and random, and the flags of its workers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ ENGINE_FLAGS = (
     "--dtype", DTYPE,
     "--num-threads", "1",
 )  # fmt: skip
+
+
+DRAIN_GRACE_S = 15.0
+WORKER_FLAGS = (
+    *ENGINE_FLAGS,
+    "--connectors", "zmq",
+    "--transfer-timeout-s", "8",
+    "--drain-grace-s", str(DRAIN_GRACE_S),
+)  # fmt: skip
+OWN_FLAGS = {
+    "prefill": (),
+    "decode": ("--local-prefill-threshold", "0"),
+}
 
 
 def write_model(folder: Path) -> Path:

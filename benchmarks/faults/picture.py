@@ -59,6 +59,7 @@ def save_picture(results: Results, path: Path) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     rcParams["svg.hashsalt"] = "faults"
+    rcParams["svg.fonttype"] = "none"
     figure.savefig(path, metadata={"Date": None})
 
 
