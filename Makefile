@@ -11,6 +11,7 @@ export TORCH
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload clean
 .PHONY: help setup demo up test test-gpu fuzz check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu faults soak clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -66,6 +67,13 @@ bench-handoff: setup ## Measure prefill/decode against the in-process engine on 
 
 bench-gpu: setup ## Measure kernels, engine and hand-off on a GPU, in parts of under 9 minutes
 	@for part in kernels engine handoff; do timeout 540 $(PY) -m benchmarks.gpu --part $$part; done
+
+faults: setup ## Break a cluster in every way at every moment, an hour (FAULTS="--subset ci": 3 minutes)
+	@$(PY) -m benchmarks.faults run --out benchmarks/faults/results.json $(FAULTS); code=$$?; \
+		$(PY) -m benchmarks.faults mutants && $(PY) -m benchmarks.faults page && exit $$code
+
+soak: setup ## Thirty minutes of load with a random fault every 20 s (MINUTES=…)
+	@$(PY) -m benchmarks.faults soak --minutes $(or $(MINUTES),30)
 
 bench-guard: setup ## Fail if a hot path takes more instructions than at the merge base
 	@$(PY) -m benchmarks.guard

@@ -40,6 +40,8 @@ class ConnectorSettings:
     #: `zmq`, and `nixl` for its frames.
     endpoint: str = "tcp://127.0.0.1:0"
     advertise_host: str | None = None
+    #: `zmq`: where peers connect if something lies between, and not at the port that it listens on.
+    advertise_port: int | None = None
     #: `zmq` and `nixl`: whether senders need the key that they have offered in a handshake.
     encrypt: bool = False
     heartbeat_s: float = 2.0
@@ -81,6 +83,7 @@ def _zmq(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Con
         memory=memory,
         endpoint=settings.endpoint,
         advertise_host=settings.advertise_host,
+        advertise_port=settings.advertise_port,
         heartbeat_s=settings.heartbeat_s,
         security=Curve() if settings.encrypt else PlainText(),
         limits=settings.limits,

@@ -67,6 +67,18 @@ class WorkerConfig:
     )
     host: str = setting("127.0.0.1", help="address to listen on, and to tell peers")
     port: int = setting(0, help="port of the gRPC services; 0 takes a free one")
+    transfer_port: int = setting(
+        0, help="port at which the connector over TCP listens; 0 takes a free one"
+    )
+    advertise_host: str | None = setting(
+        None, help="address that others are told instead of --host, where something lies between"
+    )
+    advertise_port: int | None = setting(
+        None, help="port of the gRPC services that others are told instead of --port"
+    )
+    advertise_transfer_port: int | None = setting(
+        None, help="port that peers are told instead of --transfer-port"
+    )
     metrics_port: int = setting(0, help="port of /metrics; 0 turns it off")
     connectors: tuple[str, ...] = setting(
         ("shm", "zmq_ipc", "zmq"),
@@ -130,6 +142,10 @@ class WorkerConfig:
         if self.transfer_encryption == "auto":
             return self.tls.tls_cert is not None
         return self.transfer_encryption == "on"
+
+    def address(self, bound_port: int) -> str:
+        """host:port at which others reach the gRPC services, which listen on `bound_port`."""
+        return f"{self.advertise_host or self.host}:{self.advertise_port or bound_port}"
 
     def __post_init__(self) -> None:
         if bool(self.directory) == bool(self.redis_url):

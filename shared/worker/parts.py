@@ -216,7 +216,9 @@ async def _connectors(
 ) -> Sequence[Connector]:
     settings = ConnectorSettings(
         runtime_dir=config.runtime_dir or _default_runtime_dir(),
-        endpoint=f"tcp://{config.host}:0",
+        endpoint=f"tcp://{config.host}:{config.transfer_port}",
+        advertise_host=config.advertise_host,
+        advertise_port=config.advertise_transfer_port,
         encrypt=config.encrypts_transfers,
     )
     memory = engine.kv_memory

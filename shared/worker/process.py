@@ -124,7 +124,7 @@ async def run_worker(
         if config.metrics_port:
             stack.callback(serve_metrics(parts.metrics, config.host, config.metrics_port))
         await publish_kv_events(parts, stack)
-        address = f"{config.host}:{server.port}"
+        address = config.address(server.port)
         _stay_alive(parts, server, watchdog, stack)
         joined = [
             join(parts, address, place, watchdog, stack) for place in open_places(parts, stack)

@@ -159,6 +159,15 @@ async def test_the_advertised_host_is_offered_with_the_bound_port() -> None:
     memory.close()
 
 
+async def test_the_advertised_port_is_offered_instead_of_the_bound_one() -> None:
+    memory = KVMemory(LAYOUT, 1)
+    connector = ZmqConnector(worker=WorkerId("a", "1"), memory=memory, advertise_port=4711)
+    await connector.start()
+    assert connector.offer().address == "tcp://127.0.0.1:4711"
+    await connector.close()
+    memory.close()
+
+
 async def test_an_endpoint_in_use_is_a_config_error() -> None:
     memory = KVMemory(LAYOUT, 1)
     first = ZmqConnector(worker=WorkerId("a", "1"), memory=memory)

@@ -1,0 +1,51 @@
+"""Bytes are damaged on their way to the victim's decode worker, or to its prefill worker."""
+
+from __future__ import annotations
+
+from benchmarks.faults.kinds.base import Fault, Scene
+from benchmarks.faults.wire.connection import Channel, Connection, Way
+from benchmarks.faults.wire.damage import Damage, Damager
+
+NUM_TIMES = 3
+#: Many and soon after: each must find its transfer over, and its blocks still in use.
+NUM_LATE = 16
+LATE_S = 0.25
+DELAY_S = 1.5
+
+
+class Wire(Fault):
+    """The next few pieces of KV, or the next few packets of gRPC, are damaged."""
+
+    def __init__(self, channel: Channel, damage: Damage) -> None:
+        self.name = f"{channel.value} {damage.value}"
+        self._channel = channel
+        self._damage = damage
+
+    async def inject(self, scene: Scene) -> None:
+        """See `Fault`."""
+        scene.target = scene.choose("decode")
+        victims = {scene.target, scene.choose("prefill")}
+
+        def matches(connection: Connection, way: Way) -> bool:
+            if connection.channel is not self._channel:
+                return False
+            if self._channel is Channel.ZMQ:
+                return way is Way.OUT and connection.target == scene.target
+            return connection.target in victims
+
+        late = self._damage is Damage.LATE
+        damager = Damager(
+            self._damage,
+            matches,
+            num_times=NUM_LATE if late else NUM_TIMES,
+            delay_s=LATE_S if late else DELAY_S,
+        )
+        scene.cluster.hub.filters.append(damager)
+
+    async def heal(self, scene: Scene) -> None:
+        """See `Fault`."""
+        scene.cluster.hub.filters.clear()
+
+    def touched(self, scene: Scene) -> set[str]:
+        """See `Fault`: a connection that ends takes all streams over it along."""
+        return {scene.target, scene.choose("prefill")}

@@ -1,0 +1,1 @@
+"""What lies between the processes: proxies that see, hold, cut and damage."""

@@ -1,0 +1,26 @@
+"""Where a worker says that it is reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shared.worker.config import ModelSettings, WorkerConfig
+
+
+def config(**settings: object) -> WorkerConfig:
+    return WorkerConfig(
+        model=ModelSettings(model=Path("m")),
+        name="w",
+        directory=("router:1",),
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def test_others_are_told_where_it_listens() -> None:
+    assert config().address(7000) == "127.0.0.1:7000"
+
+
+def test_others_are_told_what_is_advertised() -> None:
+    assert config(advertise_port=7100).address(7000) == "127.0.0.1:7100"
+    told = config(host="0.0.0.0", advertise_host="worker-7").address(7000)
+    assert told == "worker-7:7000"
