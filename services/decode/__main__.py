@@ -29,7 +29,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         channels=parts.channels,
         own_source=lambda num_blocks: common_pb2.PrefixSource(
             worker=worker_id_to_wire(parts.worker),
-            address=f"{config.worker.host}:{server.port}",
+            address=config.worker.address(server.port),
             num_blocks=num_blocks,
         ),
         timeout_s=config.worker.transfer_timeout_s,

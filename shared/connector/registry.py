@@ -33,6 +33,8 @@ class ConnectorSettings:
     #: `zmq`, and `nixl` for its frames.
     endpoint: str = "tcp://127.0.0.1:0"
     advertise_host: str | None = None
+    #: `zmq`: where peers connect if something lies between, and not at the port that it listens on.
+    advertise_port: int | None = None
     heartbeat_s: float = 2.0
     limits: TransferLimits = DEFAULT_LIMITS
 
@@ -72,6 +74,7 @@ def _zmq(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Con
         memory=memory,
         endpoint=settings.endpoint,
         advertise_host=settings.advertise_host,
+        advertise_port=settings.advertise_port,
         heartbeat_s=settings.heartbeat_s,
         limits=settings.limits,
     )

@@ -41,7 +41,7 @@ class ZmqConnector(Transport):
     """The connector `zmq`.
 
     Binds `endpoint` (tcp://host:port, port 0 for any, or ipc://path). Peers are told to connect to
-    `advertise_host`, which a wildcard endpoint needs. A peer that is silent for three heartbeats
+    `advertise_host`, which a wildcard endpoint needs, and `advertise_port`. A peer that is silent for three heartbeats
     is lost.
     """
 
@@ -54,6 +54,7 @@ class ZmqConnector(Transport):
         memory: KVMemory,
         endpoint: str = "tcp://127.0.0.1:0",
         advertise_host: str | None = None,
+        advertise_port: int | None = None,
         heartbeat_s: float = 2.0,
         security: SocketSecurity = _NO_SECURITY,
         limits: TransferLimits = DEFAULT_LIMITS,
@@ -63,6 +64,7 @@ class ZmqConnector(Transport):
         super().__init__(worker=worker, memory=memory, limits=limits)
         self._endpoint = endpoint
         self._advertise_host = advertise_host
+        self._advertise_port = advertise_port
         self._heartbeat_s = heartbeat_s
         self._security = security
         self._sessions: dict[bytes, Session] = {}
@@ -97,9 +99,9 @@ class ZmqConnector(Transport):
             raise ConfigError(f"endpoint {self._endpoint}: {error}") from error
         self._router = router
         self._address = router.getsockopt_string(zmq.LAST_ENDPOINT)
-        if self._advertise_host is not None:
-            port = self._address.rpartition(":")[2]
-            self._address = f"tcp://{self._advertise_host}:{port}"
+        if not self._address.startswith(_IPC):
+            host, _, port = self._address.removeprefix("tcp://").rpartition(":")
+            self._address = f"tcp://{self._advertise_host or host}:{self._advertise_port or port}"
         self._monitor = self._sockets.monitor(router)
         self._tasks.spawn(self._serve(router), on_exit=self._unserved)
         self._tasks.spawn(watch(self._monitor, self._probe), on_exit=lambda _: None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
@@ -9,6 +11,9 @@ from shared.config import setting
 from shared.engine.config import EngineConfig
 from shared.errors import ConfigError
 from shared.worker.reuse.settings import ReuseSettings
+
+#: Hosts that stand for every address of the machine.
+_WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,12 @@ class WorkerConfig:
     """One worker process."""
 
     model: ModelSettings
-    name: str = setting(help="name of this worker, unique in the cluster")
+    name: str = field(
+        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        metadata={
+            "help": "name of this worker, unique in the cluster; default: made of this machine's"
+        },
+    )
     directory: tuple[str, ...] = setting(
         (), help="host:port of the router's gRPC services; of each router, if there are several"
     )
@@ -49,6 +59,20 @@ class WorkerConfig:
     )
     host: str = setting("127.0.0.1", help="address to listen on, and to tell peers")
     port: int = setting(0, help="port of the gRPC services; 0 takes a free one")
+    transfer_port: int = setting(
+        0, help="port at which the connector over TCP listens; 0 takes a free one"
+    )
+    advertise_host: str | None = setting(
+        None,
+        help="address that others are told instead of --host; default: this machine's name "
+        "where --host means every address",
+    )
+    advertise_port: int | None = setting(
+        None, help="port of the gRPC services that others are told instead of --port"
+    )
+    advertise_transfer_port: int | None = setting(
+        None, help="port that peers are told instead of --transfer-port"
+    )
     metrics_port: int = setting(0, help="port of /metrics; 0 turns it off")
     connectors: tuple[str, ...] = setting(
         ("shm", "zmq_ipc", "zmq"),
@@ -80,6 +104,17 @@ class WorkerConfig:
     log_json: bool = setting(False, help="log in JSON")
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     engine: EngineConfig = field(default_factory=EngineConfig)
+
+    def address(self, bound_port: int) -> str:
+        """host:port at which others reach the gRPC services, which listen on `bound_port`."""
+        return f"{self.reachable_host}:{self.advertise_port or bound_port}"
+
+    @property
+    def reachable_host(self) -> str:
+        """The host that others are told."""
+        if self.advertise_host is not None:
+            return self.advertise_host
+        return socket.gethostname() if self.host in _WILDCARDS else self.host
 
     def __post_init__(self) -> None:
         if bool(self.directory) == bool(self.redis_url):

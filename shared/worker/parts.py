@@ -184,7 +184,9 @@ def _connectors(
 ) -> list[Connector]:
     settings = ConnectorSettings(
         runtime_dir=config.runtime_dir or _default_runtime_dir(),
-        endpoint=f"tcp://{config.host}:0",
+        endpoint=f"tcp://{config.host}:{config.transfer_port}",
+        advertise_host=config.reachable_host,
+        advertise_port=config.advertise_transfer_port,
     )
     memory = engine.kv_memory
     if memory is not None:

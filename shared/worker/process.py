@@ -107,7 +107,7 @@ async def run_worker(
         if config.metrics_port:
             stack.callback(serve_metrics(parts.metrics, config.host, config.metrics_port))
         await publish_kv_events(parts, stack)
-        address = f"{config.host}:{server.port}"
+        address = config.address(server.port)
         joined = [
             join(parts, address, directory, stack) for directory in open_directories(parts, stack)
         ]
