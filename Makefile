@@ -9,7 +9,7 @@ export PYTHONPATH := .:proto:client
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu e2e-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ bench-gpu: setup ## Measure kernels, engine and hand-off on a GPU, in parts of u
 
 bench-guard: setup ## Fail if a hot path takes more instructions than at the merge base
 	@$(PY) -m benchmarks.guard
+
+e2e-compose: setup ## Try compose.yaml on this machine's Docker, from nothing to nothing
+	@$(PY) scripts/e2e_compose.py
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .run
