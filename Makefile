@@ -12,6 +12,7 @@ export TORCH
 .PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload clean
 .PHONY: help setup demo up test test-gpu fuzz check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu clean
 .PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu faults soak clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu e2e-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -80,6 +81,8 @@ bench-guard: setup ## Fail if a hot path takes more instructions than at the mer
 
 overload: setup ## Offer up to three times what a cluster can serve, 14 minutes (OVERLOAD="--help" for options)
 	@$(PY) -m benchmarks.overload run $(OVERLOAD) && $(PY) -m benchmarks.overload page
+e2e-compose: setup ## Try compose.yaml on this machine's Docker, from nothing to nothing
+	@$(PY) scripts/e2e_compose.py
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .run

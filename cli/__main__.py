@@ -58,6 +58,17 @@ class Service(StrEnum):
     DECODE = "decode"
 
 
+class ProbeKind(StrEnum):
+    """What `baton probe` can ask."""
+
+    ROUTER = "router"
+    WORKER = "worker"
+
+
+#: Where `baton probe` asks unless it is told.
+DEFAULT_PORTS = {ProbeKind.ROUTER: 8000, ProbeKind.WORKER: 50061}
+
+
 @app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog="Other flags go to the workers, e.g. --max-num-seqs 8 --num-blocks 512.",
@@ -210,6 +221,31 @@ def certs(
 def serve(context: typer.Context, service: Service) -> None:
     """Run one service in the foreground; its own --help lists its flags."""
     become(f"services.{service.value}", context.args)
+
+
+@app.command()
+def probe(
+    kind: Annotated[ProbeKind, typer.Argument(help="What listens there.")],
+    host: Annotated[str, typer.Option(help="Where it listens.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(envvar="BATON_PORT", help="Its port.", show_envvar=False)
+    ] = None,
+) -> None:
+    """Ask one service whether it serves; the exit code says so. For health checks."""
+    from cli.probe import PROBES
+
+    typer.echo(PROBES[kind](host, port or DEFAULT_PORTS[kind]))
+
+
+@app.command("provide-model")
+def provide_model(
+    folder: Annotated[Path, typer.Argument(help="Where the model is to be.")],
+) -> None:
+    """Check the model in a folder; put the shipped one there if it is empty."""
+    from cli.places import SHIPPED_MODEL
+    from cli.provide_model import provide_model as provide
+
+    typer.echo(provide(folder, SHIPPED_MODEL))
 
 
 @app.command(context_settings=EVERYTHING)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
@@ -13,6 +15,9 @@ from shared.errors import ConfigError
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.worker.reuse.settings import ReuseSettings
+
+#: Hosts that stand for every address of the machine.
+_WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
 class DrainMode(StrEnum):
@@ -53,7 +58,12 @@ class WorkerConfig:
     """One worker process."""
 
     model: ModelSettings
-    name: str = setting(help="name of this worker, unique in the cluster")
+    name: str = field(
+        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        metadata={
+            "help": "name of this worker, unique in the cluster; default: made of this machine's"
+        },
+    )
     directory: tuple[str, ...] = setting(
         (), help="host:port of the router's gRPC services; of each router, if there are several"
     )
@@ -71,7 +81,9 @@ class WorkerConfig:
         0, help="port at which the connector over TCP listens; 0 takes a free one"
     )
     advertise_host: str | None = setting(
-        None, help="address that others are told instead of --host, where something lies between"
+        None,
+        help="address that others are told instead of --host; default: this machine's name "
+        "where --host means every address",
     )
     advertise_port: int | None = setting(
         None, help="port of the gRPC services that others are told instead of --port"
@@ -140,12 +152,19 @@ class WorkerConfig:
     def encrypts_transfers(self) -> bool:
         """What --transfer-encryption comes to."""
         if self.transfer_encryption == "auto":
-            return self.tls.tls_cert is not None
+            return self.tls.is_on
         return self.transfer_encryption == "on"
 
     def address(self, bound_port: int) -> str:
         """host:port at which others reach the gRPC services, which listen on `bound_port`."""
-        return f"{self.advertise_host or self.host}:{self.advertise_port or bound_port}"
+        return f"{self.reachable_host}:{self.advertise_port or bound_port}"
+
+    @property
+    def reachable_host(self) -> str:
+        """The host that others are told."""
+        if self.advertise_host is not None:
+            return self.advertise_host
+        return socket.gethostname() if self.host in _WILDCARDS else self.host
 
     def __post_init__(self) -> None:
         if bool(self.directory) == bool(self.redis_url):

@@ -217,7 +217,7 @@ async def _connectors(
     settings = ConnectorSettings(
         runtime_dir=config.runtime_dir or _default_runtime_dir(),
         endpoint=f"tcp://{config.host}:{config.transfer_port}",
-        advertise_host=config.advertise_host,
+        advertise_host=config.reachable_host,
         advertise_port=config.advertise_transfer_port,
         encrypt=config.encrypts_transfers,
     )
