@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 read at run time by typer
 from typing import Annotated, Any
 
 import typer
 
 from cli import keys
 from cli.errors import CommandError
+from cli.options import (
+    DEFAULT_PORTS,
+    ClusterToken,
+    GrpcPort,
+    Model,
+    Port,
+    ProbeKind,
+    ServedModelName,
+    Service,
+    StartTimeout,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+)
 from cli.passthrough import EVERYTHING, become
 from shared.errors import BatonError
 
@@ -25,48 +38,6 @@ app = typer.Typer(
 app.add_typer(keys.app, name="keys")
 
 DEFAULT_QUESTION = "What does os.path.join do?"
-
-Model = Annotated[
-    Path | None, typer.Option(help="Folder of a Hugging Face checkpoint. Default: the shipped one.")
-]
-ServedModelName = Annotated[str | None, typer.Option(help="Name that clients use.")]
-Port = Annotated[int, typer.Option(help="Port of the OpenAI API over HTTP.")]
-GrpcPort = Annotated[int, typer.Option(help="Port of the gRPC services.")]
-ClusterToken = Annotated[
-    Path | None,
-    typer.Option(
-        help="File with the secret that routers and workers share.",
-        envvar="BATON_CLUSTER_TOKEN",
-        show_envvar=False,
-    ),
-]
-StartTimeout = Annotated[float, typer.Option(help="Longest wait for the cluster, in seconds.")]
-
-
-TlsCert = Annotated[Path | None, typer.Option(help="Certificate to show.", envvar="BATON_TLS_CERT")]
-TlsKey = Annotated[Path | None, typer.Option(help="Its key.", envvar="BATON_TLS_KEY")]
-TlsCa = Annotated[
-    Path | None, typer.Option(help="CA of a cluster that uses TLS.", envvar="BATON_TLS_CA")
-]
-
-
-class Service(StrEnum):
-    """What `baton serve` can run."""
-
-    ROUTER = "router"
-    PREFILL = "prefill"
-    DECODE = "decode"
-
-
-class ProbeKind(StrEnum):
-    """What `baton probe` can ask."""
-
-    ROUTER = "router"
-    WORKER = "worker"
-
-
-#: Where `baton probe` asks unless it is told.
-DEFAULT_PORTS = {ProbeKind.ROUTER: 8000, ProbeKind.WORKER: 50061}
 
 
 @app.command(

@@ -1,0 +1,51 @@
+"""Options that several commands have, and the words that they choose from."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    Path | None, typer.Option(help="Folder of a Hugging Face checkpoint. Default: the shipped one.")
+]
+ServedModelName = Annotated[str | None, typer.Option(help="Name that clients use.")]
+Port = Annotated[int, typer.Option(help="Port of the OpenAI API over HTTP.")]
+GrpcPort = Annotated[int, typer.Option(help="Port of the gRPC services.")]
+ClusterToken = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with the secret that routers and workers share.",
+        envvar="BATON_CLUSTER_TOKEN",
+        show_envvar=False,
+    ),
+]
+StartTimeout = Annotated[float, typer.Option(help="Longest wait for the cluster, in seconds.")]
+
+
+TlsCert = Annotated[Path | None, typer.Option(help="Certificate to show.", envvar="BATON_TLS_CERT")]
+TlsKey = Annotated[Path | None, typer.Option(help="Its key.", envvar="BATON_TLS_KEY")]
+TlsCa = Annotated[
+    Path | None, typer.Option(help="CA of a cluster that uses TLS.", envvar="BATON_TLS_CA")
+]
+
+
+class Service(StrEnum):
+    """What `baton serve` can run."""
+
+    ROUTER = "router"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class ProbeKind(StrEnum):
+    """What `baton probe` can ask."""
+
+    ROUTER = "router"
+    WORKER = "worker"
+
+
+#: Where `baton probe` asks unless it is told.
+DEFAULT_PORTS = {ProbeKind.ROUTER: 8000, ProbeKind.WORKER: 50061}
