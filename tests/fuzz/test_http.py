@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Rou
         before = site.run(_tasks())
         try:
             yield site, router
+            site.check_growth()
             site.run(router.settle())
             site.run(site.check_tasks(before))
             status, body = site.run(_post(router.app, "/v1/completions", b'{"prompt":"a"}'))
@@ -121,7 +123,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
 @given(bodies())
 def test_json(fuzzed: tuple[Site, RouterSite], sent: tuple[str, bytes]) -> None:
     site, router = fuzzed
-    status, body = site.case(_post(router.app, *sent))
+    status, body = site.case(partial(_post, router.app, *sent))
     assert status in (200, 400, 404, 413), (status, body, sent)
     if status != 200:
         error = json.loads(body)["error"]
@@ -162,7 +164,7 @@ def test_raw_bytes(fuzzed: tuple[Site, RouterSite], seed: int) -> None:
     async def ask() -> list[bytes]:
         return await asyncio.gather(*(_talk(router.http_port, data) for data in sent))
 
-    for data, answer in zip(sent, site.case(ask(), 10, "http: sockets"), strict=True):
+    for data, answer in zip(sent, site.case(ask, 10, "http: sockets"), strict=True):
         for line in answer.split(b"HTTP/1.1 ")[1:]:
             assert line[:1] != b"5" or line.startswith(b"501"), (data, answer)
 

@@ -80,6 +80,7 @@ def served(
         with open_site("redis") as site, server.client() as client:
             bench = Bench(server.url)
             yield site, bench, client
+            site.check_growth()
             assert bench.follower.num_malformed + bench.store.num_malformed > 0
             site.run(bench.store.close())
     finally:
@@ -98,7 +99,7 @@ def test_redis(served: tuple[Site, Bench, redis.Redis], seed: int) -> None:
         _spoil(random, client)
         if random.random() < 0.3:
             site.run(bench.look())
-    site.case(bench.look(), NUM_CHANGES)
+    site.case(bench.look, NUM_CHANGES)
     assert bench.follower.members.knows(GOOD)
     assert bench.follower.index.lookup(HASHES)[GOOD] == len(HASHES)
 

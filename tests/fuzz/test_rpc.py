@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -150,6 +151,8 @@ def router(
         channel = site.run(_channel(f"127.0.0.1:{started.grpc_port}"))
         try:
             yield site, started, channel
+            site.check_growth()
+            site.run(_leave(started))
             site.run(started.settle())
             assert not site.run(ask(channel, [("Router/Generate", _valid(PUBLIC[0]))]))
         finally:
@@ -162,7 +165,7 @@ def router(
 def test_router(router: tuple[Site, RouterSite, grpc.aio.Channel], seed: int) -> None:
     site, _, channel = router
     sent = messages(Random(seed), PUBLIC, 10)
-    assert not site.case(ask(channel, sent), len(sent))
+    assert not site.case(partial(ask, channel, sent), len(sent))
 
 
 @profile(40, 1200)
@@ -172,7 +175,7 @@ def test_directory(router: tuple[Site, RouterSite, grpc.aio.Channel], seed: int)
     sent = messages(Random(seed), DIRECTORY, 10)
     # Whatever registers must not keep the good worker from being found.
     sent = [(m, d) for m, d in sent if b"decode-0" not in d]
-    assert not site.case(ask(channel, sent), len(sent), "grpc: directory")
+    assert not site.case(partial(ask, channel, sent), len(sent), "grpc: directory")
     site.run(_leave(started))
     assert not site.run(ask(channel, [("Router/Generate", _valid(PUBLIC[1]))]))
 
@@ -200,6 +203,7 @@ def worker(
         try:
             before = site.run(live.ask([1, 2, 3], request_id="before")).token_ids
             yield site, live, channel
+            site.check_growth()
             site.run(_drained(live))
             assert site.run(live.ask([1, 2, 3], request_id="after")).token_ids == before
         finally:
@@ -261,7 +265,7 @@ def worker_messages(live: LiveWorker) -> tuple[tuple[str, Message], ...]:
 def test_worker(worker: tuple[Site, LiveWorker, grpc.aio.Channel], seed: int) -> None:
     site, live, channel = worker
     sent = messages(Random(seed), worker_messages(live), 10)
-    assert not site.case(ask(channel, sent), len(sent))
+    assert not site.case(partial(ask, channel, sent), len(sent))
 
 
 async def _drained(live: LiveWorker) -> None:
