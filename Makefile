@@ -9,10 +9,7 @@ export PYTHONPATH := .:proto:client
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload clean
-.PHONY: help setup demo up test test-gpu fuzz check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu clean
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu faults soak clean
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu e2e-compose clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak e2e-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'

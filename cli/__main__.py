@@ -219,6 +219,18 @@ def provide_model(
     typer.echo(provide(folder, SHIPPED_MODEL))
 
 
+@app.command("provide-token")
+def provide_token(
+    file: Annotated[Path, typer.Argument(help="Where the cluster's token is to be.")],
+) -> None:
+    """Make the secret that routers and workers share, unless it is there already."""
+    from cli.cluster_token import make_cluster_token
+
+    if not file.exists():
+        make_cluster_token(file)
+    typer.echo(f"{file}: there")
+
+
 @app.command(context_settings=EVERYTHING)
 def bench(
     context: typer.Context,
