@@ -80,7 +80,8 @@ class PrefillJob:
         return max(0.0, self._deadline_s - time.monotonic())
 
     async def _begin(self, event: Admitted) -> None:
-        self._admitted_s = event.at_s
+        # The step that admits it may have begun a moment before it came.
+        self._admitted_s = max(self._arrived_s, event.at_s)
         self._num_cached_tokens = event.num_cached_tokens
         outbound = await self._connector.connect(self._ticket, self._remaining_s)
         self._publisher = Publisher(
