@@ -255,7 +255,8 @@ class Cluster:
     def _command(self, name: str, module: str | None) -> list[str]:
         role = name.partition("-")[0]
         module = module or self._modules.get(role, f"services.{role}")
-        flags = ["--model", str(self._model), "--host", self.network.host(name)]
+        # Addresses of namespaces are this machine's own, though no loopback.
+        flags = ["--model", str(self._model), "--host", self.network.host(name), "--insecure-bind"]
         if role == "router":
             flags += [
                 "--port", str(self.http_ports[name]), "--grpc-port", str(self.grpc_ports[name]),

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
 RUN_TIMEOUT_S = 420
 MUTANT_TIMEOUT_S = 200
-#: Promises that are not kept yet, and why.
-EXPECTED: dict[tuple[str, State], str] = {
-    ("drain decode", State.STREAMING): "a draining worker refuses the other answers of n > 1",
-    ("kill decode", State.TOKENISED): "streams on a dead decode worker are not replayed",
-    ("kill decode", State.STREAMING): "streams on a dead decode worker are not replayed",
-}
 
 pytestmark = [
     pytest.mark.timeout(RUN_TIMEOUT_S + 30),
@@ -57,14 +51,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.mark.parametrize(
     ("fault", "state"),
     [
-        pytest.param(
-            fault,
-            state,
-            id=f"{fault} @ {state.value}".replace(" ", "_"),
-            marks=[pytest.mark.xfail(strict=False, reason=reason)] if reason else [],
-        )
+        pytest.param(fault, state, id=f"{fault} @ {state.value}".replace(" ", "_"))
         for fault, state in matrix.CI_CELLS
-        for reason in [EXPECTED.get((fault, state))]
     ],
 )
 def test_nothing_is_lost_or_wrong_or_left_behind(
