@@ -15,12 +15,13 @@ import pytest
 from benchmarks.faults import matrix
 from benchmarks.faults.mutants import MUTANTS
 from benchmarks.faults.result import Results, read
-from benchmarks.faults.states import State
 from benchmarks.faults.thresholds import ITL, SLOW, broken
 from cli.places import ROOT, python_environ
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from benchmarks.faults.states import State
 
 RUN_TIMEOUT_S = 420
 MUTANT_TIMEOUT_S = 200
