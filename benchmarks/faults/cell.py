@@ -120,7 +120,9 @@ class Bench:
         cell.errors = [f"{count} × {text}" for text, count in worst]
 
     def _interrupted(self, record: Record, touched: Collection[str]) -> bool:
-        """Whether its own router died in the middle of its answer, and it was told."""
+        """Whether its own router died in the middle of its answer over HTTP, and it was told."""
+        if record.resumes:
+            return False
         routers = {name for name in touched if name.startswith("router")}
         passed = self._cluster.hub.passed[record.request_id]
         return bool(routers & passed and record.times_s and not record.hung)

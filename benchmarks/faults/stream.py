@@ -41,6 +41,8 @@ class Record:
     error: str | None = None
     hung: bool = False
     cancelled: bool = False
+    #: Whether its client goes on at another router.
+    resumes: bool = False
     on_token: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:
@@ -99,6 +101,7 @@ class SdkClient:
 
     async def run(self, record: Record) -> None:
         """See `Client`."""
+        record.resumes = True
         stream = self._baton.stream_generate(
             list(record.ask.prompt),
             request_id=record.request_id,
