@@ -98,7 +98,7 @@ async def worker(ca: Authority, tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def load(address: str, settings: TlsSettings | None) -> int:
-    pool = ChannelPool(None if settings is None else followed(settings))
+    pool = ChannelPool(certificates=None if settings is None else followed(settings))
     stub = worker_pb2_grpc.WorkerStub(pool.get(address))
     try:
         answer = await stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=TIMEOUT_S)
@@ -193,7 +193,7 @@ async def test_each_service_is_for_those_who_need_it(
 
 
 async def answered(address: str, settings: TlsSettings) -> set[str]:
-    pool = ChannelPool(followed(settings))
+    pool = ChannelPool(certificates=followed(settings))
     channel = pool.get(address)
     decode = decode_pb2_grpc.DecodeStub(channel)
     prefill = prefill_pb2_grpc.PrefillStub(channel)

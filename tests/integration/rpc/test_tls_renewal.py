@@ -57,7 +57,7 @@ async def serving(
     server = RpcServer((), tls=ServerTls(files=files, role=PeerRole.DECODE))
     worker_pb2_grpc.add_WorkerServicer_to_server(worker, server.server)
     await server.start("127.0.0.1:0")
-    pool = ChannelPool(followed(settings))
+    pool = ChannelPool(certificates=followed(settings))
     channel = pool.get(f"127.0.0.1:{server.port}")
     yield settings, server.port, worker_pb2_grpc.WorkerStub(channel)
     await pool.close()
@@ -124,7 +124,7 @@ async def test_the_channel_of_before_is_closed_after_its_last_call(tmp_path: Pat
     ca, worker = authority(), Worker()
     settings = issue(ca, tmp_path / "us", PeerRole.ROUTER)
     async with serving(ca, tmp_path, worker) as (_, port, _):
-        pool = ChannelPool(followed(settings))
+        pool = ChannelPool(certificates=followed(settings))
         channel = pool.get(f"127.0.0.1:{port}")
         stub = worker_pb2_grpc.WorkerStub(channel)
         running = stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=TIMEOUT_S)
