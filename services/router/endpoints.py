@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
@@ -30,6 +32,8 @@ REGISTRY_RETRY_S = 1.0
 #: How often workers are visited that nobody complains of, and how many visits they may miss.
 VISIT_S = 5.0
 MAX_MISSED_VISITS = 2
+#: A worker whose lease has ended, and that lives, is back and has proven itself within this time.
+RETURN_S = 3.0
 
 
 class EndpointPool:
@@ -54,6 +58,7 @@ class EndpointPool:
         self._retired: list[Endpoint] = []
         self._fleets: dict[Role, WorkerProfile] = {}
         self._max_model_len: int | None = None
+        self._left_s: dict[Role, float] = {}
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -75,6 +80,10 @@ class EndpointPool:
     def of_role(self, role: Role) -> list[Endpoint]:
         """Live workers, usable or not."""
         return [e for e in self._endpoints.values() if e.record.role is role]
+
+    def left_lately(self, role: Role) -> bool:
+        """Whether one was there a moment ago: it may have missed its heartbeats, and come back."""
+        return time.monotonic() - self._left_s.get(role, -math.inf) < RETURN_S
 
     @property
     def is_ready(self) -> bool:
@@ -173,6 +182,8 @@ class EndpointPool:
 
     def _new(self, event: RegistryEvent) -> Endpoint:
         """What is known of its kind is what is believed of a new worker."""
+        if event.record.role is Role.DECODE:
+            self._max_model_len = event.record.max_model_len
         fleet = self._fleets.setdefault(event.record.role, WorkerProfile())
         return Endpoint(event.record, event.load, profile=WorkerProfile(fleet))
 
@@ -181,6 +192,7 @@ class EndpointPool:
         if endpoint is None:
             return
         endpoint.ready = False
+        self._left_s[endpoint.record.role] = time.monotonic()
         if (task := self._checks.pop(worker, None)) is not None:
             task.cancel()
         log.info("worker_gone", worker=str(worker))

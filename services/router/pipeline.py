@@ -21,6 +21,7 @@ from shared.errors import (
     DeadlineError,
     DrainingError,
     InternalError,
+    NoWorkerError,
     WorkerLostError,
 )
 from shared.identity import Role
@@ -105,7 +106,7 @@ class Pipeline:
         self._retries.budget.earn()
         streams = list(self._streams(job))
         num_unfinished = len(streams)
-        route = self._planner.route(job, streams[0].token_ids)
+        route = await self._first_route(job, streams[0])
         source = (
             self._attempts(job, streams[0], route)
             if num_unfinished == 1
@@ -184,6 +185,20 @@ class Pipeline:
                 await asyncio.sleep(delay_s)
                 route = await self._route_again(job, stream, losses)
             self._note_replay(call, stream, route, losses)
+
+    async def _first_route(self, job: Job, stream: AnswerStream) -> Route:
+        """Where to begin. At once, unless all have just gone: a lease may end, and its worker not.
+
+        Nothing may be awaited where a worker can be had: admission counts on it that who is let
+        in is booked before the next one.
+        """
+        while True:
+            try:
+                return self._planner.route(job, stream.token_ids)
+            except NoWorkerError:
+                if not self._endpoints.left_lately(Role.DECODE):
+                    raise
+            await asyncio.sleep(min(POLL_S, job.remaining_s()))
 
     async def _route_again(self, job: Job, stream: AnswerStream, losses: Losses) -> Route:
         """Where to go on. Who has just joined, or has to prove itself, is waited for a little."""

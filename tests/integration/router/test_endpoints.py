@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from services.router import endpoints
 from shared.directory.base import WorkerLoad
 from shared.errors import InternalError, NoWorkerError
 from shared.identity import Role, WorkerId
@@ -99,6 +100,30 @@ async def test_a_stream_outlives_its_workers_lease(bench: Bench) -> None:
     # The channel goes when the next worker comes or leaves.
     await bench.add_worker()
     assert len((await bench.answer()).token_ids()) == 1
+
+
+async def test_a_request_waits_for_a_worker_whose_lease_has_just_ended(bench: Bench) -> None:
+    """A clock that jumps ends every lease at once, and no worker."""
+    worker = await bench.add_worker(say(70, 71))
+    await bench.parts.registry.deregister(worker.record.worker)
+    await _until(bench, worker, usable=False)
+    task = asyncio.create_task(bench.answer())
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    await bench.parts.registry.register(worker.record, 60)
+    assert (await task).token_ids() == (70, 71)
+
+
+async def test_who_has_been_gone_for_longer_is_not_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await bench.add_worker(say(70))
+    monkeypatch.setattr(endpoints, "RETURN_S", 0.2)
+    await bench.parts.registry.deregister(worker.record.worker)
+    await _until(bench, worker, usable=False)
+    with pytest.raises(NoWorkerError, match="no decode worker is registered"):
+        await bench.answer()
+    assert bench.is_idle()
 
 
 async def test_the_longest_context_is_learned_and_remembered(bench: Bench) -> None:
