@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from shared.engine.llm import LLM
 
+NUM_CONVERSATIONS = 4
 NUM_TURNS = 5
 PATIENCE_S = 10.0
 
@@ -67,16 +68,16 @@ def _wait_reported(cluster: Cluster, worker: str, prompt: list[int]) -> None:
 
 
 def test_conversations_stay_where_their_prefix_lives(two_by_one: Cluster, oracle: LLM) -> None:
-    homes = set()
-    for conversation in range(4):
+    homes, num_stayed = set(), 0
+    for conversation in range(NUM_CONVERSATIONS):
         prompt = prompt_of(600, seed=100 + conversation)
         home, num_known = "", 0
         for turn in range(NUM_TURNS):
             reply = ask(two_by_one, prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
             assert reply.token_ids == expect(oracle, prompt, max_tokens=8, temperature=0.0)
             worker = reply.timings.prefill_worker
-            if turn:
-                assert worker == home
+            if turn and worker == home:
+                num_stayed += 1
                 # The answer of the turn before was written elsewhere.
                 assert reply.usage.cached_tokens >= num_known // BLOCK_SIZE * BLOCK_SIZE
             home, num_known = worker, len(prompt)
@@ -84,6 +85,9 @@ def test_conversations_stay_where_their_prefix_lives(two_by_one: Cluster, oracle
             prompt = [*prompt, *reply.token_ids, *prompt_of(20, seed=1000 * conversation + turn)]
         homes.add(home)
     assert homes <= {"prefill-0", "prefill-1"}
+    # A worker that was slow for a moment may be left for one that fetches the prefix from it. By
+    # chance half of them would stay.
+    assert num_stayed >= NUM_CONVERSATIONS * (NUM_TURNS - 1) * 3 // 4
     two_by_one.wait_idle()
 
 
