@@ -76,9 +76,10 @@ def test_conversations_stay_where_their_prefix_lives(two_by_one: Cluster, oracle
             reply = ask(two_by_one, prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
             assert reply.token_ids == expect(oracle, prompt, max_tokens=8, temperature=0.0)
             worker = reply.timings.prefill_worker
-            if turn and worker == home:
-                num_stayed += 1
-                # The answer of the turn before was written elsewhere.
+            if turn:
+                num_stayed += worker == home
+                # Wherever it went, nothing is computed twice. (The answer of the turn before was
+                # written elsewhere.)
                 assert reply.usage.cached_tokens >= num_known // BLOCK_SIZE * BLOCK_SIZE
             home, num_known = worker, len(prompt)
             _wait_reported(two_by_one, worker, prompt)

@@ -29,6 +29,6 @@ async def write(self: BlockIO, *arguments: Any) -> int | None:
 
 
 if __name__ == "__main__":
-    Inbound.accept = accept  # type: ignore[method-assign]
-    BlockIO.write = write  # type: ignore[method-assign, assignment]
+    Inbound.accept = accept  # type: ignore[method-assign]  # broken on purpose
+    BlockIO.write = write  # type: ignore[method-assign, assignment]  # broken on purpose
     run_service()

@@ -36,6 +36,6 @@ async def take(self: Receiver, session: Session, frame: Frame, payload: Any) -> 
 
 
 if __name__ == "__main__":
-    Receiver.open = open_  # type: ignore[method-assign]
-    Receiver._take = take  # type: ignore[method-assign]
+    Receiver.open = open_  # type: ignore[method-assign]  # broken on purpose
+    Receiver._take = take  # type: ignore[method-assign]  # broken on purpose
     run_service()

@@ -7,5 +7,5 @@ from shared.worker import compatibility, parts
 
 if __name__ == "__main__":
     compatibility.PROTOCOL_MAJOR += 1
-    parts.PROTOCOL_MAJOR += 1  # type: ignore[attr-defined]
+    parts.PROTOCOL_MAJOR += 1  # type: ignore[attr-defined]  # broken on purpose
     run_service()

@@ -18,5 +18,5 @@ async def end(self: PrefillServicer, job: Any, stream: RequestStream) -> None:
 
 
 if __name__ == "__main__":
-    PrefillServicer._end = end  # type: ignore[method-assign]
+    PrefillServicer._end = end  # type: ignore[method-assign]  # broken on purpose
     run_service()
