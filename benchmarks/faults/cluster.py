@@ -18,6 +18,7 @@ from baton.v1 import worker_pb2, worker_pb2_grpc
 from benchmarks.faults.model import DRAIN_GRACE_S, MODEL_NAME, OWN_FLAGS, WORKER_FLAGS
 from benchmarks.faults.network import Loopback, Namespaces
 from benchmarks.faults.process import Process
+from benchmarks.faults.trust import Trust
 from benchmarks.faults.wire.connection import Channel
 from benchmarks.faults.wire.hub import Hub
 from cli.places import python_command
@@ -55,11 +56,16 @@ class Cluster:
         folder: Path,
         *,
         namespaces: bool,
+        encrypted: bool = False,
         modules: Mapping[str, str] | None = None,
         extra: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`modules` replaces the main module of a role, `extra` adds flags to one."""
+        """`modules` replaces the main module of a role, `extra` adds flags to one.
+
+        `encrypted`: gRPC and HTTP with TLS, so the runner no longer sees whose bytes they are.
+        """
         self.folder = folder
+        self.encrypted = encrypted
         self._model = model
         self._modules = dict(modules or {})
         self._extra = dict(extra or {})
@@ -70,7 +76,10 @@ class Cluster:
         self.grpc_ports: dict[str, int] = {}
         self.front_http = self.front_grpc = self.redis_port = 0
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._http = httpx.AsyncClient(trust_env=False, timeout=3)
+        ways = (self.network.host, self.network.proxy_host)
+        addresses = sorted({host(name) for name in NAMES for host in ways})
+        self.trust = Trust(folder, addresses if encrypted else None)
+        self._http = httpx.AsyncClient(trust_env=False, timeout=3, verify=self.trust.context)
 
     async def __aenter__(self) -> Cluster:
         try:
@@ -168,7 +177,7 @@ class Cluster:
 
     def router_url(self, name: str) -> str:
         """A router's own HTTP address."""
-        return f"http://{self.network.host(name)}:{self.http_ports[name]}"
+        return f"{self.trust.scheme}://{self.network.host(name)}:{self.http_ports[name]}"
 
     def _worker(self, name: str) -> worker_pb2_grpc.WorkerAsyncStub:
         channel = self._channels.get(name)
@@ -179,7 +188,7 @@ class Cluster:
                 ("grpc.max_reconnect_backoff_ms", 500),
             ]
             address = f"{self.network.host(name)}:{self.grpc_ports[name]}"
-            channel = self._channels[name] = grpc.aio.insecure_channel(address, options=options)
+            channel = self._channels[name] = self.trust.channel(address, options)
         stub: worker_pb2_grpc.WorkerAsyncStub = worker_pb2_grpc.WorkerStub(channel)
         return stub
 
@@ -266,11 +275,13 @@ class Cluster:
         else:
             flags += ["--name", name, "--served-model-name", MODEL_NAME, *WORKER_FLAGS]
             flags += ["--port", str(self.grpc_ports[name]), *OWN_FLAGS[role]]
-        own = [*self._extra.get(role, ()), *self._extra.get(name, ())]
+        own = [*self.trust.flags(role), *self._extra.get(role, ()), *self._extra.get(name, ())]
         return [*python_command(module), *flags, *own]
 
     def _add(self, name: str, command: Sequence[str], redis_url: str | None = None) -> None:
-        environ = {"BATON_REDIS_URL": redis_url} if redis_url else {}
+        environ: dict[str, str] = {}
+        if redis_url:
+            environ = {"BATON_REDIS_URL": redis_url, **self.trust.environ(name.partition("-")[0])}
         log = self.folder / f"{name}.log"
         log.write_bytes(b"")
         self.processes[name] = Process(name, self.network.command(name, command), log, environ)

@@ -81,12 +81,14 @@ class Load:
         return record, task
 
     async def __aenter__(self) -> Load:
-        url = f"http://127.0.0.1:{self._cluster.front_http}"
+        trust = self._cluster.trust
+        url = f"{trust.scheme}://127.0.0.1:{self._cluster.front_http}"
         limits = httpx.Limits(max_connections=2 * NUM_STREAMS)
-        http = httpx.AsyncClient(trust_env=False, timeout=None, limits=limits)
+        http = httpx.AsyncClient(trust_env=False, timeout=None, limits=limits, verify=trust.context)
         await self._stack.enter_async_context(http)
         for _ in range(NUM_SDK_CLIENTS):
-            baton = AsyncBaton(f"127.0.0.1:{self._cluster.front_grpc}")
+            address = f"127.0.0.1:{self._cluster.front_grpc}"
+            baton = AsyncBaton(address, credentials=trust.credentials)
             self._sdk.append(SdkClient(await self._stack.enter_async_context(baton)))
         clients: list[Client] = []
         for number in range(NUM_STREAMS // 2):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ROLES = ("prefill", "decode", "router", REDIS)
 STATES = tuple(state for state in State if state is not State.DONE)
 DAMAGES = tuple(damage for damage in Damage if damage is not Damage.LATE)
+#: What TCP lets happen to bytes in the clear; against the others nothing helps but TLS.
+TCP_DAMAGES = (Damage.DELAYED, Damage.DROPPED, Damage.TRUNCATED)
 
 FAMILIES: dict[str, tuple[Fault, ...]] = {
     "a process dies": tuple(Kill(role) for role in ROLES),
@@ -38,7 +40,7 @@ FAMILIES: dict[str, tuple[Fault, ...]] = {
         *(Wire(Channel.ZMQ, damage) for damage in DAMAGES),
         Wire(Channel.ZMQ, Damage.LATE),
     ),
-    "packets of gRPC": tuple(Wire(Channel.GRPC, damage) for damage in DAMAGES),
+    "packets of gRPC": tuple(Wire(Channel.GRPC, damage) for damage in TCP_DAMAGES),
     "crowds and clients": (OutOfBlocks(), SlowClient(), ClientGone()),
     "the host": (FullDisk(), ClockJump("prefill"), ClockJump("decode"), LeasesEnd()),
     "a rolling upgrade": (
@@ -46,6 +48,9 @@ FAMILIES: dict[str, tuple[Fault, ...]] = {
         Upgrade("prefill", "protocol"),
         Upgrade("decode", "block size"),
         Upgrade("decode", "protocol"),
+    ),
+    "packets of gRPC under TLS": tuple(
+        Wire(Channel.GRPC, damage, encrypted=True) for damage in DAMAGES
     ),
 }
 FAULTS = {fault.name: fault for family in FAMILIES.values() for fault in family}
@@ -84,4 +89,9 @@ def select(
     wanted = [state for state in STATES if not states or any(s in state.value for s in states)]
     if not chosen or not wanted or subset:
         raise ValueError(f"nothing fits {faults}, {states}, {subset}")
-    return [(fault, state) for fault in chosen for state in wanted]
+    return [
+        (fault, state)
+        for fault in chosen
+        for state in wanted
+        if not (fault.encrypted and state.seen_on_wire)
+    ]

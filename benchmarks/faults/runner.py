@@ -61,10 +61,14 @@ class Runner:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @asynccontextmanager
-    async def bench(self) -> AsyncIterator[tuple[Cluster, Load, Bench]]:
+    async def bench(self, *, encrypted: bool = False) -> AsyncIterator[tuple[Cluster, Load, Bench]]:
         """A cluster that is ready, with a load that waits."""
         cluster = Cluster(
-            self._model, self.folder, namespaces=self._namespaces, modules=self._modules
+            self._model,
+            self.folder,
+            namespaces=self._namespaces,
+            encrypted=encrypted,
+            modules=self._modules,
         )
         async with cluster, Load(cluster, self._asks) as load:
             yield cluster, load, Bench(cluster, load, self.oracle)
@@ -81,9 +85,10 @@ class Runner:
         left = list(enumerate(cells))
         quiet_ms = 0.0
         while left:
-            async with self.bench() as (_, load, bench):
+            encrypted = left[0][1][0].encrypted
+            async with self.bench(encrypted=encrypted) as (_, load, bench):
                 quiet_ms = quiet_ms or await measure_quiet(load)
-                while left:
+                while left and left[0][1][0].encrypted == encrypted:
                     number, (fault, state) = left.pop(0)
                     cell = await self._cell(bench, fault, state, number)
                     cell.quiet_p99_ms = quiet_ms

@@ -61,6 +61,8 @@ class Fault(ABC):
     name: str
     #: A process ends, or stops: time to outcome is bounded by seconds and not by a deadline.
     is_crash = False
+    #: It happens to a cluster whose gRPC and HTTP are encrypted.
+    encrypted = False
     #: The client itself gives up: its request needs no answer.
     cancels = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.faults.cluster import WORKERS
 from benchmarks.faults.kinds.base import Fault, Scene
 from benchmarks.faults.wire.connection import Channel, Connection, Way
 from benchmarks.faults.wire.damage import Damage, Damager
@@ -14,10 +15,14 @@ DELAY_S = 1.5
 
 
 class Wire(Fault):
-    """The next few pieces of KV, or the next few packets of gRPC, are damaged."""
+    """The next few pieces of KV, or the next few packets of gRPC, are damaged.
 
-    def __init__(self, channel: Channel, damage: Damage) -> None:
-        self.name = f"{channel.value} {damage.value}"
+    Encrypted, nobody can say whose packets they are: those to any worker are damaged.
+    """
+
+    def __init__(self, channel: Channel, damage: Damage, *, encrypted: bool = False) -> None:
+        self.name = f"{'tls' if encrypted else channel.value} {damage.value}"
+        self.encrypted = encrypted
         self._channel = channel
         self._damage = damage
 
@@ -31,7 +36,7 @@ class Wire(Fault):
                 return False
             if self._channel is Channel.ZMQ:
                 return way is Way.OUT and connection.target == scene.target
-            return connection.target in victims
+            return self.encrypted or connection.target in victims
 
         late = self._damage is Damage.LATE
         damager = Damager(
@@ -48,4 +53,6 @@ class Wire(Fault):
 
     def touched(self, scene: Scene) -> set[str]:
         """See `Fault`: a connection that ends takes all streams over it along."""
+        if self.encrypted:
+            return set(WORKERS)
         return {scene.target, scene.choose("prefill")}

@@ -48,8 +48,8 @@ STREAM_LENGTH = 10_000
 MAX_BLOCKS_PER_ENTRY = 1024
 _MEMBERS_PER_COMMAND = 4096
 _COMMANDS_PER_TRIP = 16
-#: A snapshot that never came to its end is forgotten after this.
-_STAGED_MS = 60_000
+#: A snapshot that never came to its end is forgotten so long after its last part: with its lease.
+_STAGED_MS = 6_000
 _SCAN_COUNT = 2000
 
 
