@@ -16,8 +16,8 @@ from benchmarks.overload.cluster import running
 from benchmarks.overload.drive import drive, find_capacity
 from benchmarks.overload.page import write_page
 from benchmarks.overload.results import Phase, Result
-from benchmarks.overload.router import WEIGHTS
 from benchmarks.overload.tables import HEADINGS, load_rows, memory_rows, tenant_rows
+from benchmarks.overload.tenants import WEIGHTS
 from benchmarks.peers.machine import describe_machine
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import grpc
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
+from benchmarks.overload.tenants import write_keys
 from cli.ports import free_port
 from cli.processes import ServiceProcess, stop_all
 from cli.readiness import ReadinessProbe
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 START_S = 120.0
@@ -50,6 +51,8 @@ class OverloadCluster:
     processes: tuple[ServiceProcess, ...]
     #: By the workers' names.
     addresses: dict[str, str]
+    #: By the tenants' names.
+    keys: Mapping[str, str]
 
     def loads(self) -> dict[str, worker_pb2.GetLoadResponse]:
         """What every worker holds now."""
@@ -77,16 +80,18 @@ def running(folder: Path, *, max_ttft_ms: float) -> Iterator[OverloadCluster]:
     model = folder / "model"
     if not model.exists():
         write_random_checkpoint(model, MODEL)
+    keys = write_keys(folder / "keys.toml")
     port, grpc_port = free_port(), free_port()
     url, directory = f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}"
     common = ("--model", str(model), "--served-model-name", "overload")
     router = ServiceProcess(
         "router",
-        "benchmarks.overload.router",
+        "services.router",
         (
             *common,
             *("--port", str(port), "--grpc-port", str(grpc_port)),
             *("--max-ttft-ms", f"{max_ttft_ms:g}"),
+            *("--api-keys", str(folder / "keys.toml")),
         ),
         folder / "router.log",
     )
@@ -105,7 +110,7 @@ def running(folder: Path, *, max_ttft_ms: float) -> Iterator[OverloadCluster]:
             process.start()
         with closing(ReadinessProbe(url=url, directory=directory)) as probe:
             addresses = _wait(probe, processes)
-        yield OverloadCluster(url, processes, addresses)
+        yield OverloadCluster(url, processes, addresses, keys)
     finally:
         stop_all(processes, grace_s=15)
 

@@ -17,6 +17,7 @@ from benchmarks.load.server import open_http
 from benchmarks.load.settings import ServerSettings
 from benchmarks.overload.cluster import VOCAB_SIZE
 from benchmarks.overload.results import Phase, Request
+from benchmarks.overload.tenants import ANYBODY
 from benchmarks.overload.watch import watched
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ async def find_capacity(cluster: OverloadCluster, duration_s: float, seed: int) 
             [prompt] = make_prompts(1, rng)
             requests.append(_request(await client.complete(prompt, f"{number}-{count}")))
 
-    async with open_http(ServerSettings(base_url=cluster.url)) as http:
+    async with _open(cluster, ANYBODY) as http:
         client = _client(http, "capacity-")
         await asyncio.gather(
             *(one_after_the_other(client, time.monotonic() + 3, n) for n in range(CONCURRENCY))
@@ -106,17 +107,14 @@ async def drive(
     capacity_rps: float,
     duration_s: float,
     seed: int,
-    tenants: Sequence[str] = ("",),
+    tenants: Sequence[str] = (ANYBODY,),
 ) -> Phase:
     """Poisson arrivals at `load` times the capacity, the same rate for each of the tenants."""
     rate = load * capacity_rps
-    async with (
-        open_http(ServerSettings(base_url=cluster.url)) as http,
-        watched(cluster) as samples,
-    ):
+    async with watched(cluster) as samples:
         parts = await asyncio.gather(
             *(
-                _one_tenant(http, tenant, rate / len(tenants), duration_s, (seed, number))
+                _one_tenant(cluster, tenant, rate / len(tenants), duration_s, (seed, number))
                 for number, tenant in enumerate(tenants)
             )
         )
@@ -132,18 +130,27 @@ async def drive(
 
 
 async def _one_tenant(
-    http: httpx.AsyncClient, tenant: str, rate: float, duration_s: float, seed: tuple[int, int]
+    cluster: OverloadCluster,
+    tenant: str,
+    rate: float,
+    duration_s: float,
+    seed: tuple[int, int],
 ) -> tuple[list[Request], float]:
     rng = np.random.default_rng(seed)
     num = max(1, round(rate * duration_s))
-    run = await run_open_loop(
-        _client(http, f"{tenant or 'anybody'}-"),
-        make_prompts(num, rng),
-        schedule(num, request_rate=rate, burstiness=1.0, rng=rng),
-        max_concurrency=None,
-        on_done=lambda _: None,
-    )
+    async with _open(cluster, tenant) as http:
+        run = await run_open_loop(
+            _client(http, f"{tenant}-"),
+            make_prompts(num, rng),
+            schedule(num, request_rate=rate, burstiness=1.0, rng=rng),
+            max_concurrency=None,
+            on_done=lambda _: None,
+        )
     return [_request(outcome, tenant) for outcome in run.outcomes], run.duration_s
+
+
+def _open(cluster: OverloadCluster, tenant: str) -> httpx.AsyncClient:
+    return open_http(ServerSettings(base_url=cluster.url, api_key=cluster.keys[tenant]))
 
 
 def _client(http: httpx.AsyncClient, prefix: str) -> Timed:

@@ -13,6 +13,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.overload.results import Sample
+from benchmarks.overload.tenants import ANYBODY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -42,7 +43,8 @@ async def _watch(cluster: OverloadCluster, samples: list[Sample]) -> None:
     processes = {p.name: psutil.Process(p.pid) for p in cluster.processes}
     processes["load generator"] = psutil.Process()
     before_s = {name: _cpu_s(process) for name, process in processes.items()}
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as http:
+    headers = {"authorization": f"Bearer {cluster.keys[ANYBODY]}"}
+    async with httpx.AsyncClient(trust_env=False, timeout=10, headers=headers) as http:
         while True:
             await asyncio.sleep(PERIOD_S)
             text = (await http.get(f"{cluster.url}/metrics")).text
