@@ -42,6 +42,7 @@ class LLM:
         attention_backend: str = "auto",
         quantization: str = "none",
         num_threads: int | None = None,
+        cpu_threads_bind: str | None = None,
         **engine_settings: Any,
     ) -> None:
         """`engine_settings` are the fields of `EngineConfig`.
@@ -60,6 +61,7 @@ class LLM:
             attention_backend=attention_backend,
             quantization=quantization,
             num_threads=num_threads,
+            bind=cpu_threads_bind,
         )
         self.engine = Engine(loaded, config)
         self._model_eos = loaded.config.eos_token_ids

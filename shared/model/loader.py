@@ -61,13 +61,14 @@ def load_model(
     attention_backend: str = "auto",
     quantization: str = "none",
     num_threads: int | None = None,
+    bind: str | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
     kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads` compute, by
-    default one per core. `quantization` narrows the weights while they are loaded: on a CPU
-    int8 computes with the native kernels, what else there is with PyTorch or Triton.
+    default one per core, on the cores of `bind` (see `plan_threads`). `quantization` narrows the
+    weights while they are loaded: on a CPU int8 computes with the native kernels, what else there is with PyTorch or Triton.
 
     Raises:
         ConfigError: an unknown dtype, load format, backend or quantization, or native kernels that
@@ -92,7 +93,7 @@ def load_model(
     fingerprint = _fill(model, source, f"{name}/{weights}")
     if narrows:
         quantize_weights(model, quantization, place, implementation=backend.name)
-    threads = plan_threads(num_threads)
+    threads = plan_threads(num_threads, bind)
     loaded = NativeCausalLM(model, weights=weights, threads=threads) if native else model
     return LoadedModel(
         model=loaded,

@@ -108,6 +108,11 @@ class WorkerConfig:
     num_threads: int | None = setting(
         None, help="threads for computing; by default one per core that this process may use"
     )
+    cpu_threads_bind: str | None = setting(
+        None,
+        help="cores on which the native kernels' threads stay, e.g. 0,2 or 4-7, as many as there "
+        "are threads; by default the system moves them",
+    )
     transfer_staging_bytes: int = setting(
         2 << 30,
         help="pinned host memory through which a GPU's KV blocks pass; never less than the "

@@ -197,6 +197,7 @@ def _build_engine(config: WorkerConfig) -> Engine:
         attention_backend=settings.attention_backend,
         quantization=settings.quantization,
         num_threads=config.num_threads,
+        bind=config.cpu_threads_bind,
     )
     return Engine(loaded, config.engine)
 

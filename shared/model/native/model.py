@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from ctypes import byref
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,9 @@ class NativeCausalLM:
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
+        self._threads = threads
+        #: Whom the first core was given to.
+        self._caller = 0
         cpus = (ctypes.c_int * len(threads.cpus))(*threads.cpus) if threads.cpus else None
         self._pool = self._library.baton_pool_new(threads.num_threads, cpus)
         self._packing = Packing(self._library, self._pool, WEIGHT_KINDS[weights])
@@ -84,6 +88,9 @@ class NativeCausalLM:
         [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], or the blocks of
         `QuantizedCache.over`.
         """
+        if self._threads.cpus and self._caller != threading.get_ident():
+            self._caller = threading.get_ident()
+            self._threads.pin_caller()
         num_seqs, max_blocks = metadata.block_tables.shape
         wanted = metadata.wanted
         hidden = self._hidden.rows(len(token_ids) if wanted is None else len(wanted))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from shared.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
@@ -16,12 +18,48 @@ class ThreadPlan:
     #: The core of each thread; empty: the system decides.
     cpus: tuple[int, ...] = ()
 
+    def pin_caller(self) -> None:
+        """Keep the calling thread on the first core, if cores were chosen."""
+        if self.cpus:
+            os.sched_setaffinity(0, {self.cpus[0]})
 
-def plan_threads(num_threads: int | None = None) -> ThreadPlan:
-    """`num_threads`, by default one per core that this process may use.
 
-    PyTorch is left with the calling thread: its own pool would spin on the same cores between the
-    steps, and what it still computes is too small to share.
+def plan_threads(num_threads: int | None = None, bind: str | None = None) -> ThreadPlan:
+    """`num_threads`, by default one per core that this process may use, or one per core of `bind`.
+
+    `bind` lists cores as taskset does: "0,2" or "4-7". PyTorch is left with the calling thread:
+    its own pool would spin on the same cores between the steps, and what it still computes is too
+    small to share.
+
+    Raises:
+        ConfigError: `bind` cannot be read, names a core that this process may not use, or has
+            fewer cores than there are threads.
     """
     torch.set_num_threads(1)
-    return ThreadPlan(num_threads or len(os.sched_getaffinity(0)))
+    usable = os.sched_getaffinity(0)
+    if bind is None:
+        return ThreadPlan(num_threads or len(usable))
+    cpus = _parse(bind)
+    wrong = [cpu for cpu in cpus if cpu not in usable]
+    if wrong:
+        raise ConfigError(
+            f"--cpu-threads-bind {bind}: this process may not use core {wrong[0]}, only "
+            f"{', '.join(map(str, sorted(usable)))}"
+        )
+    num_threads = num_threads or len(cpus)
+    if num_threads > len(cpus):
+        raise ConfigError(f"--cpu-threads-bind {bind}: too few cores for {num_threads} threads")
+    return ThreadPlan(num_threads, cpus[:num_threads])
+
+
+def _parse(bind: str) -> tuple[int, ...]:
+    cpus: list[int] = []
+    try:
+        for part in bind.split(","):
+            first, dash, last = part.partition("-")
+            cpus += range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        cpus.clear()
+    if not cpus or len(set(cpus)) < len(cpus):
+        raise ConfigError(f"--cpu-threads-bind {bind}: not a list of cores such as 0,2 or 4-7")
+    return tuple(cpus)

@@ -1,0 +1,71 @@
+"""Where the native kernels' threads run."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shared.engine.llm import LLM
+from shared.engine.sampling_params import SamplingParams
+from shared.errors import ConfigError
+from shared.model.native.threads import plan_threads
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+def test_a_thread_per_core_unless_told() -> None:
+    assert plan_threads().num_threads == len(CPUS)
+    assert plan_threads().cpus == ()
+    assert plan_threads(num_threads=3).num_threads == 3
+
+
+def test_cores_are_lists_and_ranges() -> None:
+    first, last = CPUS[0], CPUS[-1]
+    assert plan_threads(bind=f"{last}").cpus == (last,)
+    everything = plan_threads(bind=",".join(map(str, CPUS)))
+    assert everything.cpus == tuple(CPUS)
+    assert everything.num_threads == len(CPUS)
+    if list(range(first, last + 1)) == CPUS:
+        assert plan_threads(bind=f"{first}-{last}") == everything
+    assert plan_threads(num_threads=1, bind=",".join(map(str, CPUS))).cpus == (first,)
+
+
+@pytest.mark.parametrize("bind", ["", "a", "1-", "3-1", f"{CPUS[0]},{CPUS[0]}"])
+def test_what_is_no_list_is_refused(bind: str) -> None:
+    with pytest.raises(ConfigError, match="not a list of cores"):
+        plan_threads(bind=bind)
+
+
+def test_a_core_that_is_not_ours_is_named() -> None:
+    with pytest.raises(ConfigError, match="may not use core 4096"):
+        plan_threads(bind="4096")
+
+
+def test_each_thread_needs_a_core() -> None:
+    with pytest.raises(ConfigError, match="too few cores for 2 threads"):
+        plan_threads(num_threads=2, bind=str(CPUS[0]))
+
+
+def test_threads_stay_on_their_cores_and_say_the_same(tmp_path: Path) -> None:
+    write_random_checkpoint(tmp_path / "model", CheckpointSpec())
+    wanted = SamplingParams(max_tokens=6, temperature=0.0)
+    free = LLM(tmp_path / "model", num_blocks=64).generate([[5, 6, 7]], wanted)
+    seen: list[object] = []
+
+    def generate() -> None:
+        bound = LLM(tmp_path / "model", num_blocks=64, cpu_threads_bind=str(CPUS[-1]))
+        seen.append(bound.generate([[5, 6, 7]], wanted)[0].outputs[0].token_ids)
+        seen.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    thread.join()
+    assert seen == [free[0].outputs[0].token_ids, {CPUS[-1]}]
+    assert sorted(os.sched_getaffinity(0)) == CPUS
