@@ -68,7 +68,8 @@ def load_model(
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
     kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads` compute, by
     default one per core, on the cores of `bind` (see `plan_threads`). `quantization` narrows the
-    weights while they are loaded: on a CPU int8 computes with the native kernels, what else there is with PyTorch or Triton.
+    weights while they are loaded: on a CPU int8 computes with the native kernels, what else there
+    is with PyTorch or Triton.
 
     Raises:
         ConfigError: an unknown dtype, load format, backend or quantization, or native kernels that
