@@ -59,6 +59,8 @@ class ClusterSpec:
     num_prefill: int = 1
     num_decode: int = 1
     worker_flags: tuple[str, ...] = ()
+    #: Where all share a machine, a prompt must not slow answers that somebody already reads.
+    prefill_niceness: int = 10
     #: The directory; by default the routers have one.
     redis_url: str | None = None
     #: Files; with keys and no token, the cluster makes a token of its own.
@@ -244,6 +246,8 @@ class Cluster:
             flags += ["--directory", directory]
         # Workers that spin for the same core slow each other down.
         flags += ["--num-threads", str(self.spec.num_threads)]
+        if name.startswith("prefill"):
+            flags += ["--niceness", str(self.spec.prefill_niceness)]
         return [*self._common_flags(), *flags, *self.spec.worker_flags]
 
     def _common_flags(self) -> list[str]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 #: So many streams have had their first token when the victim is sent.
 NUM_FLOWING = 12
 FLOW_TIMEOUT_S = 5.0
-#: A short outcome says little about the others: they are watched for at least so long.
-MIN_WATCH_S = 1.0
+#: A short outcome says little about the others: they are watched for at least so long. In one second
+#: the p99 of their gaps is the longest or the next.
+MIN_WATCH_S = 3.0
 #: Blocks are free a second after the end of the last request (DESIGN I2); this is for the asking.
 RELEASE_S = 2.0
 #: A lease, and the time to look.

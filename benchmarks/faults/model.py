@@ -34,7 +34,8 @@ WORKER_FLAGS = (
     "--drain-grace-s", str(DRAIN_GRACE_S),
 )  # fmt: skip
 OWN_FLAGS = {
-    "prefill": (),
+    # As `baton up` starts it.
+    "prefill": ("--niceness", "10"),
     "decode": ("--local-prefill-threshold", "0"),
 }
 

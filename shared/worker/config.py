@@ -17,6 +17,7 @@ from shared.rpc.tls.settings import TlsSettings
 from shared.worker.reuse.settings import ReuseSettings
 
 #: Hosts that stand for every address of the machine.
+MAX_NICENESS = 19
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
@@ -108,6 +109,10 @@ class WorkerConfig:
     num_threads: int | None = setting(
         None, help="threads for computing; by default one per core that this process may use"
     )
+    niceness: int = setting(
+        0,
+        help="0 to 19: how far this process stands back for others that want the same cores",
+    )
     cpu_threads_bind: str | None = setting(
         None,
         help="cores on which the native kernels' threads stay, e.g. 0,2 or 4-7, as many as there "
@@ -178,6 +183,8 @@ class WorkerConfig:
         for name in ("engine_stall_s", "self_check_interval_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0")
+        if not 0 <= self.niceness <= MAX_NICENESS:
+            raise ConfigError(f"--niceness must be 0 to {MAX_NICENESS}, not {self.niceness}")
         if self.max_waiting_requests < 0:
             raise ConfigError("--max-waiting-requests must not be negative")
         if self.kv_events_replay_endpoint and not self.kv_events_endpoint:

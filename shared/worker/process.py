@@ -6,6 +6,7 @@ services/prefill and services/decode differ in the service that they add; the re
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -77,6 +78,8 @@ def main(
         config = load_config(config_type, argv, prog=f"python -m services.{role.value}")
         worker = config.worker
         configure_logs(service=role.value, level=worker.log_level, as_json=worker.log_json)
+        # Before there are threads: they inherit it.
+        os.nice(worker.niceness)
         code = asyncio.run(
             run_worker(worker, role, service=service, add_service=partial(add_service, config))
         )
