@@ -61,6 +61,8 @@ _FALLBACK: dict[grpc.StatusCode, type[errors.BatonError]] = {
     Code.NOT_FOUND: errors.ModelNotFoundError,
     Code.RESOURCE_EXHAUSTED: errors.OverloadedError,
     Code.UNAVAILABLE: errors.WorkerLostError,
+    # Our servers always say which error it was: this one is gRPC's own, of a broken connection.
+    Code.INTERNAL: errors.WorkerLostError,
     Code.DEADLINE_EXCEEDED: errors.DeadlineError,
     Code.CANCELLED: errors.RequestCancelledError,
 }

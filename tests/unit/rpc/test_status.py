@@ -80,3 +80,12 @@ def test_every_bare_status_becomes_an_error(code: grpc.StatusCode) -> None:
 def test_foreign_exceptions_are_internal() -> None:
     assert grpc_status(ValueError("x")) is grpc.StatusCode.INTERNAL
     assert http_status(ValueError("x")) == 500
+
+
+def test_an_internal_status_that_no_server_of_ours_made_is_a_broken_connection() -> None:
+    """gRPC gives it to calls that fail while its connection ends: somebody else may do the work."""
+    bare = grpc.aio.AioRpcError(
+        grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), details="from Core"
+    )
+    assert isinstance(from_rpc_error(bare, peer="p"), errors.WorkerLostError)
+    assert isinstance(over_the_wire(errors.InternalError("a bug")), errors.InternalError)
