@@ -28,6 +28,7 @@ from benchmarks.router.stamps import FIRST_STAMP_ID, stamp_now
 from services.decode.session import AnswerSession
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.directory.remote import RemoteDirectory
+from shared.errors import UnknownIncarnationError
 from shared.identity import Role, WorkerId
 from shared.rpc.channel import ChannelPool
 from shared.rpc.server import RpcServer
@@ -150,7 +151,11 @@ async def _stay(registry: RemoteDirectory, record: WorkerRecord) -> None:
     await registry.register(record, LEASE_S)
     while True:
         await asyncio.sleep(HEARTBEAT_S)
-        await registry.heartbeat(record.worker, WorkerLoad())
+        try:
+            await registry.heartbeat(record.worker, WorkerLoad())
+        except UnknownIncarnationError:
+            # Too late, as on a machine that is busy with other things; workers join again.
+            await registry.register(record, LEASE_S)
 
 
 def _record(worker: WorkerId, port: int) -> WorkerRecord:
