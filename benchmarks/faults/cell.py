@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 #: So many streams have had their first token when the victim is sent.
 NUM_FLOWING = 12
 FLOW_TIMEOUT_S = 5.0
-#: A short outcome says little about the others: they are watched for at least so long. In one second
-#: the p99 of their gaps is the longest or the next.
+#: A short outcome says little about the others: they are watched for at least so long. The p99 of
+#: one second's gaps is the longest or the next.
 MIN_WATCH_S = 3.0
 #: Blocks are free a second after the end of the last request (DESIGN I2); this is for the asking.
 RELEASE_S = 2.0
+#: What is still held then will never be free again.
+LEAK_S = 12.0
 #: A lease, and the time to look.
 KEYS_S = 8.0
 SPARE_S = 3.0
@@ -161,15 +163,20 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 async def leaks(cluster: Cluster) -> dict[str, str]:
-    """What workers still hold after all requests have ended, by name."""
-    found = {}
+    """What workers still hold after all requests have ended, by name, and for how long."""
+    found: dict[str, str] = {}
+    ended_s = time.monotonic()
     for name in WORKERS:
-        deadline_s = time.monotonic() + RELEASE_S
         while text := await _held_by(cluster, name):
-            if time.monotonic() > deadline_s:
-                found[name] = text
+            waited_s = time.monotonic() - ended_s
+            if waited_s > RELEASE_S:
+                found.setdefault(name, text)
+            if waited_s > LEAK_S:
+                found[name] = f"{text}, for good"
                 break
             await asyncio.sleep(POLL_S)
+        if name in found and not text:
+            found[name] += f", gone after {time.monotonic() - ended_s:.1f} s"
     return found
 
 

@@ -60,10 +60,7 @@ class Cluster:
         modules: Mapping[str, str] | None = None,
         extra: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`modules` replaces the main module of a role, `extra` adds flags to one.
-
-        `encrypted`: gRPC and HTTP with TLS, so the runner no longer sees whose bytes they are.
-        """
+        """`modules` replaces the main module of a role, `extra` adds flags; `encrypted`: by TLS."""
         self.folder = folder
         self.encrypted = encrypted
         self._model = model
@@ -76,9 +73,8 @@ class Cluster:
         self.grpc_ports: dict[str, int] = {}
         self.front_http = self.front_grpc = self.redis_port = 0
         self._channels: dict[str, grpc.aio.Channel] = {}
-        ways = (self.network.host, self.network.proxy_host)
-        addresses = sorted({host(name) for name in NAMES for host in ways})
-        self.trust = Trust(folder, addresses if encrypted else None)
+        hosts = {at(name) for name in NAMES for at in (self.network.host, self.network.proxy_host)}
+        self.trust = Trust(folder, sorted(hosts) if encrypted else None)
         self._http = httpx.AsyncClient(trust_env=False, timeout=3, verify=self.trust.context)
 
     async def __aenter__(self) -> Cluster:

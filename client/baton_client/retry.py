@@ -14,6 +14,7 @@ from baton_client.errors import (
     BatonError,
     DeadlineError,
     OverloadedError,
+    RequestCancelledError,
     UnavailableError,
     from_rpc_error,
 )
@@ -41,7 +42,9 @@ class RetryPolicy:
         """How long to wait after the failure of `attempt` (from 1); None: do not try again."""
         if attempt >= self.max_attempts:
             return None
-        if not isinstance(error, UnavailableError | OverloadedError):
+        # What is cancelled here is not repeated, so this is a server that shuts down: it cancels
+        # what it still serves, and what it had not yet looked at.
+        if not isinstance(error, UnavailableError | OverloadedError | RequestCancelledError):
             return None
         advice_s = error.retry_after_s if isinstance(error, OverloadedError) else None
         if advice_s is not None:

@@ -156,13 +156,9 @@ class AsyncStream:
 
     async def _wait_for_next(self, failure: BatonError, cause: Exception) -> None:
         """Return when another attempt may be made, or raise `failure`."""
-        begun = self._progress.has_begun
-        # A server that shuts down cancels what it still serves.
-        ended_by_server = begun and isinstance(failure, RequestCancelledError)
-        counts_as = UnavailableError(str(failure)) if ended_by_server else failure
         remaining_s = self._deadline_s - time.monotonic()
-        delay_s = self._retry.delay_s(counts_as, self._num_attempts, remaining_s=remaining_s)
-        if delay_s is None or (begun and not self._progress.can_be_resumed):
+        delay_s = self._retry.delay_s(failure, self._num_attempts, remaining_s=remaining_s)
+        if delay_s is None or (self._progress.has_begun and not self._progress.can_be_resumed):
             raise failure from cause
         self._call = None
         await asyncio.sleep(delay_s)

@@ -66,10 +66,9 @@ def load_model(
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
-    kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads` compute, by
-    default one per core, on the cores of `bind` (see `plan_threads`). `quantization` narrows the
-    weights while they are loaded: on a CPU int8 computes with the native kernels, what else there
-    is with PyTorch or Triton.
+    kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads` and `bind`:
+    see `plan_threads`. `quantization` narrows the weights while they are loaded: on a CPU int8
+    computes with the native kernels, what else there is with PyTorch or Triton.
 
     Raises:
         ConfigError: an unknown dtype, load format, backend or quantization, or native kernels that
@@ -90,12 +89,11 @@ def load_model(
         backend = get_backend(_python_backend(attention_backend, place))
         model = CausalLM(config=config, backend=backend, dtype=DTYPES[name]).eval()
     weights = name if quantization == "none" else quantization
-    source = seed if load_format == "dummy" else model_dir
-    fingerprint = _fill(model, source, f"{name}/{weights}")
+    fingerprint = _fill(model, seed if load_format == "dummy" else model_dir, f"{name}/{weights}")
     if narrows:
         quantize_weights(model, quantization, place, implementation=backend.name)
-    threads = plan_threads(num_threads, bind)
-    loaded = NativeCausalLM(model, weights=weights, threads=threads) if native else model
+    plan = plan_threads(num_threads, bind)
+    loaded = NativeCausalLM(model, weights=weights, threads=plan) if native else model
     return LoadedModel(
         model=loaded,
         config=config,

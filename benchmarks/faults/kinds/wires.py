@@ -28,8 +28,9 @@ class Wire(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """See `Fault`."""
-        scene.target = scene.choose("decode")
-        victims = {scene.target, scene.choose("prefill")}
+        # Kept: a victim that had nobody yet may have others by the time that somebody asks.
+        scene.target, prefill = scene.pair = (scene.choose("decode"), scene.choose("prefill"))
+        victims = {scene.target, prefill}
 
         def matches(connection: Connection, way: Way) -> bool:
             if connection.channel is not self._channel:
@@ -55,4 +56,4 @@ class Wire(Fault):
         """See `Fault`: a connection that ends takes all streams over it along."""
         if self.encrypted:
             return set(WORKERS)
-        return {scene.target, scene.choose("prefill")}
+        return set(scene.pair)

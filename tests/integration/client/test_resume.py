@@ -91,6 +91,17 @@ async def test_the_rest_comes_from_the_next_router(lost: Code) -> None:
     assert [(a.index, list(a.token_ids)) for a in second.resume_from] == [(0, [0, 1])]
 
 
+async def test_a_router_that_ends_before_it_has_looked_at_a_request_costs_nothing() -> None:
+    """What waits in a server that shuts down, gRPC cancels without asking it."""
+    async with (
+        routers([goes_on(until=0, error=Code.CANCELLED)], [goes_on()]) as (made, addresses),
+        AsyncBaton(addresses, retry=FAST_RETRY) as client,
+    ):
+        whole = await client.chat("What?", temperature=0.8)
+    assert whole.text == "".join(WORDS)
+    assert not made[1].requests[0].resume_from
+
+
 async def test_what_has_ended_is_not_asked_for_again() -> None:
     scripts = [goes_on(error=Code.UNAVAILABLE)], [goes_on()]
     async with routers(*scripts) as (made, addresses):

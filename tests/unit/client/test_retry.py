@@ -53,9 +53,13 @@ def test_nothing_is_repeated_that_could_not_end_in_time() -> None:
         errors.AuthenticationError,
         errors.ModelNotFoundError,
         errors.DeadlineError,
-        errors.RequestCancelledError,
         errors.InternalError,
     ],
 )
 def test_other_failures_are_not_repeated(cls: type[errors.BatonError]) -> None:
     assert POLICY.delay_s(cls("no"), 1, remaining_s=FOREVER) is None
+
+
+def test_a_server_that_shuts_down_cancels_and_the_next_one_is_asked() -> None:
+    cancelled = errors.RequestCancelledError("by the server")
+    assert POLICY.delay_s(cancelled, 1, remaining_s=FOREVER) is not None
