@@ -209,7 +209,7 @@ def test_a_missing_tensor_is_named(
 ) -> None:
     target = load_model(target_dir, attention_backend="torch")
     path = write(tmp_path, target_dir, method, draft_vocab_size=50)
-    edit_tensors(path / "model.safetensors", lambda tensors: tensors.pop(name) and None)
+    edit_tensors(path / "model.safetensors", lambda tensors: tensors.__delitem__(name))
     with pytest.raises(ModelLoadError, match=message):
         load_medusa(path, target.model) if method == "medusa" else load(path, target)
 
@@ -219,7 +219,9 @@ def test_tables_that_lead_out_of_the_vocabulary_and_unknown_tensors_are_refused(
 ) -> None:
     target = load_model(target_dir, attention_backend="torch")
     path = write(tmp_path / "a", target_dir, "eagle3", draft_vocab_size=50)
-    edit_tensors(path / "model.safetensors", lambda tensors: tensors["d2t"].add_(VOCAB) and None)
+    edit_tensors(
+        path / "model.safetensors", lambda tensors: tensors.update(d2t=tensors["d2t"] + VOCAB)
+    )
     with pytest.raises(ModelLoadError, match="'d2t' leads out of 300 tokens"):
         load(path, target)
     path = write(tmp_path / "b", target_dir, "eagle")
