@@ -8,10 +8,10 @@ One step of the engine, as a proposer sees it:
    those that still read their prompt included. Nothing is told of rejected tokens.
 4. `forget` is called for each sequence that ended or lost its blocks, whenever that happens.
 
-A proposer may see a sequence for the first time in `propose`: its KV may have come from a peer, from
-the prefix cache or from a lower tier, so `observe` does not tell of every token. The tokens
-themselves are always all there: `sequence.token_ids`. It is also not asked in every step: a step in
-which nobody drafts is still observed.
+A proposer may see a sequence for the first time in `propose`: its KV may have come from a peer,
+from the prefix cache or from a lower tier, so `observe` does not tell of every token. The tokens
+themselves are always all there: `sequence.token_ids`. It is also not asked in every step: a step
+in which nobody drafts is still observed.
 
 All calls come from the engine's thread. A proposer never changes a sequence, and keeps its own
 state by the sequence itself, from the first time it sees it until `forget`.

@@ -54,7 +54,7 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     #: custom: "package.module:Class", called with a `ProposerContext`.
     proposer_class: str | None = None
     #: Whatever else a custom proposer wants to know.
-    options: dict[str, Any] = {}  # noqa: RUF012 msgspec copies it
+    options: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
         if self.method == "suffix" and self.num_speculative_tokens is None:
