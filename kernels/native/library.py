@@ -86,6 +86,9 @@ class Batch(ctypes.Structure):
         ("slots", c_void_p),
         ("wanted", c_void_p),
         ("num_wanted", c_int),
+        ("captured_layers", c_void_p),
+        ("num_captured", c_int),
+        ("captured", c_void_p),
     )
 
 
@@ -108,6 +111,7 @@ _SIGNATURES = {
         c_int,
         (c_void_p, POINTER(Batch), c_void_p, c_size_t, c_int, c_int, c_void_p),
     ),
+    "baton_decoder_embeddings": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
     "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import setting
 from shared.engine.kv_cache_dtype import check_name
+from shared.engine.speculation.config import SpeculationConfig, parse_speculation
 from shared.engine.waiting_queue import SchedulingPolicy
 from shared.errors import ConfigError
 from shared.kv.offload.manager import OffloadPolicy
@@ -61,6 +62,12 @@ class EngineConfig:
         False, help="load offloaded blocks even where computing them seems to be faster"
     )
 
+    speculative_config: str | None = setting(
+        None,
+        help="speculative decoding, as a JSON object such as "
+        '{"method": "ngram", "num_speculative_tokens": 5}',
+    )
+
     async_scheduling: bool | None = setting(
         None,
         help="prepare a step while the one before it still runs; by default on a GPU only",
@@ -76,6 +83,13 @@ class EngineConfig:
         if self.async_scheduling is None:
             return not self.device.startswith("cpu")
         return self.async_scheduling
+
+    @property
+    def speculation(self) -> SpeculationConfig | None:
+        """`speculative_config`, read. Raises ConfigError."""
+        if self.speculative_config is None:
+            return None
+        return parse_speculation(self.speculative_config)
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
@@ -95,6 +109,7 @@ class EngineConfig:
         )
 
         self._check_offload()
+        _ = self.speculation
 
     def _check_offload(self) -> None:
         for name in ("kv_offload_host_gib", "kv_offload_disk_gib"):

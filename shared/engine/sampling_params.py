@@ -47,6 +47,8 @@ class SamplingParams:
     #: Number of alternatives per output token; None: no logprobs, 0: the sampled token only.
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    #: Most tokens that are guessed per step; 0: none. None: what the engine is set to.
+    num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name, ok, rule in self._rules():
@@ -96,4 +98,9 @@ class SamplingParams:
             ("sample_index", self.sample_index >= 0, "at least 0"),
             ("logprobs", logprobs_ok(self.logprobs), f"between 0 and {MAX_LOGPROBS}"),
             ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), f"between 0 and {MAX_LOGPROBS}"),
+            (
+                "num_speculative_tokens",
+                self.num_speculative_tokens is None or self.num_speculative_tokens >= 0,
+                "at least 0",
+            ),
         )

@@ -145,6 +145,8 @@ class CausalLM(nn.Module):
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         table = cos_sin_table(config.rope, config.max_position_embeddings, dtype)
         self.cos_sin: Tensor = table.to(self.embedding.device)
+        self._captured: dict[int, Tensor] = {}
+        self._captured_layers: frozenset[int] = frozenset()
 
     @property
     def num_weight_bytes(self) -> int:
@@ -169,8 +171,13 @@ class CausalLM(nn.Module):
         first, *others = self.decoder_layers
         embedded = embedding(token_ids, self.embedding)
         x, residual = first(embedded, None, cos_sin, kv_cache, metadata)
+        if self._captured_layers:
+            self._keep(0, embedded)
+            self._keep(1, x, residual)
         for layer in others:
             x, residual = layer(x, residual, cos_sin, kv_cache, metadata)
+            if self._captured_layers:
+                self._keep(layer.attention.layer + 1, x, residual)
         if metadata.wanted is not None:
             x, residual = x[metadata.wanted], residual[metadata.wanted]
         return self.norm.of_sum(x, residual)[0]
@@ -179,3 +186,27 @@ class CausalLM(nn.Module):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] to float32 [n, vocab_size]."""
         return linear(hidden, self.lm_head).float()
+
+    @property
+    def hidden_dtype(self) -> torch.dtype:
+        """Of hidden states, as `forward` returns and `compute_logits` takes them."""
+        return self.dtype
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """The embeddings [n, hidden] of int64 [n]."""
+        return embedding(token_ids, self.embedding)
+
+    def capture_layers(self, layers: tuple[int, ...]) -> None:
+        """Keep the residual stream as it enters these layers in every `forward` from now on.
+
+        `num_layers` stands for what leaves the last one.
+        """
+        self._captured_layers = frozenset(layers)
+
+    def captured(self) -> dict[int, Tensor]:
+        """Of the last `forward`: [num_tokens, hidden] by layer, of all its tokens."""
+        return self._captured
+
+    def _keep(self, layer: int, x: Tensor, residual: Tensor | None = None) -> None:
+        if layer in self._captured_layers:
+            self._captured[layer] = x if residual is None else x + residual

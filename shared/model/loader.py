@@ -62,13 +62,15 @@ def load_model(
     quantization: str = "none",
     num_threads: int | None = None,
     bind: str | None = None,
+    beside: LoadedModel | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
     kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads` and `bind`:
     see `plan_threads`. `quantization` narrows the weights while they are loaded: on a CPU int8
-    computes with the native kernels, what else there is with PyTorch or Triton.
+    computes with the native kernels, what else there is with PyTorch or Triton. A model that never
+    computes at the same time as another one is loaded `beside` it: they share threads.
 
     Raises:
         ConfigError: an unknown dtype, load format, backend or quantization, or native kernels that
@@ -93,7 +95,8 @@ def load_model(
     if narrows:
         quantize_weights(model, quantization, place, implementation=backend.name)
     plan = plan_threads(num_threads, bind)
-    loaded = NativeCausalLM(model, weights=weights, threads=plan) if native else model
+    other = None if beside is None or isinstance(beside.model, CausalLM) else beside.model
+    loaded = NativeCausalLM(model, weights=weights, threads=plan, beside=other) if native else model
     return LoadedModel(
         model=loaded,
         config=config,

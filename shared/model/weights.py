@@ -35,15 +35,15 @@ def load_weights(model: CausalLM, model_dir: Path) -> None:
     targets = weight_targets(model)
     seen: set[str] = set()
     tied_head: Tensor | None = None
-    for path, name, tensor in _stored_tensors(files.shards):
+    for path, name, tensor in stored_tensors(files.shards):
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
-            _copy(targets[name], tensor, path, name)
+            copy_stored(targets[name], tensor, path, name)
             seen.add(name)
         elif name == _HEAD:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
-            _copy(tied_head, tensor, path, name)
+            copy_stored(tied_head, tensor, path, name)
         elif not name.endswith(_IGNORED_SUFFIXES):
             raise ModelLoadError(f"{path}: tensor {name!r} is not part of {_describe(model)}")
     if tied_head is not None:
@@ -66,12 +66,13 @@ def weight_targets(model: CausalLM) -> dict[str, Tensor]:
     if model.lm_head is not model.embedding:
         targets[_HEAD] = model.lm_head
     for number, layer in enumerate(model.decoder_layers):
-        for name, tensor in _layer_targets(layer):
+        for name, tensor in layer_targets(layer):
             targets[f"model.layers.{number}.{name}"] = tensor
     return targets
 
 
-def _layer_targets(layer: DecoderLayer) -> Iterator[tuple[str, Tensor]]:
+def layer_targets(layer: DecoderLayer) -> Iterator[tuple[str, Tensor]]:
+    """The same of one layer, without the prefix of its number."""
     attention, mlp = layer.attention, layer.mlp
     yield "input_layernorm.weight", layer.attention_norm.weight
     yield "post_attention_layernorm.weight", layer.mlp_norm.weight
@@ -104,7 +105,8 @@ def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str]) -> None:
         model.lm_head = torch.nn.Parameter(head, requires_grad=False)
 
 
-def _stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
+def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
+    """Every tensor of these safetensors files. Raises ModelLoadError: one is damaged."""
     for path in paths:
         try:
             with safe_open(path, framework="pt") as file:
@@ -114,7 +116,8 @@ def _stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]
             raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
 
 
-def _copy(target: Tensor, stored: Tensor, path: Path, name: str) -> None:
+def copy_stored(target: Tensor, stored: Tensor, path: Path, name: str) -> None:
+    """Copy one tensor into its place. Raises ModelLoadError: its shape or dtype is wrong."""
     if target.shape != stored.shape:
         raise ModelLoadError(
             f"{path}: tensor {name!r} has shape {list(stored.shape)}, "

@@ -51,6 +51,13 @@ int baton_decoder_forward(Decoder* decoder, const Batch* batch, void* cache, siz
 } catch (const std::bad_alloc&) {
   return 1;
 }
+int baton_decoder_embeddings(Decoder* decoder, const int64_t* token_ids, int count,
+                             float* out) try {
+  decoder->embeddings(token_ids, count, out);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
 int baton_decoder_logits(Decoder* decoder, const float* hidden, int rows, float* out) try {
   decoder->logits(hidden, rows, out);
   return 0;

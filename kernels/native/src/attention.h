@@ -36,6 +36,11 @@ struct Batch {
   // Ascending tokens whose hidden states are wanted, and how many; -1: all.
   const int64_t* wanted;
   int num_wanted;
+  // Layers, the number of layers for what leaves the last one, whose inputs of all tokens are
+  // copied to `captured` [num_captured][num_tokens][hidden].
+  const int32_t* captured_layers;
+  int num_captured;
+  float* captured;
 };
 
 struct AttentionTask {

@@ -59,6 +59,7 @@ class TypedDecoder final : public Decoder {
     int rows = tokens;
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
       const LayerWeights& weights = layers_[layer];
+      capture(batch, layer);
       norm_rows(weights.attention_norm, tokens);
       project_qkv(weights, tokens);
       rotate_and_store(weights, batch, cache, layer);
@@ -71,9 +72,16 @@ class TypedDecoder final : public Decoder {
       gate(weights, rows);
       add_product(gated_, *weights.down, rows);
     }
+    if (batch.num_wanted < 0) capture(batch, shape_.num_layers);
     rows_of(rows, [&](int row, int) {
       normalize(x_.row(row), weights_.norm, shape_.hidden_size, shape_.rms_norm_eps,
                 hidden + size_t(row) * shape_.hidden_size);
+    });
+  }
+
+  void embeddings(const int64_t* token_ids, int count, float* out) override {
+    rows_of(count, [&](int row, int) {
+      embed_token(size_t(token_ids[row]), out + size_t(row) * shape_.hidden_size);
     });
   }
 
@@ -136,17 +144,28 @@ class TypedDecoder final : public Decoder {
   }
 
   void embed(const Batch& batch) {
+    rows_of(batch.num_tokens,
+            [&](int row, int) { embed_token(size_t(batch.token_ids[row]), x_.row(row)); });
+  }
+
+  void embed_token(size_t token, float* to) {
     const int size = shape_.hidden_size;
-    rows_of(batch.num_tokens, [&](int row, int) {
-      const size_t token = size_t(batch.token_ids[row]);
-      float* to = x_.row(row);
-      if (weights_.embedding == nullptr)
-        unpack_column(*weights_.head, int(token), to);
-      else if (weights_.embedding_kind == Kind::kFloat32)
-        widen_row(to, static_cast<const float*>(weights_.embedding) + token * size, size);
-      else
-        widen_row(to, static_cast<const uint16_t*>(weights_.embedding) + token * size, size);
-    });
+    if (weights_.embedding == nullptr)
+      unpack_column(*weights_.head, int(token), to);
+    else if (weights_.embedding_kind == Kind::kFloat32)
+      widen_row(to, static_cast<const float*>(weights_.embedding) + token * size, size);
+    else
+      widen_row(to, static_cast<const uint16_t*>(weights_.embedding) + token * size, size);
+  }
+
+  void capture(const Batch& batch, int layer) {
+    const size_t size = shape_.hidden_size;
+    for (int i = 0; i < batch.num_captured; ++i) {
+      if (batch.captured_layers[i] != layer) continue;
+      float* out = batch.captured + i * batch.num_tokens * size;
+      rows_of(batch.num_tokens,
+              [&](int row, int) { std::memcpy(out + row * size, x_.row(row), size * sizeof(float)); });
+    }
   }
 
   // Longest contexts first, so that no thread is left with a long one at the end.

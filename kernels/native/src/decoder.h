@@ -53,6 +53,8 @@ class Decoder {
   // behind the last norm to `hidden`.
   virtual void forward(const Batch& batch, void* cache, KvFormat format, size_t block_stride,
                        int block_size, float* hidden) = 0;
+  // float32 [count][hidden]: the embeddings of tokens.
+  virtual void embeddings(const int64_t* token_ids, int count, float* out) = 0;
   // float32 [rows][vocab] of float32 [rows][hidden].
   virtual void logits(const float* hidden, int rows, float* out) = 0;
 };

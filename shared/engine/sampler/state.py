@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
     from shared.engine.sampling_params import SamplingParams
 
@@ -30,6 +32,13 @@ class SamplingState:
             or params.logit_bias
             or self.has_penalties
         )
+
+    def ahead(self, draft_ids: Sequence[int]) -> SamplingState:
+        """The state as it would be behind these tokens, on a copy of the tokens."""
+        later = copy(self)
+        later.token_ids = self.token_ids[:]
+        later.token_ids.extend(draft_ids)
+        return later
 
     @property
     def has_penalties(self) -> bool:

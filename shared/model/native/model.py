@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from ctypes import byref
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,19 +36,28 @@ class NativeCausalLM:
     Not for two threads at a time. The library's own threads wait for work between the calls.
     """
 
-    def __init__(self, model: CausalLM, *, weights: str, threads: ThreadPlan) -> None:
-        """`weights`: the model's dtype, or int8 with a bfloat16 model."""
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        weights: str,
+        threads: ThreadPlan,
+        beside: NativeCausalLM | None = None,
+    ) -> None:
+        """`weights`: the model's dtype, or int8 with a bfloat16 model.
+
+        With `beside` both compute on that model's threads, so never at the same time.
+        """
         self._library = load_library()
         self.config = config = model.config
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
-        self._threads = threads
-        #: Whom the first core was given to.
-        self._caller = 0
-        cpus = (ctypes.c_int * len(threads.cpus))(*threads.cpus) if threads.cpus else None
-        self._pool = self._library.baton_pool_new(threads.num_threads, cpus)
-        self._packing = Packing(self._library, self._pool, WEIGHT_KINDS[weights])
+        self._threads: _Threads = (
+            _Threads(self._library, threads) if beside is None else beside._threads
+        )
+        pool = self._threads.pool
+        self._packing = Packing(self._library, pool, WEIGHT_KINDS[weights])
         packed: Weights = self._packing.pack(model)
         shape = Shape(
             hidden_size=config.hidden_size,
@@ -61,12 +71,16 @@ class NativeCausalLM:
             num_positions=config.max_position_embeddings,
         )
         self._decoder = self._library.baton_decoder_new(
-            self._pool, byref(shape), byref(packed), self._element, WEIGHT_KINDS[weights]
+            pool, byref(shape), byref(packed), self._element, WEIGHT_KINDS[weights]
         )
         if not self._decoder:
             raise InternalError(f"no native decoder for {weights} weights of a {model.dtype} model")
         self._hidden = _KeptRows(config.hidden_size)
         self._logits = _KeptRows(config.vocab_size)
+        self._captured_layers = torch.empty(0, dtype=torch.int32)
+        self._captures_last = False
+        self._captured = _KeptRows(config.hidden_size)
+        self._num_captured_rows = 0
 
     @property
     def num_weight_bytes(self) -> int:
@@ -88,11 +102,15 @@ class NativeCausalLM:
         [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], or the blocks of
         `QuantizedCache.over`.
         """
-        if self._threads.cpus and self._caller != threading.get_ident():
-            self._caller = threading.get_ident()
-            self._threads.pin_caller()
+        self._threads.take_caller()
         num_seqs, max_blocks = metadata.block_tables.shape
-        wanted = metadata.wanted
+        wanted, layers = metadata.wanted, self._captured_layers
+        if wanted is not None and self._captures_last:
+            # Behind the last layer's attention only wanted rows are left.
+            return self.forward(token_ids, positions, kv_cache, replace(metadata, wanted=None))[
+                wanted
+            ]
+        self._num_captured_rows = len(token_ids)
         hidden = self._hidden.rows(len(token_ids) if wanted is None else len(wanted))
         batch = Batch(
             num_tokens=len(token_ids),
@@ -106,6 +124,9 @@ class NativeCausalLM:
             slots=_pointer(metadata.slot_mapping, torch.int64),
             wanted=None if wanted is None else _pointer(wanted, torch.int64),
             num_wanted=-1 if wanted is None else len(wanted),
+            captured_layers=layers.data_ptr(),
+            num_captured=len(layers),
+            captured=self._captured.rows(len(layers) * len(token_ids)).data_ptr(),
         )
         failed = self._library.baton_decoder_forward(
             self._decoder,
@@ -119,6 +140,36 @@ class NativeCausalLM:
         if failed:
             raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
         return hidden
+
+    @property
+    def hidden_dtype(self) -> torch.dtype:
+        """Of hidden states, as `forward` returns and `compute_logits` takes them."""
+        return torch.float32
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """The embeddings, float32 [n, hidden], of int64 [n]."""
+        out = torch.empty(len(token_ids), self.config.hidden_size, dtype=torch.float32)
+        self._library.baton_decoder_embeddings(
+            self._decoder, _pointer(token_ids, torch.int64), len(token_ids), out.data_ptr()
+        )
+        return out
+
+    def capture_layers(self, layers: tuple[int, ...]) -> None:
+        """Keep the residual stream as it enters these layers in every `forward` from now on.
+
+        `num_layers` stands for what leaves the last one.
+        """
+        self._captured_layers = torch.tensor(layers, dtype=torch.int32).unique()
+        self._captures_last = self.config.num_layers in layers
+
+    def captured(self) -> dict[int, Tensor]:
+        """Of the last `forward`: float32 [num_tokens, hidden] by layer, of all its tokens.
+
+        They are good until the next one.
+        """
+        layers, num_tokens = self._captured_layers.tolist(), self._num_captured_rows
+        rows = self._captured.rows(len(layers) * num_tokens)
+        return dict(zip(layers, rows.split(num_tokens), strict=True)) if layers else {}
 
     def _kv_format(self, kv_cache: Tensor) -> KvFormat:
         if kv_cache.dtype == self.dtype:
@@ -146,7 +197,27 @@ class NativeCausalLM:
             library.baton_decoder_delete(self._decoder)
         if getattr(self, "_packing", None):
             self._packing.free()
-        library.baton_pool_delete(self._pool)
+
+
+class _Threads:
+    """Threads of the library. They end with the last model that computes on them."""
+
+    def __init__(self, library: ctypes.CDLL, plan: ThreadPlan) -> None:
+        self._library = library
+        self._plan = plan
+        #: Whom the first core was given to.
+        self._caller = 0
+        cpus = (ctypes.c_int * len(plan.cpus))(*plan.cpus) if plan.cpus else None
+        self.pool: int = library.baton_pool_new(plan.num_threads, cpus)
+
+    def take_caller(self) -> None:
+        """The calling thread is the first of them."""
+        if self._plan.cpus and self._caller != threading.get_ident():
+            self._caller = threading.get_ident()
+            self._plan.pin_caller()
+
+    def __del__(self) -> None:
+        self._library.baton_pool_delete(self.pool)
 
 
 class _KeptRows:

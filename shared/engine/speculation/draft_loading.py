@@ -1,0 +1,117 @@
+"""Loads what a proposer with weights computes, as its settings and its target say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from shared.errors import ConfigError, ModelLoadError
+from shared.model.attention.registry import default_backend, get_backend
+from shared.model.drafts.eagle import load_eagle
+from shared.model.drafts.eagle3 import load_eagle3
+from shared.model.drafts.medusa import load_medusa
+from shared.model.llama import CausalLM
+from shared.model.loader import load_model
+
+if TYPE_CHECKING:
+    from shared.engine.speculation.base import ProposerContext
+    from shared.model.attention.base import AttentionBackend
+    from shared.model.drafts.base import FeatureHead
+    from shared.model.drafts.medusa import MedusaHeads
+    from shared.model.loader import LoadedModel
+
+
+def load_draft(context: ProposerContext) -> LoadedModel:
+    """An ordinary checkpoint with the target's vocabulary.
+
+    Raises:
+        ConfigError: it cannot be used; names the field.
+    """
+    config, target = context.config, context.target
+    try:
+        draft = load_model(
+            _directory(context),
+            dtype=config.dtype,
+            load_format=config.load_format,
+            seed=config.seed,
+            device=context.kv_cache.device,
+            attention_backend=_backend_name(target, native="auto"),
+            quantization=config.quantization,
+            beside=target,
+        )
+    except (ConfigError, ModelLoadError) as error:
+        raise ConfigError(f"speculative_config: model: {error}") from error
+    own, theirs = draft.config.vocab_size, target.config.vocab_size
+    if own != theirs:
+        raise ConfigError(
+            f"speculative_config: model {config.model!r} has vocab_size {own}, the target has "
+            f"{theirs}: a draft must count tokens as its target does"
+        )
+    return draft
+
+
+def load_feature_head(context: ProposerContext) -> FeatureHead:
+    """An EAGLE or EAGLE-3 head. Raises like `load_draft`."""
+    load = load_eagle3 if context.config.method == "eagle3" else load_eagle
+    path, backend = _head_directory(context), _backend(context)
+    try:
+        with torch.device(context.kv_cache.device):
+            return load(path, context.target.model, backend)
+    except ModelLoadError as error:
+        raise ConfigError(f"speculative_config: model: {error}") from error
+
+
+def load_medusa_heads(context: ProposerContext) -> MedusaHeads:
+    """Medusa heads, at least as many as tokens are to be guessed. Raises like `load_draft`."""
+    path, wanted = _head_directory(context), context.config.max_draft_tokens
+    try:
+        with torch.device(context.kv_cache.device):
+            heads = load_medusa(path, context.target.model)
+    except ModelLoadError as error:
+        raise ConfigError(f"speculative_config: model: {error}") from error
+    if heads.num_heads < wanted:
+        raise ConfigError(
+            f"speculative_config: num_speculative_tokens is {wanted}, but model "
+            f"{context.config.model!r} has {heads.num_heads} heads"
+        )
+    return heads
+
+
+def _head_directory(context: ProposerContext) -> Path:
+    """Heads compute in the target's dtype, from their own weights, or not at all."""
+    config = context.config
+    for field, value, allowed in (
+        ("load_format", config.load_format, ("auto", "safetensors")),
+        ("dtype", config.dtype, ("auto", str(context.target.dtype).removeprefix("torch."))),
+        ("quantization", config.quantization, ("none",)),
+    ):
+        if value not in allowed:
+            raise ConfigError(
+                f"speculative_config: {field} of method {config.method} can be "
+                f"{' or '.join(allowed)}, not {value!r}"
+            )
+    return _directory(context)
+
+
+def _directory(context: ProposerContext) -> Path:
+    config = context.config
+    if config.model is None:
+        raise ConfigError(f"speculative_config: method {config.method} needs model, a directory")
+    path = Path(config.model)
+    if not path.is_dir():
+        raise ConfigError(f"speculative_config: model {config.model!r} is not a directory")
+    return path
+
+
+def _backend(context: ProposerContext) -> AttentionBackend:
+    device = context.kv_cache.device
+    return get_backend(_backend_name(context.target, native=default_backend(device)))
+
+
+def _backend_name(target: LoadedModel, *, native: str) -> str:
+    """What the target computes with; `native` where that is the native kernels."""
+    if isinstance(target.model, CausalLM):
+        return target.model.decoder_layers[0].attention.backend.name
+    return native

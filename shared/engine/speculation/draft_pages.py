@@ -1,0 +1,122 @@
+"""Where a draft keeps its own KV: pages cut from blocks of the engine's pool.
+
+A draft has fewer layers than its target, so a block of the pool holds several pages, which may
+belong to several sequences. A block goes back to the pool with its last page. Knows bytes and
+numbers; nothing of sequences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from array import array
+
+    from shared.engine.speculation.base import DraftBlocks, ProposerContext
+    from shared.model.config import ModelConfig
+
+
+class DraftPages:
+    """The cache of a draft's layers, and which of its pages are taken."""
+
+    def __init__(self, context: ProposerContext, config: ModelConfig, dtype: torch.dtype) -> None:
+        """For a draft of this shape that computes in `dtype`.
+
+        Raises:
+            ConfigError: its KV does not fit the blocks.
+        """
+        self._blocks: DraftBlocks = context.blocks
+        self._block_bytes = context.layout.block_bytes
+        heads = 2 * config.num_kv_heads * config.head_dim
+        token_bytes = config.num_layers * heads * dtype.itemsize
+        #: Tokens of a page.
+        self.page_size = _page_size(context.layout.block_size, token_bytes, self._block_bytes)
+        self._page_bytes = self.page_size * token_bytes
+        flat = context.kv_cache.view(torch.uint8).flatten()
+        num_pages = len(flat) // self._page_bytes
+        #: [pages, layers, 2, kv heads, page size, head dim]. Those that lie across the border of
+        #: two blocks of the pool are never taken.
+        self.kv_cache = (
+            flat[: num_pages * self._page_bytes]
+            .view(dtype)
+            .view(
+                num_pages,
+                config.num_layers,
+                2,
+                config.num_kv_heads,
+                self.page_size,
+                config.head_dim,
+            )
+        )
+        self._free: list[int] = []
+        #: By block of the pool: how many of its pages are taken.
+        self._num_taken: Counter[int] = Counter()
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool that are held."""
+        return len(self._num_taken)
+
+    def try_grow(self, table: array[int], num_tokens: int) -> bool:
+        """Add pages to `table` until it holds so many tokens, if there are blocks for them."""
+        num_missing = -(-num_tokens // self.page_size) - len(table)
+        while num_missing > len(self._free):
+            blocks = self._blocks.allocate(1)
+            if blocks is None:
+                self._release_unused()
+                return False
+            pages = self._pages_of(blocks[0])
+            self._num_taken[blocks[0]] = 0
+            self._free.extend(reversed(pages))
+        for _ in range(num_missing):
+            page = self._free.pop()
+            self._num_taken[self._block_of(page)] += 1
+            table.append(page)
+        return True
+
+    def release(self, table: array[int]) -> None:
+        """Empty `table`, and give back what nobody uses any more."""
+        for page in table:
+            self._num_taken[self._block_of(page)] -= 1
+        self._free.extend(table)
+        del table[:]
+        self._release_unused()
+
+    def _release_unused(self) -> None:
+        unused = [block for block, num in self._num_taken.items() if num == 0]
+        if not unused:
+            return
+        for block in unused:
+            del self._num_taken[block]
+        self._free = [page for page in self._free if self._block_of(page) in self._num_taken]
+        self._blocks.release(unused)
+
+    def _block_of(self, page: int) -> int:
+        return page * self._page_bytes // self._block_bytes
+
+    def _pages_of(self, block: int) -> range:
+        """Those that lie in it with all their bytes."""
+        start, end = block * self._block_bytes, (block + 1) * self._block_bytes
+        return range(-(-start // self._page_bytes), end // self._page_bytes)
+
+
+def _page_size(block_size: int, token_bytes: int, block_bytes: int) -> int:
+    """The pool's own block size, or the largest half, quarter, … of which a block has a page.
+
+    That is so where pages fill a block exactly, or two of them are no longer than one.
+    """
+    size = block_size
+    while size:
+        page_bytes = size * token_bytes
+        if block_bytes % page_bytes == 0 or 2 * page_bytes <= block_bytes:
+            return size
+        size //= 2
+    raise ConfigError(
+        f"speculative_config: model keeps {token_bytes} bytes of KV per token, too many for blocks "
+        f"of {block_bytes} bytes: a draft must be smaller than its target"
+    )

@@ -1,0 +1,169 @@
+"""Writes drafts in the published formats: heads with random weights, and a target's beginning."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+
+from shared.errors import ConfigError
+from shared.model.checkpoint_files import SINGLE_NAME, find_checkpoint_files
+from shared.model.config import load_config
+from shared.model.weights import stored_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from shared.model.config import ModelConfig
+
+#: Method to what its config names as architecture.
+METHODS = {
+    "eagle": "LlamaForCausalLMEagle",
+    "eagle3": "LlamaForCausalLMEagle3",
+    "medusa": "MedusaModel",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSpec:
+    """What to write for a target."""
+
+    method: str
+    #: EAGLE: decoder layers; Medusa: residual blocks per head.
+    num_layers: int = 1
+    #: Medusa: heads.
+    num_heads: int = 4
+    #: EAGLE-3: tokens that the head knows; None: all.
+    draft_vocab_size: int | None = None
+    #: Whether EAGLE heads bring an embedding instead of reading the target's.
+    has_embedding: bool = True
+    #: As PyTorch writes it, instead of safetensors.
+    as_bin: bool = False
+    seed: int = 0
+    weight_std: float = 0.1
+
+
+def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
+    """Write config and weights into `out`; same target config and spec, same weights.
+
+    Raises:
+        ConfigError: an unknown method.
+        ModelLoadError: the target's config cannot be read.
+    """
+    if spec.method not in METHODS:
+        raise ConfigError(f"method {spec.method!r} is unknown; known: {sorted(METHODS)}")
+    target = load_config(target_dir)
+    shapes = {"eagle": _eagle, "eagle3": _eagle3, "medusa": _medusa}[spec.method](target, spec)
+    generator = torch.Generator().manual_seed(spec.seed)
+    tensors: dict[str, Tensor] = {}
+    for name, shape in shapes.items():
+        mean = 1.0 if "norm" in name else 0.0
+        tensors[name] = torch.empty(shape).normal_(mean, spec.weight_std, generator=generator)
+    if spec.method == "eagle3" and spec.draft_vocab_size is not None:
+        tensors |= _vocabulary(target.vocab_size, spec.draft_vocab_size, generator)
+    raw: dict[str, Any] = {**target.raw, "architectures": [METHODS[spec.method]]}
+    raw.pop("layer_types", None)
+    if spec.method == "medusa":
+        raw |= {"medusa_num_heads": spec.num_heads, "medusa_num_layers": spec.num_layers}
+    else:
+        raw |= {"num_hidden_layers": spec.num_layers}
+    if spec.method == "eagle3":
+        raw["draft_vocab_size"] = spec.draft_vocab_size or target.vocab_size
+    write_tensors(out, raw, tensors, as_bin=spec.as_bin)
+
+
+def write_sliced_checkpoint(out: Path, source: Path, num_layers: int) -> None:
+    """Write the first layers of a checkpoint, with its embedding, last norm and output head.
+
+    Raises ModelLoadError: the source cannot be read.
+    """
+    config = load_config(source)
+    tensors = {
+        name: tensor
+        for _, name, tensor in stored_tensors(find_checkpoint_files(source).shards)
+        if not name.startswith("model.layers.") or int(name.split(".")[2]) < num_layers
+    }
+    raw = {**config.raw, "num_hidden_layers": num_layers}
+    if "layer_types" in raw:
+        raw["layer_types"] = raw["layer_types"][:num_layers]
+    write_tensors(out, raw, tensors)
+
+
+def write_tensors(
+    out: Path, raw: Mapping[str, Any], tensors: Mapping[str, Tensor], *, as_bin: bool = False
+) -> None:
+    """Write a directory of config and weights."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "config.json").write_text(json.dumps(dict(raw), indent=2) + "\n", encoding="utf-8")
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    if as_bin:
+        torch.save(contiguous, out / "pytorch_model.bin")
+    else:
+        save_file(contiguous, out / SINGLE_NAME, metadata={"format": "pt"})
+
+
+def _eagle(target: ModelConfig, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
+    size = target.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (size, 2 * size), "fc.bias": (size,)}
+    if spec.has_embedding:
+        shapes["embed_tokens.weight"] = (target.vocab_size, size)
+    for number in range(spec.num_layers):
+        for name, shape in _layer(target, size).items():
+            shapes[f"layers.{number}.{name}"] = shape
+        if number == 0:
+            del shapes["layers.0.input_layernorm.weight"]
+    return shapes
+
+
+def _eagle3(target: ModelConfig, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
+    size = target.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (size, 3 * size),
+        "norm.weight": (size,),
+        "lm_head.weight": (spec.draft_vocab_size or target.vocab_size, size),
+        "midlayer.hidden_norm.weight": (size,),
+    }
+    if spec.has_embedding:
+        shapes["embed_tokens.weight"] = (target.vocab_size, size)
+    return shapes | {f"midlayer.{name}": s for name, s in _layer(target, 2 * size).items()}
+
+
+def _medusa(target: ModelConfig, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
+    size = target.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {}
+    for head in range(spec.num_heads):
+        for block in range(spec.num_layers):
+            shapes[f"medusa_head.{head}.{block}.linear.weight"] = (size, size)
+            shapes[f"medusa_head.{head}.{block}.linear.bias"] = (size,)
+        shapes[f"medusa_head.{head}.{spec.num_layers}.weight"] = (target.vocab_size, size)
+    return shapes
+
+
+def _layer(target: ModelConfig, in_size: int) -> dict[str, tuple[int, ...]]:
+    size, inner = target.hidden_size, target.intermediate_size
+    queries, keys = (n * target.head_dim for n in (target.num_heads, target.num_kv_heads))
+    return {
+        "input_layernorm.weight": (size,),
+        "post_attention_layernorm.weight": (size,),
+        "self_attn.q_proj.weight": (queries, in_size),
+        "self_attn.k_proj.weight": (keys, in_size),
+        "self_attn.v_proj.weight": (keys, in_size),
+        "self_attn.o_proj.weight": (size, queries),
+        "mlp.gate_proj.weight": (inner, size),
+        "mlp.up_proj.weight": (inner, size),
+        "mlp.down_proj.weight": (size, inner),
+    }
+
+
+def _vocabulary(vocab_size: int, num_known: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """`d2t`: how far each known token lies behind; `t2d`: which tokens are known."""
+    known = torch.randperm(vocab_size, generator=generator)[:num_known].sort().values
+    is_known = torch.zeros(vocab_size, dtype=torch.bool)
+    is_known[known] = True
+    return {"d2t": known - torch.arange(num_known), "t2d": is_known}

@@ -1,0 +1,105 @@
+"""Checkpoints that count: a token is followed by the next id. Drafts can be right on purpose.
+
+Hidden states are one-hot vectors of the token, and every layer adds nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shared.model.drafts.random_heads import write_tensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+VOCAB = 64
+LAYERS = 6
+INNER = 32
+RAW: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": VOCAB,
+    "intermediate_size": INNER,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
+
+
+def ahead(num: int) -> Tensor:
+    """[vocab, vocab]: of a one-hot vector of a token, logits of the id so many behind it."""
+    return torch.eye(VOCAB).roll(num, dims=0)
+
+
+def write_counting_target(path: Path) -> None:
+    tensors = {
+        "model.embed_tokens.weight": torch.eye(VOCAB),
+        "model.norm.weight": torch.ones(VOCAB),
+        "lm_head.weight": ahead(1),
+    }
+    for number in range(LAYERS):
+        silent = _silent_layer(VOCAB)
+        tensors |= {f"model.layers.{number}.{name}": t for name, t in silent.items()}
+    write_tensors(path, RAW, tensors)
+
+
+def write_counting_eagle(path: Path) -> None:
+    """Its guess is the embedding of the token that it reads: always right."""
+    tensors = {"fc.weight": torch.cat((torch.eye(VOCAB), torch.zeros(VOCAB, VOCAB)), dim=1)}
+    tensors |= {f"layers.0.{name}": tensor for name, tensor in _silent_layer(VOCAB).items()}
+    del tensors["layers.0.input_layernorm.weight"]
+    write_tensors(path, {**RAW, "num_hidden_layers": 1}, tensors)
+
+
+def write_counting_eagle3(path: Path) -> None:
+    """Right about the first token, and then guesses the same again: it goes on from its own state.
+
+    It knows every token but the last.
+    """
+    fc = torch.cat((ahead(1), torch.zeros(VOCAB, 2 * VOCAB)), dim=1)
+    tensors = {
+        "fc.weight": fc,
+        "norm.weight": torch.ones(VOCAB),
+        "lm_head.weight": ahead(1)[: VOCAB - 1],
+        "midlayer.hidden_norm.weight": torch.ones(VOCAB),
+        "d2t": torch.zeros(VOCAB - 1, dtype=torch.int64),
+    }
+    tensors |= {f"midlayer.{name}": t for name, t in _silent_layer(2 * VOCAB).items()}
+    raw = {**RAW, "num_hidden_layers": 1, "draft_vocab_size": VOCAB - 1}
+    write_tensors(path, raw, tensors)
+
+
+def write_counting_medusa(path: Path, num_heads: int) -> None:
+    """Head i counts i + 2 ahead: always right."""
+    tensors: dict[str, Tensor] = {}
+    for head in range(num_heads):
+        tensors[f"medusa_head.{head}.0.linear.weight"] = torch.zeros(VOCAB, VOCAB)
+        tensors[f"medusa_head.{head}.1.weight"] = ahead(head + 2)
+    write_tensors(path, {"medusa_num_heads": num_heads, "medusa_num_layers": 1}, tensors)
+
+
+def _silent_layer(in_size: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "input_layernorm.weight": torch.ones(VOCAB),
+        "post_attention_layernorm.weight": torch.ones(VOCAB),
+        "self_attn.q_proj.weight": torch.randn(64, in_size, generator=generator),
+        "self_attn.k_proj.weight": torch.randn(32, in_size, generator=generator),
+        "self_attn.v_proj.weight": torch.randn(32, in_size, generator=generator),
+        "self_attn.o_proj.weight": torch.zeros(VOCAB, 64),
+        "mlp.gate_proj.weight": torch.randn(INNER, VOCAB, generator=generator),
+        "mlp.up_proj.weight": torch.randn(INNER, VOCAB, generator=generator),
+        "mlp.down_proj.weight": torch.zeros(VOCAB, INNER),
+    }
