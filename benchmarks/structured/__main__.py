@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -47,7 +47,7 @@ def conformance(
         write_random_checkpoint(model, RANDOM)
         tokenizer = Tokenizer.load(model)
         cases = make_cases(range(num_schemas), tokenizer, max_tokens=MAX_TOKENS)
-        settings = {"speculative_config": NGRAM} if speculation else {}
+        settings: dict[str, Any] = {"speculative_config": NGRAM} if speculation else {}
         llm = LLM(model, num_blocks=2048, structured_outputs_backend=backend, **settings)
         results["in-process"] = run(cases, ask_engine(llm), tokenizer)
         llm.close()

@@ -122,8 +122,8 @@ def find_fault(text: str, schema: Any) -> str | None:
         return f"no JSON: {error}"
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
     validator = jsonschema.Draft202012Validator(schema, format_checker=checker)
-    error = jsonschema.exceptions.best_match(validator.iter_errors(value))
-    return None if error is None else f"{error.json_path}: {error.message}"
+    fault = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    return None if fault is None else f"{fault.json_path}: {fault.message}"
 
 
 def _keywords(value: Any) -> Iterable[str]:

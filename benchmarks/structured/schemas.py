@@ -39,6 +39,8 @@ class _Maker:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.definitions: dict[str, Schema] = {}
+        #: Being made: what referred to them now might never end.
+        self._open: set[str] = set()
 
     def any(self, depth: int) -> Schema:
         """A schema of any kind; nothing that nests where it is deep."""
@@ -98,8 +100,10 @@ class _Maker:
     def reference(self, depth: int) -> Schema:
         """To a definition, which may refer to itself."""
         name = f"d{self._rng.randrange(2)}"
+        if name in self._open:
+            return {"type": "null"}
         if name not in self.definitions:
-            self.definitions[name] = {"type": "null"}
+            self._open.add(name)
             if self._rng.random() < 0.5:
                 self.definitions[name] = self.any(depth + 1)
             else:
@@ -111,6 +115,7 @@ class _Maker:
                     },
                     "required": ["value"],
                 }
+            self._open.discard(name)
         return {"$ref": f"#/$defs/{name}"}
 
     def string(self, depth: int) -> Schema:

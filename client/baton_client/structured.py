@@ -34,8 +34,7 @@ def grammar_message(value: Mapping[str, Any]) -> Any:
     if kind not in _KINDS:
         raise invalid(_NAME, f"there is no {kind!r}, only {', '.join(_KINDS)}")
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    return contract.Grammar(
-        kind=_KINDS[kind],
-        text="" if kind == "json_object" else text,
-        param=f"{_NAME}.{kind}",
-    )
+    fields: dict[str, Any] = {"kind": _KINDS[kind], "param": f"{_NAME}.{kind}"}
+    if kind != "json_object":
+        fields["text"] = text
+    return contract.Grammar(**fields)

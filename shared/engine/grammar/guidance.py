@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import llguidance
 import numpy as np
+from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
+from shared.engine.grammar.json_schema_map import map_schemas
 from shared.engine.grammar.spec import GrammarKind
 from shared.errors import InvalidRequestError, UnsupportedError
 
@@ -47,9 +49,25 @@ class _Vocabulary:
             for i, token in enumerate(table.token_bytes)
         ]
 
-    def __call__(self, text: bytes | str) -> list[int]:
-        """Only forced tokens would need it, and nobody asks for them."""
-        raise NotImplementedError("this vocabulary does not tokenise")
+        self._ids = {token: i for i, token in enumerate(table.token_bytes) if token}
+        self._longest = max(map(len, self._ids), default=1)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """The longest tokens first: how forced text would be written.
+
+        Only a hint for the library; the mask holds whatever is allowed.
+        """
+        ids, start = [], 0
+        while start < len(text):
+            for end in range(min(len(text), start + self._longest), start, -1):
+                token_id = self._ids.get(text[start:end])
+                if token_id is not None:
+                    ids.append(token_id)
+                    break
+            else:
+                end = start + 1  # a byte that the vocabulary does not have
+            start = end
+        return ids
 
 
 class GuidanceBackend:
@@ -64,7 +82,7 @@ class GuidanceBackend:
         """See `GrammarBackend.compile`."""
         try:
             grammar = _grammar_text(spec)
-        except ValueError as error:
+        except (ValueError, GbnfToLarkError) as error:
             raise _invalid(spec, str(error)) from error
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
@@ -150,13 +168,14 @@ class GuidanceGrammar:
 
 
 def _grammar_text(spec: GrammarSpec) -> str:
-    matcher = llguidance.LLMatcher
-    options = {"whitespace_flexible": spec.any_whitespace}
+    matcher: Any = llguidance.LLMatcher
+    text: str
+    options: Any = {"whitespace_flexible": spec.any_whitespace}
     match spec.kind:
         case GrammarKind.JSON_SCHEMA:
             schema = json.loads(spec.text)
-            text: str = matcher.grammar_from_json_schema(
-                _closed(schema) if spec.strict else schema, overrides=options
+            text = matcher.grammar_from_json_schema(
+                map_schemas(schema, _close) if spec.strict else schema, overrides=options
             )
         case GrammarKind.JSON_OBJECT:
             text = matcher.grammar_from_json_schema({"type": "object"}, overrides=options)
@@ -179,25 +198,17 @@ def _lark(text: str) -> str:
     """The library reads Lark; GBNF is rewritten."""
     if not _RULE_OF_GBNF.search(text):
         raise ValueError("there is no rule such as `root ::= …`")
-    lark: str = llguidance.gbnf_to_lark.gbnf_to_lark(text)
+    lark: str = gbnf_to_lark(text)
     return lark
 
 
-def _closed(schema: Any) -> Any:
-    """A copy whose objects have no properties, and lists no items, that are not named."""
-    if isinstance(schema, list):
-        return [_closed(inner) for inner in schema]
-    if not isinstance(schema, dict):
-        return schema
-    result = {
-        key: value if key in ("enum", "const", "default", "examples") else _closed(value)
-        for key, value in schema.items()
-    }
-    if "properties" in schema and isinstance(schema["properties"], dict):
-        result.setdefault("additionalProperties", False)
-    if isinstance(schema.get("prefixItems"), list):
-        result.setdefault("items", False)
-    return result
+def _close(schema: dict[str, Any]) -> dict[str, Any]:
+    """An object has no properties, and a list no items, that are not named."""
+    if "properties" in schema:
+        schema.setdefault("additionalProperties", False)
+    if "prefixItems" in schema:
+        schema.setdefault("items", False)
+    return schema
 
 
 def _set_bit(octets: np.ndarray[Any, np.dtype[np.uint8]], token_id: int, *, to: bool) -> None:

@@ -14,7 +14,7 @@ import jsonschema_rs
 
 from shared.engine.grammar.json_schema_branches import check_enumeration, check_one_of
 from shared.engine.grammar.json_schema_refs import check_loops, resolve
-from shared.engine.grammar.regex import check_regex
+from shared.engine.grammar.regex import check_string_pattern
 from shared.errors import InvalidRequestError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ class _Walk:
         if given and (len(given) > 1 or lengths):
             raise self._unsupported(path, f"{given[0]} beside {(given[1:] + lengths)[0]}")
         if "pattern" in schema:
-            check_regex(schema["pattern"], param=self._param, where=f" at {path}/pattern")
+            where = f" at {path}/pattern"
+            check_string_pattern(schema["pattern"], param=self._param, where=where)
         if "format" in schema and schema["format"] not in FORMATS:
             known = ", ".join(sorted(FORMATS))
             name = f"format {str(schema['format'])[:64]!r} (there are: {known})"

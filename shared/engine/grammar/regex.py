@@ -16,6 +16,8 @@ _TOKEN = re.compile(
     r"|\{(?P<low>\d+)(?:,(?P<high>\d*))?\}|(?P<anchor>[\^$])|.",
     re.DOTALL,
 )
+#: What must be escaped in a JSON string.
+_BREAKING = ('"', "\\", *map(chr, range(0x20)))
 _ESCAPES = {
     "b": r"the word boundary \b",
     "B": r"the word boundary \B",
@@ -47,6 +49,41 @@ def check_regex(text: str, *, param: str, where: str = "") -> None:
         if fault is not None:
             message = f"{place}: {fault} at position {token.start()} is not supported"
             raise UnsupportedError(message, param=param)
+
+
+def check_string_pattern(text: str, *, param: str, where: str) -> None:
+    """The same for an expression whose matches stand in a JSON string, unescaped.
+
+    Raises UnsupportedError if it may match a quote, a backslash or a control character; negated
+    classes and the dot leave these out by themselves.
+    """
+    check_regex(text, param=param, where=where)
+    for token in _TOKEN.finditer(text):
+        if _may_break_string(token):
+            message = (
+                f"{param}{where}: {token[0][:32]!r} at position {token.start()} may match a quote, "
+                "a backslash or a control character, which is not supported"
+            )
+            raise UnsupportedError(message, param=param)
+
+
+def _may_break_string(token: re.Match[str]) -> bool:
+    klass = token["klass"]
+    if klass is not None and klass.startswith("[^"):
+        return False
+    if klass is None and token["escape"] is None:
+        return token[0] in _BREAKING
+    if token["escape"] in ("D", "W", "S"):
+        return False
+    # An escape or a class: whatever single character it matches.
+    one = re.compile(token[0] if klass is not None else _whole_escape(token))
+    return any(one.fullmatch(char) for char in _BREAKING)
+
+
+def _whole_escape(token: re.Match[str]) -> str:
+    """With the digits that follow \\x and \\u."""
+    length = {"x": 4, "u": 6}.get(token["escape"], 2)
+    return token.string[token.start() : token.start() + length]
 
 
 def _fault(token: re.Match[str], text: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import xgrammar
 
+from shared.engine.grammar.json_schema_map import map_schemas
 from shared.engine.grammar.spec import GrammarKind
 from shared.errors import InvalidRequestError
 
@@ -43,12 +44,13 @@ class XgrammarBackend:
             stop_token_ids=list(table.eos_token_ids),
         )
         # Compiled grammars are kept by `GrammarCompiler`, whatever made them.
+        self._silent = frozenset(i for i, token in enumerate(table.token_bytes) if not token)
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
     def compile(self, spec: GrammarSpec) -> XgrammarCompiled:
         """See `GrammarBackend.compile`."""
         try:
-            return XgrammarCompiled(self._compile(spec))
+            return XgrammarCompiled(self._compile(spec), self._silent)
         # The library raises RuntimeError, ValueError and classes of its own.
         except Exception as error:
             reason = str(error).strip().splitlines()
@@ -58,7 +60,8 @@ class XgrammarBackend:
     def _compile(self, spec: GrammarSpec) -> Any:
         match spec.kind:
             case GrammarKind.JSON_SCHEMA:
-                return self._compile_schema(spec, spec.text)
+                schema = map_schemas(json.loads(spec.text), _with_length_as_pattern)
+                return self._compile_schema(spec, json.dumps(schema, ensure_ascii=False))
             case GrammarKind.JSON_OBJECT:
                 return self._compile_schema(spec, '{"type": "object"}')
             case GrammarKind.REGEX:
@@ -83,8 +86,9 @@ class XgrammarBackend:
 class XgrammarCompiled:
     """See `CompiledGrammar`."""
 
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: Any, silent_token_ids: frozenset[int]) -> None:
         self._compiled = compiled
+        self._silent = silent_token_ids
 
     @property
     def size_bytes(self) -> int:
@@ -96,14 +100,16 @@ class XgrammarCompiled:
         matcher = xgrammar.GrammarMatcher(
             self._compiled, override_stop_tokens=list(end_token_ids), max_rollback_tokens=-1
         )
-        return XgrammarGrammar(matcher)
+        return XgrammarGrammar(matcher, never=self._silent.difference(end_token_ids))
 
 
 class XgrammarGrammar:
     """See `Grammar`."""
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, *, never: frozenset[int]) -> None:
         self._matcher = matcher
+        #: No mask has them, but the library would accept them: they add nothing to the text.
+        self._never = never
 
     @property
     def is_terminated(self) -> bool:
@@ -116,7 +122,9 @@ class XgrammarGrammar:
 
     def accept(self, token_id: int) -> bool:
         """See `Grammar.accept`."""
-        return not self.is_terminated and bool(self._matcher.accept_token(token_id))
+        if token_id in self._never or self.is_terminated:
+            return False
+        return bool(self._matcher.accept_token(token_id))
 
     def rollback(self, num_tokens: int) -> None:
         """See `Grammar.rollback`."""
@@ -132,6 +140,17 @@ class XgrammarGrammar:
             num += 1
         self.rollback(num)
         return num
+
+
+def _with_length_as_pattern(schema: dict[str, Any]) -> dict[str, Any]:
+    """Lengths make the library let control characters into strings, which JSON forbids there.
+
+    Patterns do not. Seen with 0.2.8.
+    """
+    low, high = schema.pop("minLength", None), schema.pop("maxLength", None)
+    if low is not None or high is not None:
+        schema["pattern"] = f"^.{{{low or 0},{'' if high is None else high}}}$"
+    return schema
 
 
 def _choice_rule(text: str) -> str:
