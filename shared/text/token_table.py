@@ -15,12 +15,16 @@ from shared.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: Bytes that do not occur in UTF-8. Byte-level vocabularies have tokens for them nevertheless.
+_NEVER = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
+
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
     """One entry per token for which the model has a logit."""
 
-    #: Each token's bytes in the middle of a text. Empty: it adds none (special tokens, padding).
+    #: Each token's bytes in the middle of a text. Empty: it adds none (special tokens, padding), or
+    #: what no text has.
     token_bytes: tuple[bytes, ...]
     #: Tokens that stand for something else than text.
     special_token_ids: frozenset[int]
@@ -45,10 +49,11 @@ class TokenTable:
                 "this model have no text of their own"
             )
         special = tokenizer.special_token_ids | set(tokenizer.eos_token_ids)
+        texts = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
         return cls(
             token_bytes=tuple(
-                b"" if token_id in special else tokenizer.token_bytes(token_id)
-                for token_id in range(vocab_size)
+                b"" if token_id in special or not _NEVER.isdisjoint(text) else text
+                for token_id, text in enumerate(texts)
             ),
             special_token_ids=frozenset(i for i in special if i < vocab_size),
             eos_token_ids=tuple(i for i in tokenizer.eos_token_ids if i < vocab_size),

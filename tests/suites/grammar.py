@@ -138,6 +138,21 @@ class GrammarSuite:
         assert grammar.accept(2)
         assert grammar.is_terminated
 
+    def test_lengths_and_formats_hold_to_the_letter(
+        self, backend: GrammarBackend, table: TokenTable, tokenizer: Tokenizer
+    ) -> None:
+        schema = {"type": "string", "minLength": 1, "maxLength": 2}
+        grammar = backend.compile(json_schema(schema)).start(table.eos_token_ids)
+        assert advance(grammar, tokenizer.encode('"')) is None
+        first = {table.token_bytes[i][:1] for i in allowed_ids(grammar, table)}
+        assert not first & {bytes([byte]) for byte in range(0x20)}
+        assert not first & {b"\xc0", b"\xf5", b"\xff", b'"'}
+        assert advance(grammar, tokenizer.encode('Ж你"')) is None
+        date = backend.compile(json_schema({"type": "string", "format": "date"}))
+        for text, fits in (("2024-12-31", True), ("2024-11-31", False), ("2024-13-01", False)):
+            grammar = date.start(table.eos_token_ids)
+            assert (advance(grammar, tokenizer.encode(f'"{text}"')) is None) == fits, text
+
     def test_special_tokens_and_padding_never_come(
         self, backend: GrammarBackend, table: TokenTable
     ) -> None:
