@@ -29,7 +29,7 @@ DEFAULT_MODEL = Path("models/pydoc/checkpoint")
 RANDOM = CheckpointSpec(num_layers=2, vocab_size=384, max_position_embeddings=1024)
 #: Of the cases: what ends within this many tokens is checked.
 MAX_TOKENS = 400
-NGRAM = '{"method": "ngram", "num_speculative_tokens": 4}'
+NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}'
 
 
 @app.command()

@@ -52,12 +52,20 @@ def _argmax(logits: torch.Tensor) -> torch.Tensor:
 
 def _draw(logits: torch.Tensor, numbers: torch.Tensor, filters: Filters) -> torch.Tensor:
     """Sample rows that are not greedy."""
+    return invert(kept_weights(logits, filters), numbers)
+
+
+def kept_weights(logits: torch.Tensor, filters: Filters) -> torch.Tensor:
+    """Proportional to the probabilities after temperature, over 0, and filters: [n, vocab].
+
+    `logits` are overwritten.
+    """
     logits = logits.div_(filters.temperature.unsqueeze(-1))
     weights = relative_weights(logits)
     floor = _floor(logits, weights, filters)
     if floor is not None:
         weights *= logits >= floor
-    return invert(weights, numbers)
+    return weights
 
 
 def relative_weights(logits: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,8 @@ class Account:
         self._num_prompt_tokens = num_prompt_tokens
         self._num_resumed_tokens = num_resumed_tokens
         self._num_output_tokens = num_resumed_tokens
+        self._num_draft_tokens = 0
+        self._num_accepted_tokens = 0
         self._num_cached_tokens = 0
         self._report: HandOffReport | None = None
         self._fetch = PrefixFetchReport()
@@ -62,6 +64,11 @@ class Account:
             self._first_token_s = time.monotonic()
         self._num_output_tokens += num_tokens
 
+    def guessed(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
+        """Tokens were guessed and checked, and so many of them were right."""
+        self._num_draft_tokens += num_draft_tokens
+        self._num_accepted_tokens += num_accepted_tokens
+
     def usage(self) -> common_pb2.Usage:
         """By source; the sources add up to the prompt.
 
@@ -89,6 +96,8 @@ class Account:
             cached_tokens=sources.local_hit + sources.transferred_hit,
             sources=sources,
             recomputed_tokens=num_recomputed,
+            num_draft_tokens=self._num_draft_tokens,
+            num_accepted_tokens=self._num_accepted_tokens,
         )
 
     def _of_prompt(

@@ -163,6 +163,8 @@ class Answer:
         return self._accounted(piece)
 
     def _piece(self, event: NewTokens) -> decode_pb2.DecodeResponse:
+        if event.num_draft_tokens:
+            self.account.guessed(event.num_draft_tokens, event.num_accepted_tokens)
         piece = decode_pb2.DecodeResponse(
             token_ids=event.token_ids,
             logprobs=[logprobs_to_wire(position) for position in event.logprobs],

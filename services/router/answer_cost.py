@@ -22,6 +22,9 @@ class AnswerCost:
         #: By the last worker, and by those between the first and the last.
         self._num_recomputed = 0
         self._num_recomputed_before = 0
+        #: Guesses, in the same way: all of them, and those that were right.
+        self._guesses = (0, 0)
+        self._guesses_before = (0, 0)
         self._is_settled = False
         self._lost_s: float | None = None
         self._replay_s = 0.0
@@ -31,6 +34,7 @@ class AnswerCost:
         """A worker's message; each time it says all that it knows."""
         if message.HasField("usage"):
             self._num_recomputed = message.usage.recomputed_tokens
+            self._guesses = message.usage.num_draft_tokens, message.usage.num_accepted_tokens
             if not self._is_settled:
                 self._usage = message.usage
         if message.HasField("timings") and not self._is_settled:
@@ -45,6 +49,7 @@ class AnswerCost:
         self._is_settled = emitted
         self._num_recomputed_before += self._num_recomputed
         self._num_recomputed = 0
+        self._guesses_before, self._guesses = self.num_guesses, (0, 0)
         if self._lost_s is None:
             self._lost_s = time.monotonic()
 
@@ -52,6 +57,12 @@ class AnswerCost:
     def num_recomputed_tokens(self) -> int:
         """Over all replays."""
         return self._num_recomputed_before + self._num_recomputed
+
+    @property
+    def num_guesses(self) -> tuple[int, int]:
+        """Tokens that were guessed, and those that were right, over all replays."""
+        before, now = self._guesses_before, self._guesses
+        return before[0] + now[0], before[1] + now[1]
 
     @property
     def replay_ms(self) -> float:
@@ -62,7 +73,13 @@ class AnswerCost:
         """None if no worker said anything. Of the answer's replays nothing but the recomputing."""
         if self._usage is None:
             return None
-        return replace(usage_from_wire(self._usage), recomputed_tokens=self.num_recomputed_tokens)
+        drafted, accepted = self.num_guesses
+        return replace(
+            usage_from_wire(self._usage),
+            recomputed_tokens=self.num_recomputed_tokens,
+            num_draft_tokens=drafted,
+            num_accepted_tokens=accepted,
+        )
 
     def timings(self) -> Timings | None:
         """Of the worker that began; None if it said nothing."""

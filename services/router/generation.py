@@ -42,6 +42,7 @@ class GenerationParams:
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    num_speculative_tokens: int | None = None
     skip_special_tokens: bool = True
     grammar: GrammarSpec | None = None
 
@@ -101,6 +102,8 @@ class Usage:
     fetched_tokens: int = 0
     recomputed_tokens: int = 0
     num_replays: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,8 @@ class Job:
             completion_tokens=self.num_finished_tokens + sum(s.num_tokens for s in self.streams),
             recomputed_tokens=sum(cost.num_recomputed_tokens for cost in costs),
             num_replays=sum(cost.num_replays for cost in costs),
+            num_draft_tokens=sum(cost.num_guesses[0] for cost in costs),
+            num_accepted_tokens=sum(cost.num_guesses[1] for cost in costs),
         )
 
     def timings(self) -> Timings:

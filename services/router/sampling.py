@@ -72,6 +72,7 @@ class SamplingResolver:
             logprobs=params.logprobs,
             prompt_logprobs=params.prompt_logprobs,
             grammar=params.grammar,
+            num_speculative_tokens=params.num_speculative_tokens,
         )
 
     def _check_prompt(self, ids: Sequence[int], max_model_len: int) -> None:

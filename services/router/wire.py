@@ -60,6 +60,7 @@ def sampling_to_wire(params: SamplingParams) -> common_pb2.SamplingParams:
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
         grammar=None if params.grammar is None else grammar_to_wire(params.grammar),
+        num_speculative_tokens=params.num_speculative_tokens,
     )
 
 
@@ -118,6 +119,8 @@ def usage_from_wire(message: common_pb2.Usage) -> Usage:
         fetched_tokens=sources.fetched,
         recomputed_tokens=message.recomputed_tokens,
         num_replays=message.num_replays,
+        num_draft_tokens=message.num_draft_tokens,
+        num_accepted_tokens=message.num_accepted_tokens,
     )
 
 
@@ -136,6 +139,8 @@ def usage_to_wire(usage: Usage) -> common_pb2.Usage:
         ),
         recomputed_tokens=usage.recomputed_tokens,
         num_replays=usage.num_replays,
+        num_draft_tokens=usage.num_draft_tokens,
+        num_accepted_tokens=usage.num_accepted_tokens,
     )
 
 

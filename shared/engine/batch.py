@@ -43,7 +43,8 @@ class Batch:
     sampled: list[int]
     #: int64 [T]: see `BatchLayout`. None if nothing is fed on the device.
     fed_rows: torch.Tensor | None
-    #: int64 [len(sampled)]: where among the model's results; None if they are all of them.
+    #: int64, ascending: where among the model's results those are that tokens are chosen from, of
+    #: each sequence in `sampled` its last token's, and its drafts'; None if they are all of them.
     logits_at: torch.Tensor | None
     #: int64 [len(sampled)]
     sampled_rows: torch.Tensor
@@ -53,6 +54,9 @@ class Batch:
 
 class BatchBuilder:
     """Keeps a row of block ids per running sequence, and packs steps from them."""
+
+    #: Whether the model is to return the hidden states of all tokens in every step.
+    keeps_hidden = False
 
     def __init__(
         self,
@@ -68,9 +72,8 @@ class BatchBuilder:
         self._block_size = block_size
         self._scratch_block = scratch_block
         self._tables = np.zeros((max_num_seqs, max_blocks_per_seq), dtype=np.int32)
-        #: Of each row: whose it is, and how many of its blocks are in the table.
+        #: Of each row: whose it is.
         self._owners: list[Sequence | None] = [None] * max_num_seqs
-        self._filled = [0] * max_num_seqs
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
 
     def build(self, num_new_tokens: Mapping[Sequence, int], *, pad_to: int | None = None) -> Batch:
@@ -101,12 +104,13 @@ class BatchBuilder:
         sampled = [
             i
             for i, (seq, first, num) in enumerate(zip(seqs, firsts, query_lens, strict=True))
-            if first + num == len(seq.token_ids) + seq.num_unknown_tokens
+            if first + num >= len(seq.token_ids) + seq.num_unknown_tokens
         ]
-        every = len(sampled) == len(seqs) == num_tokens - num_padding
-        at["sampled_rows"][: len(sampled)] = rows if every else [rows[i] for i in sampled]
+        places = _logit_places(seqs, sampled, starts)
+        every = len(places) == num_tokens - num_padding
+        at["sampled_rows"][: len(sampled)] = [rows[i] for i in sampled]
         if not every:
-            at["logits_at"][: len(sampled)] = [starts[i + 1] - 1 for i in sampled]
+            at["logits_at"][: len(places)] = places
         seq_lens = [first + num for first, num in zip(firsts, query_lens, strict=True)]
         at["seq_lens"][: len(seqs)] = seq_lens
         if num_padding:
@@ -119,7 +123,7 @@ class BatchBuilder:
             query_lens + [1] * num_padding,
             seq_lens + [1] * num_padding,
             has_fed=num_fed > 0,
-            every=every,
+            num_logits=None if every else len(places),
         )
 
     def padding(self, size: int) -> Batch:
@@ -136,11 +140,11 @@ class BatchBuilder:
         seq_lens: list[int],
         *,
         has_fed: bool,
-        every: bool,
+        num_logits: int | None,
     ) -> Batch:
         on = self._buffers.upload(packed)
-        last = None if every else on["logits_at"][: len(sampled)]
-        scores_prompts = any(seq.prompt_logprobs is not None for seq in seqs)
+        last = None if num_logits is None else on["logits_at"][:num_logits]
+        keeps_all = self.keeps_hidden or any(seq.prompt_logprobs is not None for seq in seqs)
         return Batch(
             seqs=seqs,
             token_ids=on["token_ids"],
@@ -152,12 +156,12 @@ class BatchBuilder:
                 slot_mapping=on["slots"],
                 query_lens_list=query_lens,
                 seq_lens_list=seq_lens,
-                wanted=None if scores_prompts else last,
+                wanted=None if keeps_all else last,
             ),
             starts=starts,
             sampled=sampled,
             fed_rows=on["fed_rows"] if has_fed else None,
-            logits_at=last if scores_prompts else None,
+            logits_at=last if keeps_all else None,
             sampled_rows=on["sampled_rows"][: len(sampled)],
             num_padding=len(query_lens) - len(seqs),
         )
@@ -165,15 +169,17 @@ class BatchBuilder:
     def _rows(self, seqs: list[Sequence]) -> tuple[list[int], list[int], int]:
         """Each sequence's row and first new token, and the length of the longest table."""
         rows, firsts, width = [], [], 1
-        owners, filled = self._owners, self._filled
+        owners = self._owners
         for seq in seqs:
             row, table = seq.row, seq.block_table
             if row is None or owners[row] is not seq:
                 row = self._take_row(seq)
             num_blocks = len(table)
-            if num_blocks != filled[row]:
-                self._tables[row, filled[row] : num_blocks] = table[filled[row] :]
-                filled[row] = num_blocks
+            if num_blocks != seq.num_tabled_blocks:
+                self._tables[row, seq.num_tabled_blocks : num_blocks] = table[
+                    seq.num_tabled_blocks :
+                ]
+                seq.num_tabled_blocks = num_blocks
             width = max(width, num_blocks)
             rows.append(row)
             firsts.append(seq.num_computed_tokens + seq.num_in_flight_tokens)
@@ -188,7 +194,7 @@ class BatchBuilder:
                     self._free_rows.append(row)
         row = self._free_rows.pop()
         self._owners[row] = seq
-        self._filled[row] = 0
+        seq.num_tabled_blocks = 0
         seq.row = row
         return row
 
@@ -240,6 +246,17 @@ class BatchBuilder:
         tables[num_seqs:] = self._scratch_block
 
 
+def _logit_places(seqs: list[Sequence], sampled: list[int], starts: list[int]) -> list[int]:
+    """Of each sampled sequence: where its last token and its drafts are in the batch."""
+    if starts[-1] == len(seqs):
+        return sampled  # one token each
+    return [
+        place
+        for i in sampled
+        for place in range(starts[i + 1] - 1 - len(seqs[i].draft.token_ids), starts[i + 1])
+    ]
+
+
 def _fill_token_ids(
     packed: PackedStep,
     seqs: list[Sequence],
@@ -258,7 +275,9 @@ def _fill_token_ids(
     else:
         for i, (seq, first, num) in enumerate(zip(seqs, firsts, query_lens, strict=True)):
             known = 0 if seq.num_unknown_tokens else seq.token_ids[first : first + num]
-            token_ids[starts[i] : starts[i + 1]] = known
+            end = starts[i + 1] - len(seq.draft.token_ids)
+            token_ids[starts[i] : end] = known
+            token_ids[end : starts[i + 1]] = seq.draft.token_ids
     fed = [(starts[i], seq.row) for i, seq in enumerate(seqs) if seq.num_unknown_tokens]
     num_fed = len(fed)
     if num_fed:

@@ -31,8 +31,9 @@ class BatchLayout:
             ("slots", _LONG, tokens),
             # Row of the sequence whose last sampled token, still on the device, goes here; or -1.
             ("fed_rows", _LONG, tokens),
-            # Of the sequences that are sampled: their last token in the batch, and their rows.
-            ("logits_at", _LONG, seqs),
+            # Of the sequences that are sampled: their tokens in the batch from which tokens are
+            # chosen, and their rows.
+            ("logits_at", _LONG, tokens),
             ("sampled_rows", _LONG, seqs),
             ("query_start_loc", _INT, seqs + 1),
             ("seq_lens", _INT, seqs),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from shared.engine.offload.offload import KVOffload
     from shared.engine.sequence import Sequence
@@ -41,6 +41,8 @@ class BlockManager:
 
     #: Gets what published blocks contain, if anybody wants to know.
     contents: ContentLog | None = None
+    #: Makes a proposer release so many of the pool's blocks, if there is one.
+    reclaim: Callable[[int], None] | None = None
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class BlockManager:
         hit_blocks = hit.blocks
         num_new = self._num_blocks(seq.num_tokens) - len(hit_blocks)
         num_needed = num_new + self._pool.num_free_among(hit_blocks) + num_spare_blocks
-        if num_needed > self._pool.num_free:
+        if not self._has_free(num_needed):
             return False
         self._pool.acquire(hit_blocks)
         seq.block_table.extend(hit_blocks)
@@ -144,10 +146,31 @@ class BlockManager:
         if num_tokens <= len(seq.block_table) * self.block_size:
             return True
         num_new = self._num_blocks(num_tokens) - len(seq.block_table)
-        if num_new > self._pool.num_free and not self._wait_for(num_new):
+        if not self._has_free(num_new) and not self._wait_for(num_new):
             return False
         seq.block_table.extend(self._pool.allocate(num_new))
         return True
+
+    def grow_ahead(self, seq: Sequence, num_tokens: int, *, num_spare_blocks: int) -> int:
+        """Make room for up to `num_tokens` drafts behind the last token; returns for how many.
+
+        Only blocks that nobody needs are taken: `num_spare_blocks` stay free.
+        """
+        num_free = max(0, self._pool.num_free - num_spare_blocks)
+        room = (len(seq.block_table) + num_free) * self.block_size - seq.num_tokens
+        num_tokens = max(0, min(num_tokens, room))
+        num_new = self._num_blocks(seq.num_tokens + num_tokens) - len(seq.block_table)
+        if num_new > 0:
+            seq.block_table.extend(self._pool.allocate(num_new))
+        return num_tokens
+
+    def shrink(self, seq: Sequence) -> None:
+        """Take back the blocks behind the last token, which only rejected drafts were in."""
+        num_needed = self._num_blocks(seq.num_tokens)
+        if num_needed < len(seq.block_table):
+            self._pool.release(seq.block_table[num_needed:])
+            del seq.block_table[num_needed:]
+            seq.num_tabled_blocks = min(seq.num_tabled_blocks, num_needed)
 
     def publish(self, seq: Sequence) -> None:
         """Show lookups the blocks that became full and final. Not before the step is over."""
@@ -167,15 +190,22 @@ class BlockManager:
         self._pool.release(seq.block_table)
         del seq.block_table[:]
 
-    def check_integrity(self, seqs: list[Sequence]) -> None:
-        """Raise InternalError unless `seqs` and pins account for every reference."""
+    def check_integrity(self, seqs: list[Sequence], others: Iterable[int] = ()) -> None:
+        """Raise InternalError unless `seqs`, `others` and pins account for every reference."""
         self._pool.check_integrity()
         used = Counter(block for seq in seqs for block in seq.block_table)
+        used.update(others)
         used += self._cache.pinned()
         if self._offload is not None:
             self._offload.check_integrity()
             used += self._offload.references()
         self._pool.check_references(used)
+
+    def _has_free(self, num_blocks: int) -> bool:
+        """Whether so many are free, once what was only kept for drafts has been given back."""
+        if num_blocks > self._pool.num_free and self.reclaim is not None:
+            self.reclaim(num_blocks - self._pool.num_free)
+        return num_blocks <= self._pool.num_free
 
     def _wait_for(self, num_blocks: int) -> bool:
         """Let blocks come back that are only being copied; whether that is enough."""

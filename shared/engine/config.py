@@ -9,6 +9,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from shared.config import setting
 from shared.engine.grammar.registry import BackendName
 from shared.engine.kv_cache_dtype import check_name
+from shared.engine.speculation.config import SpeculationConfig, parse_speculation
 from shared.engine.waiting_queue import SchedulingPolicy
 from shared.errors import ConfigError
 from shared.kv.offload.manager import OffloadPolicy
@@ -71,6 +72,11 @@ class EngineConfig:
     structured_outputs_timeout_s: float = setting(
         30.0, help="longest that a request waits for its grammar to be compiled"
     )
+    speculative_config: str | None = setting(
+        None,
+        help="speculative decoding, as a JSON object such as "
+        '{"method": "ngram", "num_speculative_tokens": 5}',
+    )
 
     async_scheduling: bool | None = setting(
         None,
@@ -87,6 +93,13 @@ class EngineConfig:
         if self.async_scheduling is None:
             return not self.device.startswith("cpu")
         return self.async_scheduling
+
+    @property
+    def speculation(self) -> SpeculationConfig | None:
+        """`speculative_config`, read. Raises ConfigError."""
+        if self.speculative_config is None:
+            return None
+        return parse_speculation(self.speculative_config)
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
@@ -108,6 +121,7 @@ class EngineConfig:
         for name in ("structured_outputs_cache_bytes", "structured_outputs_timeout_s"):
             _require(getattr(self, name) > 0, name, "must be over 0")
         self._check_offload()
+        _ = self.speculation
 
     def _check_offload(self) -> None:
         for name in ("kv_offload_host_gib", "kv_offload_disk_gib"):

@@ -19,4 +19,7 @@ COUNTERS = (
     "transfers_unused",
     "requests_aborted",
     "requests_failed",
+    "spec_decode_num_drafts",
+    "spec_decode_num_draft_tokens",
+    "spec_decode_num_accepted_tokens",
 )

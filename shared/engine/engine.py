@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.engine.counters import COUNTERS
-from shared.engine.events import EngineStats, FinishReason
+from shared.engine.engine_stats import read_stats
+from shared.engine.events import FinishReason
 from shared.engine.kv_staging import KVStaging
 from shared.engine.kv_storage import plan_memory, read_layout, read_namespace
 from shared.engine.model_parts import build_model_parts
@@ -18,8 +19,10 @@ from shared.engine.offload.build import build_offload
 from shared.engine.offload.cached_blocks import CachedBlocks
 from shared.engine.postprocess import Postprocessor
 from shared.engine.scheduler_build import build_scheduler
+from shared.engine.scheduler_integrity import check_scheduler
 from shared.engine.sequence import Sequence, Status
-from shared.engine.step_pipeline import StepPipeline, failure
+from shared.engine.speculation.build import build_pipeline
+from shared.engine.step_pipeline import failure
 from shared.engine.validation import RequestValidator
 from shared.errors import InternalError, InvalidRequestError, RequestCancelledError
 from shared.kv.block_hash import root_hash
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
     from shared.engine.config import EngineConfig
     from shared.engine.decode_graphs import GraphRecorder
-    from shared.engine.events import CacheChange, EngineEvent
+    from shared.engine.events import CacheChange, EngineEvent, EngineStats
     from shared.engine.request import EngineRequest
     from shared.kv.memory import KVMemory
     from shared.model.loader import LoadedModel
@@ -81,12 +84,14 @@ class Engine:
         self._scheduler = build_scheduler(self._pool, self.prefix_cache, offload, config)
         self._counters = Counter(dict.fromkeys(COUNTERS, 0))
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
-        self._steps = StepPipeline(
+        self._steps = build_pipeline(
+            loaded,
+            config,
+            self._parts,
+            self._pool,
             self._scheduler,
-            self._parts.runner,
             self._postprocessor,
             self._counters,
-            overlap=config.overlaps_steps,
         )
         self._validator = RequestValidator(self.vocab_size, self.max_model_len)
         self._arrivals = count()
@@ -235,26 +240,21 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot."""
-        places = self._scheduler
-        return EngineStats(
-            num_running=len(places.running),
-            num_waiting=len(places.waiting),
-            num_loading=len(places.loading),
-            num_receiving=len(places.receiving),
-            num_held=len(places.held),
-            num_blocks=self._pool.num_blocks,
-            num_free_blocks=self._pool.num_free,
-            num_cached_blocks=self._pool.num_cached,
-            counters=dict(self._counters),
+        return read_stats(
+            self._scheduler,
+            self._pool,
+            self._counters,
             tiers=self.cached.stats(),
+            accepted_per_pos=self._steps.accepted_per_pos,
         )
 
     def check_integrity(self) -> None:
         """Raise InternalError if the bookkeeping contradicts itself."""
-        self._scheduler.check_integrity()
+        check_scheduler(self._scheduler, draft_blocks=self._steps.draft_blocks)
 
     def close(self) -> None:
         """Give the memory back; with a disk tier, first save to it what only host memory holds."""
+        self._steps.close()
         self.cached.close()
         self._parts.storage.close()
 

@@ -80,6 +80,9 @@ class NewTokens(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     #: The token that stopped it, if that was a stop or end token; it is in `token_ids`.
     stop_token_id: int | None = None
+    #: Guesses that the step checked for this sequence, and how many of these were right.
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,5 +115,7 @@ class EngineStats:
     #: Of the free ones: those that still hold a prefix somebody may hit.
     num_cached_blocks: int = 0
     counters: dict[str, int] = field(default_factory=dict)
+    #: Drafts that were right, by their place in the draft, since start.
+    accepted_per_pos: tuple[int, ...] = ()
     #: Of the tiers below the pool, if there are any.
     tiers: dict[BlockTier, TierStats] = field(default_factory=dict)

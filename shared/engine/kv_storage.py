@@ -147,6 +147,7 @@ class KVStorage:
         dtype = getattr(torch, layout.dtype)
         #: None where the blocks live on an accelerator.
         self.memory: KVMemory | None = None
+        self.layout = layout
         self._block_bytes = layout.block_bytes
         self._prefault: Prefault | None = None
         if device.type == "cpu":

@@ -5,6 +5,7 @@ It is the aggregated baseline of the benchmarks and the oracle of the hand-off t
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cached_property
 from itertools import count
@@ -46,12 +47,15 @@ class LLM:
         num_threads: int | None = None,
         **engine_settings: Any,
     ) -> None:
-        """`engine_settings` are the fields of `EngineConfig`.
+        """`engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
 
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
         """
         self._model_dir = Path(model_dir)
+        speculative = engine_settings.get("speculative_config")
+        if speculative is not None and not isinstance(speculative, str):
+            engine_settings["speculative_config"] = json.dumps(speculative)
         config = EngineConfig(**engine_settings)
         loaded = load_model(
             self._model_dir,

@@ -7,13 +7,15 @@ launched behind it: tokens that the host has not seen are fed on the device.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
 from shared.engine.readback import HostReadback, PinnedReadback
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
+from shared.engine.speculation.base import NO_DRAFT
+from shared.engine.speculation.verification import verify
 from shared.engine.token_choice import NOTHING, choose_tokens
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from shared.engine.events import PositionLogprobs
     from shared.engine.readback import PendingTokens, Readback
     from shared.engine.sequence import Sequence
+    from shared.engine.speculation.base import CapturingModel, HiddenNeeds
+    from shared.engine.speculation.verification import Verified
     from shared.model.attention.base import AttentionMetadata
 
 #: Rows of logits that exist at a time when the prompt's own logprobs are wanted.
@@ -54,8 +58,20 @@ class StepResult:
 
     #: None where no token was left with a finite logit.
     token_ids: dict[Sequence, int | None] = field(default_factory=dict)
+    #: Of those sequences that had drafts, instead.
+    verified: dict[Sequence, Verified] = field(default_factory=dict)
     logprobs: dict[Sequence, PositionLogprobs] = field(default_factory=dict)
     prompt_logprobs: dict[Sequence, list[PositionLogprobs]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHidden:
+    """Hidden states of all tokens of a step, [num_tokens, hidden] each."""
+
+    final: torch.Tensor
+    by_layer: Mapping[int, torch.Tensor]
+    #: Where each sequence's rows begin.
+    first_rows: dict[Sequence, int]
 
 
 @dataclass(slots=True)
@@ -72,8 +88,12 @@ class LaunchedStep:
     pending_of: list[Sequence]
     #: Whether the next step must wait until this one is collected.
     is_synchronous: bool
+    #: What a proposer wants to see of it, valid until the next step is launched.
+    hidden: KeptHidden | None = None
     #: time.monotonic() when it was scheduled.
     began_s: float = 0.0
+    #: What guessing took before it; None if nobody was asked to guess.
+    guessing_s: float | None = None
 
 
 class ModelRunner:
@@ -92,6 +112,8 @@ class ModelRunner:
         self._kv_cache = kv_cache
         self._batches = batches
         self._graphs = graphs
+        self._hidden_needs: HiddenNeeds | None = None
+        self._kept: KeptHidden | None = None
         device = kv_cache.device
         #: Of each row of the batch builder: the token sampled last.
         self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
@@ -101,10 +123,19 @@ class ModelRunner:
         else:
             self._readback = HostReadback()
 
+    def keep_hidden(self, needs: HiddenNeeds) -> None:
+        """Bring hidden states with every step from now on. Steps must not overlap then."""
+        self._hidden_needs = needs
+        self._batches.keeps_hidden = True
+        if needs.layers:
+            cast("CapturingModel", self._model).capture_layers(needs.layers)
+
     @torch.inference_mode()
     def launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:
         """Start to compute a step. The sequences themselves are not changed."""
-        size = None if self._graphs is None else self._graphs.size_for(num_new_tokens)
+        size = None
+        if self._graphs is not None and self._hidden_needs is None:
+            size = self._graphs.size_for(num_new_tokens)
         batch = self._batches.build(num_new_tokens, pad_to=size)
         if batch.fed_rows is not None:
             fed = self._last_tokens[batch.fed_rows.clamp(min=0)]
@@ -116,7 +147,10 @@ class ModelRunner:
             logits: torch.Tensor | None = self._graphs.run(batch)[: len(seqs)]
         else:
             logits = self._run_eagerly(batch, result)
-        if logits is not None and len(later) < len(seqs):
+        if logits is not None and len(logits) > len(seqs):  # there are drafts
+            _verify_at_once(logits, seqs, result)
+            later = []
+        elif logits is not None and len(later) < len(seqs):
             _sample_at_once(logits, seqs, result)
         return LaunchedStep(
             num_new_tokens=num_new_tokens,
@@ -125,6 +159,7 @@ class ModelRunner:
             pending=self._choose(logits, batch.sampled_rows, seqs, later),
             pending_of=[seqs[i] for i in later],
             is_synchronous=len(later) < len(seqs) or bool(result.prompt_logprobs),
+            hidden=self._kept,
         )
 
     def collect(self, step: LaunchedStep) -> StepResult:
@@ -148,6 +183,12 @@ class ModelRunner:
             last = hidden if batch.logits_at is None else hidden[batch.logits_at]
             logits = self._model.compute_logits(last).float()
         self._score_prompts(hidden, batch, result)
+        if self._hidden_needs is not None:
+            by_layer: Mapping[int, torch.Tensor] = {}
+            if self._hidden_needs.layers:
+                by_layer = cast("CapturingModel", self._model).captured()
+            first_rows = dict(zip(batch.seqs, batch.starts, strict=False))
+            self._kept = KeptHidden(hidden, by_layer, first_rows)
         return logits
 
     def _choose(
@@ -182,6 +223,17 @@ class ModelRunner:
                 logits = self._model.compute_logits(hidden[begin : begin + len(targets)])
                 logprobs = logits.float().log_softmax(dim=-1)
                 records += position_logprobs(logprobs, targets, [num_top] * len(targets))
+
+
+def _verify_at_once(logits: torch.Tensor, seqs: list[Sequence], result: StepResult) -> None:
+    """Check the drafts, and sample for those that have none."""
+    for seq, verified in zip(seqs, verify(logits, seqs), strict=True):
+        if seq.draft is not NO_DRAFT:
+            result.verified[seq] = verified
+        else:
+            result.token_ids[seq] = next(iter(verified.token_ids), None)
+            if verified.logprobs:
+                result.logprobs[seq] = verified.logprobs[0]
 
 
 def _sample_at_once(logits: torch.Tensor, seqs: list[Sequence], result: StepResult) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shared.engine.events import Computed, Failed, FinishReason, NewTokens
 from shared.engine.sequence import Status
+from shared.engine.speculation.base import NO_DRAFT
 from shared.engine.stop import finish_reason_for, is_last_token
 from shared.errors import InternalError, InvalidRequestError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from shared.engine.model_runner import LaunchedStep, StepResult
     from shared.engine.scheduler import Scheduler
     from shared.engine.sequence import Sequence
+    from shared.engine.speculation.verification import Verified
 
 
 class Postprocessor:
@@ -21,7 +23,7 @@ class Postprocessor:
 
     def __init__(self, scheduler: Scheduler, *, max_model_len: int) -> None:
         self._scheduler = scheduler
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
 
     def launched(self, step: LaunchedStep) -> None:
         """Note what is in flight from now on."""
@@ -33,7 +35,7 @@ class Postprocessor:
                 seq.request.sampling,
                 num_output_tokens=seq.num_output_tokens + seq.num_unknown_tokens,
                 num_tokens=seq.num_tokens + seq.num_unknown_tokens,
-                max_model_len=self._max_model_len,
+                max_model_len=self.max_model_len,
             )
 
     def landed(self, step: LaunchedStep) -> list[Sequence]:
@@ -58,6 +60,9 @@ class Postprocessor:
         events: list[EngineEvent] = []
         token_ids, logprobs = result.token_ids, result.logprobs
         for seq in self.landed(step):
+            if result.verified and seq in result.verified:
+                events += self._take_verified(seq, result.verified[seq])
+                continue
             token_id = token_ids.get(seq)
             is_sampled = token_id is not None or seq in token_ids
             if token_id is None and is_sampled:
@@ -83,7 +88,7 @@ class Postprocessor:
             seq.request.sampling,
             num_output_tokens=seq.num_output_tokens,
             num_tokens=seq.num_tokens,
-            max_model_len=self._max_model_len,
+            max_model_len=self.max_model_len,
             final_token_ids=seq.final_token_ids,
         )
         if reason is None and seq.request.hold_blocks:
@@ -98,6 +103,8 @@ class Postprocessor:
         token_ids: tuple[int, ...] = (),
         logprobs: tuple[PositionLogprobs, ...] = (),
         prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None,
+        num_draft_tokens: int = 0,
+        num_accepted_tokens: int = 0,
     ) -> NewTokens:
         """Give tokens out, and finish the sequence if there is a reason."""
         stop_token_id = seq.token_ids[-1] if reason is FinishReason.STOP else None
@@ -110,25 +117,63 @@ class Postprocessor:
             prompt_logprobs=prompt_logprobs,
             finish_reason=reason,
             stop_token_id=stop_token_id,
+            num_draft_tokens=num_draft_tokens,
+            num_accepted_tokens=num_accepted_tokens,
         )
 
     def _may_end(self, seq: Sequence, token_id: int) -> bool:
         """A cheap look at whether the last token could end the sequence: mostly it cannot."""
         request, num_tokens = seq.request, len(seq.token_ids)
         return (
-            num_tokens >= self._max_model_len
+            num_tokens >= self.max_model_len
             or num_tokens - seq.num_prompt_tokens >= request.sampling.max_tokens
             or token_id in seq.final_token_ids
             or request.hold_blocks
         )
+
+    def _take_verified(self, seq: Sequence, verified: Verified) -> list[EngineEvent]:
+        """Tokens up to the first that ends the sequence: those behind it were never sampled.
+
+        The KV of the last token, if that was a draft, counts as not computed, as it would be
+        without drafts; that of rejected ones is overwritten before anybody reads it.
+        """
+        draft, seq.draft = seq.draft, NO_DRAFT
+        num_taken, reason = 0, None
+        for token_id in verified.token_ids:
+            if not seq.append_token(token_id):
+                self._scheduler.finish(seq)
+                return [_refused(seq, token_id)]
+            num_taken += 1
+            if self._may_end(seq, token_id):
+                reason = self.finish_reason(seq)
+                if reason is not None:
+                    break
+        is_stuck = verified.is_stuck and reason is None
+        if not is_stuck:
+            self._scheduler.advance(seq, num_taken)
+            self._scheduler.blocks.shrink(seq)
+        events: list[EngineEvent] = []
+        if num_taken:
+            tokens = self.ending(
+                seq,
+                reason,
+                token_ids=tuple(verified.token_ids[:num_taken]),
+                logprobs=tuple(verified.logprobs[:num_taken]),
+                num_draft_tokens=len(draft.token_ids),
+                num_accepted_tokens=min(verified.num_accepted, num_taken),
+            )
+            events.append(tokens)
+        if is_stuck:
+            self._scheduler.finish(seq)
+            events.append(Failed(request_id=seq.request_id, error=_nothing_to_sample(seq)))
+        return events
 
     def _take_token(
         self, seq: Sequence, token_id: int, logprobs: PositionLogprobs | None
     ) -> NewTokens | Failed:
         if not seq.append_token(token_id):
             self._scheduler.finish(seq)
-            message = f"request {seq.request_id}: its grammar refuses token {token_id} after all"
-            return Failed(request_id=seq.request_id, error=InternalError(message))
+            return _refused(seq, token_id)
         if logprobs is None and seq.prompt_logprobs is None and not self._may_end(seq, token_id):
             return NewTokens(request_id=seq.request.request_id, token_ids=(token_id,))
         prompt_logprobs, seq.prompt_logprobs = seq.prompt_logprobs, None
@@ -139,6 +184,11 @@ class Postprocessor:
             logprobs=() if logprobs is None else (logprobs,),
             prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
         )
+
+
+def _refused(seq: Sequence, token_id: int) -> Failed:
+    message = f"request {seq.request_id}: its grammar refuses token {token_id}, which it allowed"
+    return Failed(request_id=seq.request_id, error=InternalError(message))
 
 
 def _nothing_to_sample(seq: Sequence) -> Exception:

@@ -52,6 +52,8 @@ class SamplingParams:
     #: What the answer must look like. `ignore_eos` says nothing then: an end token comes where the
     #: grammar allows it, and ends the answer.
     grammar: GrammarSpec | None = None
+    #: Most tokens that are guessed per step; 0: none. None: what the engine is set to.
+    num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name, ok, rule in self._rules():
@@ -101,4 +103,9 @@ class SamplingParams:
             ("sample_index", self.sample_index >= 0, "at least 0"),
             ("logprobs", logprobs_ok(self.logprobs), f"between 0 and {MAX_LOGPROBS}"),
             ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), f"between 0 and {MAX_LOGPROBS}"),
+            (
+                "num_speculative_tokens",
+                self.num_speculative_tokens is None or self.num_speculative_tokens >= 0,
+                "at least 0",
+            ),
         )

@@ -11,9 +11,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from shared.engine.lookahead import add_drafts
 from shared.engine.preemption import last_admitted, least_urgent
 from shared.engine.scheduler_output import SchedulerOutput
 from shared.engine.sequence import Status
+from shared.engine.speculation.base import NO_DRAFT
 from shared.engine.waiting_queue import FcfsQueue, PriorityQueue, SchedulingPolicy
 from shared.errors import InternalError
 
@@ -51,6 +53,10 @@ class Scheduler:
         #: Ended, but a step in flight still writes to their blocks.
         self.draining: list[Sequence] = []
         self.sequences: dict[str, Sequence] = {}
+        #: Lost their blocks, ended or preempted, since somebody has emptied this last.
+        self.departed: list[Sequence] = []
+        #: Whether anybody does.
+        self.notes_departed = False
         #: Have what they were loading, and nobody was told of their admission yet.
         self._joined: list[Sequence] = []
 
@@ -135,22 +141,6 @@ class Scheduler:
         self.sequences.clear()
         return unfinished
 
-    def check_integrity(self) -> None:
-        """Raise InternalError if a sequence is lost, or in two places."""
-        taken = (*self.loading.values(), *self.receiving.values(), *self.held.values())
-        placed = [*self.running, *taken]
-        waiting = [seq for seq in self.sequences.values() if seq.status is Status.WAITING]
-        if len(waiting) != len(self.waiting) or len(placed) + len(waiting) != len(self.sequences):
-            raise InternalError("scheduler: a sequence is in no place, or in two")
-        for seq in placed:
-            if seq.num_computed_tokens > len(seq.block_table) * self.blocks.block_size:
-                raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
-        if any(seq.block_table or seq.num_computed_tokens for seq in waiting):
-            raise InternalError("scheduler: a waiting sequence has blocks or progress")
-        if any(not seq.num_in_flight_tokens for seq in self.draining):
-            raise InternalError("scheduler: a sequence drains for ever")
-        self.blocks.check_integrity([*placed, *self.draining])
-
     def _leave(self, seq: Sequence) -> None:
         match seq.status:
             case Status.WAITING:
@@ -173,9 +163,11 @@ class Scheduler:
             self.blocks.free(seq)
         seq.status = Status.ENDED
         del self.sequences[seq.request_id]
+        if self.notes_departed:
+            self.departed.append(seq)
 
     def _schedule_running(self, output: SchedulerOutput, *, may_preempt: bool) -> None:
-        prefilling = []
+        prefilling, drafting = [], []
         # A copy: whoever is preempted leaves the list.
         for seq in self.running.copy():
             num_pending = seq.num_pending_tokens
@@ -183,6 +175,10 @@ class Scheduler:
                 prefilling.append(seq)
             elif not seq.awaits_end:
                 self._schedule_one(seq, num_pending, output, may_preempt)
+                if seq.draft is not NO_DRAFT:
+                    drafting.append(seq)
+        if drafting:
+            add_drafts(drafting, output, self.blocks, num_spare_blocks=self._num_growing())
         for seq in prefilling:
             self._schedule_one(seq, seq.num_pending_tokens, output, may_preempt)
 
@@ -234,6 +230,8 @@ class Scheduler:
         self.running.remove(victim)
         self.blocks.free(victim)
         victim.forget_progress()
+        if self.notes_departed:
+            self.departed.append(victim)
         self.waiting.put_back(victim)
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:

@@ -29,6 +29,11 @@ class SchedulerOutput:
         self.num_new_tokens[seq] = num_new_tokens
         self.budget -= num_new_tokens
 
+    def add_draft(self, seq: Sequence, num_drafts: int) -> None:
+        """Check so many guesses behind the last token of `seq`, which is computed in this step."""
+        self.num_new_tokens[seq] += num_drafts
+        self.budget -= num_drafts
+
     def drop(self, seq: Sequence) -> None:
         """Compute nothing of `seq` after all. Nobody was admitted, so nobody relies on it."""
         self.budget += self.num_new_tokens.pop(seq, 0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shared.engine.grammar.positions import advance
 from shared.engine.request import KVSource
 from shared.engine.sampler.state import SamplingState
+from shared.engine.speculation.base import NO_DRAFT
 from shared.errors import InvalidRequestError
 from shared.kv.block_hash import hash_blocks
 
@@ -43,6 +44,7 @@ class Sequence:
         "awaits_transfer",
         "block_hashes",
         "block_table",
+        "draft",
         "final_token_ids",
         "grammar",
         "is_greedy",
@@ -53,6 +55,7 @@ class Sequence:
         "num_in_flight_tokens",
         "num_prompt_tokens",
         "num_published_blocks",
+        "num_tabled_blocks",
         "num_unknown_tokens",
         "prompt_logprobs",
         "request",
@@ -95,8 +98,11 @@ class Sequence:
         self.needs_host_tokens = (
             self.sampling_state.changes_logits or request.sampling.logprobs is not None
         )
-        #: Where the batch builder keeps its block table.
+        #: Guesses that the step which is scheduled, or being computed, checks. Not tokens yet.
+        self.draft = NO_DRAFT
+        #: Where the batch builder keeps its block table, and how many of its blocks are there.
         self.row: int | None = None
+        self.num_tabled_blocks = 0
         #: Found in the prefix cache at the last admission.
         self.num_cached_tokens = 0
         #: Of these, what was final at the admission: the rest its own step computes.
@@ -169,6 +175,7 @@ class Sequence:
         """Back to the queue: the blocks are gone, the tokens stay."""
         self.status = Status.WAITING
         self.row = None
+        self.draft = NO_DRAFT
         self.num_computed_tokens = 0
         self.num_published_blocks = 0
         if self.prompt_logprobs is not None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shared.engine.postprocess import Postprocessor
     from shared.engine.scheduler import Scheduler
     from shared.engine.sequence import Sequence
+    from shared.engine.speculation.speculator import Speculator
 
 log = structlog.get_logger(__name__)
 
@@ -42,12 +43,15 @@ class StepPipeline:
         counters: Counter[str],
         *,
         overlap: bool,
+        speculator: Speculator | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._postprocessor = postprocessor
         self._counters = counters
-        self._overlap = overlap
+        self._speculator = speculator
+        # Hidden states of a step are gone when the next one is launched.
+        self._overlap = overlap and not (speculator is not None and speculator.hidden_needs)
         self._output = SchedulerOutput(budget=0)
         self._in_flight: LaunchedStep | None = None
         self._began_s = self._collected_s = time.monotonic()
@@ -65,7 +69,7 @@ class StepPipeline:
     def schedule(self) -> tuple[list[EngineEvent], bool]:
         """What can be told before anything is computed, and whether anything was scheduled."""
         self._began_s = time.monotonic()
-        events: list[EngineEvent] = []
+        events = self._speculate()
         output = self._scheduler.schedule(may_preempt=not self.in_flight)
         if output.is_blocked:
             events += self._collect(self._take_in_flight())
@@ -74,6 +78,18 @@ class StepPipeline:
         self._count(output)
         events += output.admitted
         return events, bool(output.num_new_tokens or output.admitted or output.preempted)
+
+    def _speculate(self) -> list[EngineEvent]:
+        """Guess, where that is worth it. All tokens must be known: nothing is in flight then."""
+        speculator, running = self._speculator, self._scheduler.running
+        if speculator is None:
+            return []
+        speculator.forget(self._scheduler.departed)
+        if not speculator.wants_drafts(running):
+            return []
+        events = self._collect(self._take_in_flight())
+        speculator.draft(running)
+        return events
 
     def finish(self) -> list[EngineEvent]:
         """Launch what was scheduled, and collect what is over or must not be overlapped."""
@@ -85,11 +101,28 @@ class StepPipeline:
                 log.exception("step_failed", num_sequences=len(num_new_tokens))
                 return self._collect(earlier) + self._fail(num_new_tokens, error)
             self._in_flight.began_s = self._began_s
+            if self._speculator is not None:
+                self._in_flight.guessing_s = self._speculator.guessing_s
             self._postprocessor.launched(self._in_flight)
         events = self._collect(earlier)
         if self._in_flight is not None and (not self._overlap or self._in_flight.is_synchronous):
             events += self._collect(self._take_in_flight())
         return events
+
+    @property
+    def accepted_per_pos(self) -> tuple[int, ...]:
+        """Drafts that were right, by their place; empty without speculation."""
+        return () if self._speculator is None else tuple(self._speculator.accepted_per_pos)
+
+    @property
+    def draft_blocks(self) -> Iterable[int]:
+        """Blocks of the pool that a proposer holds."""
+        return () if self._speculator is None else self._speculator.blocks.held
+
+    def close(self) -> None:
+        """Let a proposer give back what it holds."""
+        if self._speculator is not None:
+            self._speculator.close()
 
     def abandon(self) -> None:
         """Forget what is in flight."""
@@ -113,22 +146,29 @@ class StepPipeline:
                     self._postprocessor.landed(failed)
                     seqs |= dict.fromkeys(failed.num_new_tokens)
             return self._fail(seqs, error)
-        self._measure(step)
+        took_s = self._measure(step)
+        before = {}
+        if self._speculator is not None:
+            before = {seq: (seq.num_computed_tokens, seq.num_tokens) for seq in step.num_new_tokens}
         events = self._postprocessor.apply(step, result)
-        num_tokens = sum(1 for event in events if isinstance(event, NewTokens))
+        num_tokens = sum(len(event.token_ids) for event in events if isinstance(event, NewTokens))
         self._counters["generation_tokens"] += num_tokens
+        if self._speculator is not None:
+            self._speculator.after_step(step, before, events, took_s)
+            self._speculator.forget(self._scheduler.departed)
         return events
 
-    def _measure(self, step: LaunchedStep) -> None:
-        """Count what steps with prompts in them take: what computing a prefix costs."""
+    def _measure(self, step: LaunchedStep) -> float:
+        """Seconds that a step took. Those with prompts in them are counted: what a prefix costs."""
         now_s = time.monotonic()
+        took_s = now_s - max(step.began_s, self._collected_s)
         num_tokens = sum(step.num_new_tokens.values())
-        if num_tokens > len(step.num_new_tokens):
-            since_s = max(step.began_s, self._collected_s)
+        if num_tokens > len(step.num_new_tokens) and not step.result.verified:
             self._counters["prefill_steps"] += 1
             self._counters["prefill_step_tokens"] += num_tokens
-            self._counters["prefill_step_us"] += round((now_s - since_s) * 1e6)
+            self._counters["prefill_step_us"] += round(took_s * 1e6)
         self._collected_s = now_s
+        return took_s
 
     def _fail(self, seqs: Iterable[Sequence], error: Exception) -> list[EngineEvent]:
         """End those of `seqs` that have not ended by now."""

@@ -35,10 +35,13 @@ class Chosen:
     for_host: torch.Tensor
 
 
-def choose_tokens(logits: torch.Tensor, seqs: Seq[Sequence]) -> Chosen:
+def choose_tokens(
+    logits: torch.Tensor, seqs: Seq[Sequence], ahead: Seq[int] | None = None
+) -> Chosen:
     """One token per row of `logits` [n, vocab], float32, which may be overwritten.
 
-    The sequences are as they were before this step's tokens: unknown ones count as tokens.
+    The sequences are as they were before this step's tokens: unknown ones count as tokens. A row
+    may stand so many tokens `ahead` of its sequence, behind drafts.
     """
     if all(seq.is_greedy for seq in seqs):
         return _most_likely(logits)
@@ -49,7 +52,12 @@ def choose_tokens(logits: torch.Tensor, seqs: Seq[Sequence]) -> Chosen:
         numbers[drawn] = uniforms(
             [params[row].seed for row in drawn],
             [params[row].sample_index for row in drawn],
-            [len(seqs[row].token_ids) + seqs[row].num_unknown_tokens for row in drawn],
+            [
+                len(seqs[row].token_ids)
+                + seqs[row].num_unknown_tokens
+                + (0 if ahead is None else ahead[row])
+                for row in drawn
+            ],
         )
     temperatures = [0.0 if p.is_greedy else p.temperature for p in params]
     filters = [(p.top_k, p.top_p, p.min_p) for p in params]

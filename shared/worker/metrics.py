@@ -82,7 +82,19 @@ class EngineCollector(Collector):
             )
             counter.add_metric([self._model], value)
             yield counter
+        yield self._accepted(stats)
         yield from self._tiers(stats)
+
+    def _accepted(self, stats: EngineStats) -> Metric:
+        """Guesses that were right, by their place behind the last token, from 0 on."""
+        counter = CounterMetricFamily(
+            "baton_spec_decode_num_accepted_tokens_per_pos",
+            "Guessed tokens that were right, by their place in the guess.",
+            labels=["model_name", "position"],
+        )
+        for position, count in enumerate(stats.accepted_per_pos):
+            counter.add_metric([self._model, str(position)], count)
+        return counter
 
     def _tiers(self, stats: EngineStats) -> Iterator[Metric]:
         """One family per number, a sample of each for every tier below the pool."""

@@ -129,7 +129,7 @@ async def open_parts(
     worker = WorkerId.born(config.name)
     certificates = open_certificates(config.tls, PeerRole(role.value))
     async with AsyncExitStack() as stack:
-        engine = await asyncio.to_thread(_build_engine, config)
+        engine = await asyncio.to_thread(_build_engine, config, role)
         contents = engine.record_contents() if config.kv_events_endpoint else None
         stack.callback(engine.close)
         thread = await _started(EngineThread(engine), stack)
@@ -204,8 +204,12 @@ def _metrics(
     return metrics
 
 
-def _build_engine(config: WorkerConfig) -> Engine:
+def _build_engine(config: WorkerConfig, role: Role) -> Engine:
     settings = config.model
+    engine = config.engine
+    if role is Role.PREFILL:
+        # It samples one token per request: there is nothing to guess.
+        engine = replace(engine, speculative_config=None)
     loaded = load_model(
         settings.model,
         dtype=settings.dtype,
@@ -216,7 +220,7 @@ def _build_engine(config: WorkerConfig) -> Engine:
         quantization=settings.quantization,
         num_threads=config.num_threads,
     )
-    return Engine(loaded, config.engine)
+    return Engine(loaded, engine)
 
 
 async def _started(thread: EngineThread, stack: AsyncExitStack) -> EngineThread:

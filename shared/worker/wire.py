@@ -50,6 +50,9 @@ def sampling_from_wire(message: common_pb2.SamplingParams) -> SamplingParams:
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
         grammar=grammar_from_wire(message.grammar) if message.HasField("grammar") else None,
+        num_speculative_tokens=(
+            message.num_speculative_tokens if message.HasField("num_speculative_tokens") else None
+        ),
     )
 
 

@@ -53,6 +53,7 @@ def read_params(
         n=body.n or 1,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
+        num_speculative_tokens=body.num_speculative_tokens,
         skip_special_tokens=body.skip_special_tokens is not False,
         grammar=read_grammar(body),
     )

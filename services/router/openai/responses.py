@@ -38,6 +38,17 @@ class UsageBody(msgspec.Struct, omit_defaults=True):
     #: Only where a worker was lost on the way.
     recomputed_tokens: int = 0
     num_replays: int = 0
+    #: Only where tokens were guessed: how many, and how many of these were right.
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+_ONLY_WHERE_IT_HAPPENED = (
+    "recomputed_tokens",
+    "num_replays",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+)
 
 
 class EventTemplate:
@@ -89,8 +100,8 @@ class Tally:
         answer = _total("completion_tokens", self._reported)
         names = PromptTokensDetails.__struct_fields__
         details = PromptTokensDetails(*(_total(name, self._reported) for name in names))
-        lost = {name: _total(name, self._reported) for name in ("recomputed_tokens", "num_replays")}
-        return UsageBody(prompt, answer, prompt + answer, details, **lost)
+        others = {name: _total(name, self._reported) for name in _ONLY_WHERE_IT_HAPPENED}
+        return UsageBody(prompt, answer, prompt + answer, details, **others)
 
 
 def json_response(body: Any, *, status: int = 200) -> Response:

@@ -65,6 +65,8 @@ class GenerationBody(Body):
     allowed_token_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)] | None = None
     bad_words: tuple[NonEmpty, ...] | None = None
     prompt_logprobs: NumLogprobs | None = None
+    #: Most tokens that are guessed per step, at workers that speculate; 0: none.
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=128)] | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None

@@ -14,7 +14,8 @@ _CHARACTER = "[ !#-\\[\\]-~\u00a0-\ud7ff\ue000-\U0010ffff]"
 #: Not 0000, which some readers do not take for a year.
 _YEAR = r"(\d{3}[1-9]|\d{2}[1-9]0|\d[1-9]00|[1-9]000)"
 #: Without the 29th of February, which there is in some years only.
-_DAY = r"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
+_MONTHS = r"(0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)"
+_DAY = rf"({_MONTHS}|02-(0[1-9]|1\d|2[0-8]))"
 _TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)"
 _FORMATS = {
     "date": f"{_YEAR}-{_DAY}",

@@ -29,6 +29,10 @@ class Purpose(IntEnum):
     """What a number is drawn for; each has a stream of its own. Never renumber."""
 
     SAMPLE = 0
+    #: Whether a drawn draft is accepted, what replaces a rejected one, and drawing the draft.
+    ACCEPT = 1
+    RECOVER = 2
+    DRAFT = 3
 
 
 def uniforms(

@@ -57,9 +57,7 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample
     logits = logits.float()
     wanting = [row for row, state in enumerate(states) if state.params.logprobs is not None]
     raw_logprobs = logits[wanting].log_softmax(dim=-1) if wanting else None
-    if any(state.changes_logits for state in states):
-        for stage in _STAGES:
-            stage(logits, states)
+    adjust(logits, states)
     token_ids = _choose(logits, states)
     if raw_logprobs is None:
         return [Sampled(token_id) for token_id in token_ids]
@@ -70,6 +68,13 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample
     )
     by_row = dict(zip(wanting, records, strict=True))
     return [Sampled(token_id, by_row.get(row)) for row, token_id in enumerate(token_ids)]
+
+
+def adjust(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
+    """Apply in place, to float32 `logits` [n, vocab], what comes before the temperature."""
+    if any(state.changes_logits for state in states):
+        for stage in _STAGES:
+            stage(logits, states)
 
 
 def _choose(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int | None]:

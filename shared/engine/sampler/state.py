@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ class SamplingState:
             or grammar is not None
             or self.has_penalties
         )
+
+    def ahead(self, draft_ids: Sequence[int]) -> SamplingState:
+        """The state as it would be behind these tokens, on a copy of the tokens."""
+        later = copy(self)
+        later.token_ids = self.token_ids[:]
+        later.token_ids.extend(draft_ids)
+        later.draft_ids = draft_ids
+        return later
 
     @property
     def has_penalties(self) -> bool:

@@ -1,0 +1,1 @@
+"""Tokens per second with and without speculative decoding, in one process."""

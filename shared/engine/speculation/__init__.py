@@ -1,0 +1,1 @@
+"""Tokens are guessed, and the model checks several guesses in one step."""

@@ -1,0 +1,192 @@
+"""The interface of a proposer: who guesses the tokens that the model then checks.
+
+One step of the engine, as a proposer sees it:
+
+1. `propose` guesses for the sequences that have one token left to compute. No step is in flight.
+2. The engine cuts drafts (budget, blocks, grammar) or leaves them out, and computes the step.
+3. `observe` tells what was computed and which tokens came out, for every sequence of the step,
+   those that still read their prompt included. Nothing is told of rejected tokens.
+4. `forget` is called for each sequence that ended or lost its blocks, whenever that happens.
+
+A proposer may see a sequence for the first time in `propose`: its KV may have come from a peer,
+from the prefix cache or from a lower tier, so `observe` does not tell of every token. The tokens
+themselves are always all there: `sequence.token_ids`. It is also not asked in every step: a step
+in which nobody drafts is still observed.
+
+All calls come from the engine's thread. A proposer never changes a sequence, and keeps its own
+state by the sequence itself, from the first time it sees it until `forget`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Sequence as Seq
+
+    from torch import Tensor
+
+    from shared.engine.config import EngineConfig
+    from shared.engine.sequence import Sequence
+    from shared.engine.speculation.config import SpeculationConfig
+    from shared.kv.layout import KVLayout
+    from shared.model.loader import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Guess at most `max_tokens` tokens, at least 1, that follow all of the sequence's tokens.
+
+    KV of all its tokens but the last is final (`num_computed_tokens == num_tokens - 1`).
+    """
+
+    seq: Sequence
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A guess. It may be shorter than wished, and empty."""
+
+    token_ids: Seq[int] = ()
+    #: float32 [len(token_ids), vocab]: what each token was drawn from, as probabilities that sum to
+    #: 1. They must have been drawn with `Purpose.DRAFT` of `sampler.random`, at the token's own
+    #: position. None: they were not drawn but chosen (the most likely ones, or copied). Then a
+    #: seeded answer is the same with and without speculation, so prefer that. Ignored for greedy
+    #: sequences.
+    probs: Tensor | None = None
+
+
+NO_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenNeeds:
+    """Which hidden states `observe` must bring. With any, steps never overlap."""
+
+    #: After the model's last norm: what its output head reads.
+    final: bool = False
+    #: The residual stream as it enters these layers, counted from 0; `num_layers` means as it
+    #: leaves the last one, before the last norm.
+    layers: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.final or bool(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPart:
+    """What a step did for one sequence. By now the new tokens are at its end.
+
+    `num_tokens` tokens from position `first_position` on are computed and stay: a chunk of the
+    prompt, or the last token with the accepted drafts behind it. Their hidden states, if any, are
+    in the rows from `first_row` on, in this order.
+    """
+
+    seq: Sequence
+    first_position: int
+    num_tokens: int
+    first_row: int
+    #: Sampled in this step: the accepted drafts and one more. Empty within a prompt.
+    new_token_ids: Seq[int]
+    #: How many drafts were checked, and how many of them were right.
+    num_drafted: int = 0
+    num_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedStep:
+    """One step that was computed. Its tensors are valid during `observe` only: copy what stays."""
+
+    parts: Seq[ObservedPart]
+    #: [num_tokens_of_step, hidden] in the model's dtype, or float32; None if it was not asked for.
+    final_hidden: Tensor | None = None
+    #: By layer, the same.
+    layer_hidden: Mapping[int, Tensor] = field(default_factory=dict)
+
+
+class CapturingModel(Protocol):
+    """A model that can say what `HiddenNeeds.layers` asks for.
+
+    A proposer that needs layers finds out when it is made whether its target can: the target has
+    these methods, or the proposer raises ConfigError and says which attention backend has them.
+    """
+
+    def capture_layers(self, layers: tuple[int, ...]) -> None:
+        """Keep these layers' inputs in every `forward` from now on. Called once."""
+        ...
+
+    def captured(self) -> Mapping[int, Tensor]:
+        """Of the last `forward`: [num_tokens, hidden] by layer, of all its tokens."""
+        ...
+
+
+class DraftBlocks(Protocol):
+    """Blocks of the engine's own pool for what a proposer keeps of its own, such as draft KV."""
+
+    def allocate(self, num_blocks: int) -> list[int] | None:
+        """Take blocks, ready to be written; None if the engine's sequences have them all.
+
+        Their bytes are `ProposerContext.kv_cache[block]`, of any content at first.
+        """
+        ...
+
+    def release(self, blocks: Seq[int]) -> None:
+        """Give blocks back; each once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposerContext:
+    """What a proposer is made from. It takes what it needs; the engine owns all of it."""
+
+    config: SpeculationConfig
+    engine_config: EngineConfig
+    #: The model whose tokens are guessed.
+    target: LoadedModel
+    max_model_len: int
+    #: Of the target's KV: one block of the pool is `layout.block_bytes` long.
+    layout: KVLayout
+    #: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]; `kv_cache[b]` is block b's.
+    kv_cache: Tensor
+    blocks: DraftBlocks
+
+
+class Proposer(Protocol):
+    """Guesses tokens. Made by a factory that takes a `ProposerContext`: see `registry`."""
+
+    @property
+    def hidden_needs(self) -> HiddenNeeds:
+        """Does not change."""
+        ...
+
+    def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
+        """One draft per wish, in order. What it takes counts as cost of speculating.
+
+        It may raise: then nobody drafts in this step, and speculation is turned off for good.
+        """
+        ...
+
+    def observe(self, step: ObservedStep) -> None:
+        """A step is over. Comes before `forget` of the sequences that it ended."""
+        ...
+
+    def forget(self, seq: Sequence) -> None:
+        """`seq` ended or was preempted; in the latter case it may come back, from the beginning.
+
+        Also called for sequences that were never seen. Blocks held for it are given back now.
+        """
+        ...
+
+    def give_back(self, num_blocks: int) -> None:
+        """The engine's sequences need that many blocks: release so many, or all there are.
+
+        Called before anybody is preempted. Drafts become worse for it, never wrong.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Nothing is called afterwards."""
+        ...

@@ -1,0 +1,90 @@
+"""The steps of an engine, and its speculation, put together from its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.engine.speculation.base import ProposerContext
+from shared.engine.speculation.draft_blocks import PoolDraftBlocks
+from shared.engine.speculation.registry import create_proposer
+from shared.engine.speculation.speculator import Speculator
+from shared.engine.step_pipeline import StepPipeline
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from shared.engine.config import EngineConfig
+    from shared.engine.model_parts import ModelParts
+    from shared.engine.postprocess import Postprocessor
+    from shared.engine.scheduler import Scheduler
+    from shared.kv.block_pool import BlockPool
+    from shared.model.loader import LoadedModel
+
+
+def build_pipeline(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    parts: ModelParts,
+    pool: BlockPool,
+    scheduler: Scheduler,
+    postprocessor: Postprocessor,
+    counters: Counter[str],
+) -> StepPipeline:
+    """Raises ConfigError if the speculation that is asked for cannot be had here."""
+    return StepPipeline(
+        scheduler,
+        parts.runner,
+        postprocessor,
+        counters,
+        overlap=config.overlaps_steps,
+        speculator=_build_speculator(
+            loaded,
+            config,
+            parts,
+            pool,
+            scheduler,
+            counters,
+            max_model_len=postprocessor.max_model_len,
+        ),
+    )
+
+
+def _build_speculator(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    parts: ModelParts,
+    pool: BlockPool,
+    scheduler: Scheduler,
+    counters: Counter[str],
+    *,
+    max_model_len: int,
+) -> Speculator | None:
+    """None if the settings ask for none."""
+    settings = config.speculation
+    if settings is None:
+        return None
+    blocks = PoolDraftBlocks(pool, parts.storage.reach)
+    proposer = create_proposer(
+        ProposerContext(
+            config=settings,
+            engine_config=config,
+            target=loaded,
+            max_model_len=max_model_len,
+            layout=parts.storage.layout,
+            kv_cache=parts.storage.tensor,
+            blocks=blocks,
+        )
+    )
+    speculator = Speculator(
+        proposer,
+        settings,
+        blocks,
+        counters,
+        vocab_size=loaded.config.vocab_size,
+        max_model_len=max_model_len,
+    )
+    if proposer.hidden_needs:
+        parts.runner.keep_hidden(proposer.hidden_needs)
+    scheduler.blocks.reclaim = speculator.reclaim
+    scheduler.notes_departed = True
+    return speculator

@@ -1,0 +1,107 @@
+"""Prompt lookup: what followed the last tokens the last time that they occurred.
+
+A. Saxena, "Prompt lookup decoding" (2023): answers that quote, correct or continue what is in the
+context can be guessed from it, without a model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.engine.speculation.base import NO_DRAFT, Draft, HiddenNeeds
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Sequence as Seq
+
+    from shared.engine.sequence import Sequence
+    from shared.engine.speculation.base import ObservedStep, ProposerContext, Wish
+
+#: Tokens that are indexed per sequence and step: a long prompt is taken in over several, so that
+#: nobody's step waits for it.
+_INDEXED_PER_STEP = 8192
+
+
+class NgramIndex:
+    """Where each n-gram of a growing sequence ended last, for every n of a range.
+
+    A token costs one entry per n, whatever the length of the sequence.
+    """
+
+    def __init__(self, shortest: int, longest: int) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        #: By n, from `shortest`: n-gram to the place behind its last occurrence.
+        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(shortest, longest + 1)]
+        #: Of the n-grams that end with the last token, by n: the place behind their occurrence
+        #: before that.
+        self._earlier: list[int | None] = [None] * len(self._ends)
+        self.num_tokens = 0
+
+    def extend(self, token_ids: array[int], end: int) -> None:
+        """Take in the tokens up to `end`, of a sequence of which the first were taken in before."""
+        for place in range(self.num_tokens + 1, end + 1):
+            for offset, ends in enumerate(self._ends):
+                num = self._shortest + offset
+                if num > place:
+                    break
+                ngram = tuple(token_ids[place - num : place])
+                self._earlier[offset] = ends.get(ngram)
+                ends[ngram] = place
+        self.num_tokens = max(self.num_tokens, end)
+
+    def find(self) -> int | None:
+        """The place behind the most recent earlier occurrence of the longest n-gram at the end."""
+        return next((place for place in reversed(self._earlier) if place is not None), None)
+
+
+def follow(token_ids: array[int], place: int, num_tokens: int) -> list[int]:
+    """Copy from `place`. Where the tokens end it goes on with the copy, so that a loop goes on."""
+    period = len(token_ids) - place
+    found = token_ids[place : place + num_tokens].tolist()
+    while len(found) < num_tokens:
+        found.append(found[len(found) - period])
+    return found
+
+
+class NgramProposer:
+    """Looks up n-grams of `prompt_lookup_max` down to `prompt_lookup_min` tokens."""
+
+    def __init__(self, context: ProposerContext) -> None:
+        self._shortest = context.config.prompt_lookup_min
+        self._longest = context.config.prompt_lookup_max
+        self._indexes: dict[Sequence, NgramIndex] = {}
+
+    @property
+    def hidden_needs(self) -> HiddenNeeds:
+        """None."""
+        return HiddenNeeds()
+
+    def propose(self, wishes: Seq[Wish]) -> list[Draft]:
+        """See `Proposer.propose`."""
+        return [self._guess(wish) for wish in wishes]
+
+    def observe(self, step: ObservedStep) -> None:
+        """The tokens themselves say everything."""
+
+    def forget(self, seq: Sequence) -> None:
+        """See `Proposer.forget`."""
+        self._indexes.pop(seq, None)
+
+    def give_back(self, num_blocks: int) -> None:
+        """It holds none."""
+
+    def close(self) -> None:
+        """See `Proposer.close`."""
+        self._indexes.clear()
+
+    def _guess(self, wish: Wish) -> Draft:
+        seq = wish.seq
+        index = self._indexes.get(seq)
+        if index is None:
+            index = self._indexes[seq] = NgramIndex(self._shortest, self._longest)
+        index.extend(seq.token_ids, min(seq.num_tokens, index.num_tokens + _INDEXED_PER_STEP))
+        place = index.find()
+        if index.num_tokens < seq.num_tokens or place is None:
+            return NO_DRAFT
+        return Draft(follow(seq.token_ids, place, wish.max_tokens))

@@ -1,0 +1,213 @@
+"""Asks the proposer before a step, and tells it and the measurements what came of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared.engine.events import NewTokens
+from shared.engine.lookahead import first_of
+from shared.engine.sequence import Status
+from shared.engine.speculation.base import NO_DRAFT, ObservedPart, ObservedStep, Wish
+from shared.engine.speculation.config import MAX_DRAFT_TOKENS
+from shared.engine.speculation.pace import DraftPace
+from shared.engine.speculation.switch import SpeculationSwitch
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Mapping
+    from collections.abc import Sequence as Seq
+
+    from shared.engine.events import EngineEvent
+    from shared.engine.model_runner import LaunchedStep
+    from shared.engine.sequence import Sequence
+    from shared.engine.speculation.base import Draft, HiddenNeeds, Proposer
+    from shared.engine.speculation.config import SpeculationConfig
+    from shared.engine.speculation.draft_blocks import PoolDraftBlocks
+
+log = structlog.get_logger(__name__)
+
+
+class Speculator:
+    """Everything of an engine that concerns guesses, except for computing and judging them."""
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        config: SpeculationConfig,
+        blocks: PoolDraftBlocks,
+        counters: Counter[str],
+        *,
+        vocab_size: int,
+        max_model_len: int,
+    ) -> None:
+        self._proposer = proposer
+        self._config = config
+        self.blocks = blocks
+        self._counters = counters
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._switch = SpeculationSwitch() if config.adaptive else None
+        self._paces: dict[Sequence, DraftPace] = {}
+        #: Accepted drafts by their place.
+        self.accepted_per_pos = [0] * config.max_draft_tokens
+        self._broken = False
+        #: Seconds that guessing took for the step being prepared; None if nobody was asked.
+        self.guessing_s: float | None = None
+
+    @property
+    def hidden_needs(self) -> HiddenNeeds:
+        """What the proposer wants to see."""
+        return self._proposer.hidden_needs
+
+    def wants_drafts(self, running: Seq[Sequence]) -> bool:
+        """Whether the next step should have guesses. Ask once per step, then `draft` or not."""
+        self.guessing_s = None
+        if self._broken or not running or not self._config.num_for_batch(len(running)):
+            return False
+        if not any(self._most(seq, len(running)) for seq in running):
+            return False
+        return self._switch is None or self._switch.wants_drafts(len(running))
+
+    def draft(self, running: Seq[Sequence]) -> None:
+        """Put guesses on the sequences that decode. No step may be in flight."""
+        start_s = time.monotonic()
+        wishes = []
+        for seq in running:
+            seq.draft = NO_DRAFT
+            # Exactly the last token is left to compute.
+            if seq.num_pending_tokens == 1 and seq.status is Status.RUNNING:
+                num = self._num_wanted(seq, len(running))
+                if num:
+                    wishes.append(Wish(seq, num))
+        try:
+            drafts = self._proposer.propose(wishes) if wishes else ()
+        except Exception:  # the answers do not depend on it
+            log.exception("proposer_failed", method=self._config.method)
+            self._broken, drafts = True, [NO_DRAFT] * len(wishes)
+        for wish, draft in zip(wishes, drafts, strict=True):
+            wish.seq.draft = self._cut(wish, draft)
+        self.guessing_s = time.monotonic() - start_s
+
+    def forget(self, departed: list[Sequence]) -> None:
+        """These have lost their blocks; the list is emptied."""
+        for seq in departed:
+            self._paces.pop(seq, None)
+            self._proposer.forget(seq)
+        departed.clear()
+
+    def reclaim(self, num_blocks: int) -> None:
+        """The engine's sequences need blocks."""
+        self._proposer.give_back(num_blocks)
+
+    def after_step(
+        self,
+        step: LaunchedStep,
+        before: Mapping[Sequence, tuple[int, int]],
+        events: Iterable[EngineEvent],
+        took_s: float,
+    ) -> None:
+        """A step was collected. `before`: its sequences' computed and all tokens, until now."""
+        checked = {
+            event.request_id: (event.num_draft_tokens, event.num_accepted_tokens)
+            for event in events
+            if isinstance(event, NewTokens) and event.num_draft_tokens
+        }
+        parts = []
+        for seq, (num_computed, num_tokens) in before.items():
+            num_new = seq.num_computed_tokens - num_computed
+            drafted, accepted = checked.get(seq.request_id, (0, 0))
+            if drafted:
+                self._count(seq, drafted, accepted)
+            if num_new > 0:
+                parts.append(
+                    ObservedPart(
+                        seq,
+                        first_position=num_computed,
+                        num_tokens=num_new,
+                        first_row=0 if step.hidden is None else step.hidden.first_rows[seq],
+                        new_token_ids=seq.token_ids[num_tokens:],
+                        num_drafted=drafted,
+                        num_accepted=accepted,
+                    )
+                )
+        self._measure(step, parts, took_s)
+        if parts and not self._broken:
+            self._tell(step, parts)
+
+    def close(self) -> None:
+        """Let the proposer give everything back."""
+        self._proposer.close()
+
+    def _num_wanted(self, seq: Sequence, num_seqs: int) -> int:
+        most = self._most(seq, num_seqs)
+        if not most or self._switch is None:
+            return most
+        return self._paces.setdefault(seq, DraftPace()).next_num(most)
+
+    def _most(self, seq: Sequence, num_seqs: int) -> int:
+        """Drafts beyond which nothing could be accepted, or that were not asked for.
+
+        A step gives one token more than it accepts drafts, so the last token needs none.
+        """
+        sampling, num = seq.request.sampling, self._config.num_for_batch(num_seqs)
+        if sampling.num_speculative_tokens is not None:
+            num = min(sampling.num_speculative_tokens, MAX_DRAFT_TOKENS)
+        if seq.request.hold_blocks or seq.prompt_logprobs is not None:
+            return 0
+        left = min(
+            sampling.max_tokens - seq.num_output_tokens, self._max_model_len - seq.num_tokens
+        )
+        return max(0, min(num, left - 1))
+
+    def _cut(self, wish: Wish, draft: Draft) -> Draft:
+        """What of a draft is worth computing: the one place where tokens are ruled out."""
+        num = min(len(draft.token_ids), wish.max_tokens)
+        for place in range(num):
+            if not 0 <= draft.token_ids[place] < self._vocab_size:
+                num = place
+                break
+        if num and wish.seq.grammar is not None:
+            num = wish.seq.grammar.num_valid(draft.token_ids[:num])
+        return first_of(draft, num)
+
+    def _count(self, seq: Sequence, num_drafted: int, num_accepted: int) -> None:
+        self._counters["spec_decode_num_drafts"] += 1
+        self._counters["spec_decode_num_draft_tokens"] += num_drafted
+        self._counters["spec_decode_num_accepted_tokens"] += num_accepted
+        missing = num_accepted - len(self.accepted_per_pos)
+        self.accepted_per_pos += [0] * missing
+        for place in range(num_accepted):
+            self.accepted_per_pos[place] += 1
+        if seq in self._paces:
+            self._paces[seq].note(num_drafted=num_drafted, num_accepted=num_accepted)
+
+    def _measure(self, step: LaunchedStep, parts: list[ObservedPart], took_s: float) -> None:
+        """Steps with prompts in them say nothing about decoding."""
+        num_seqs = len(step.num_new_tokens)
+        num_rows = sum(step.num_new_tokens.values())
+        num_drafted = sum(part.num_drafted for part in parts)
+        if self._switch is None or len(parts) != num_seqs or num_rows != num_seqs + num_drafted:
+            return
+        if step.guessing_s is not None:
+            self._switch.note_tried(
+                num_seqs,
+                num_rows=num_rows,
+                num_tokens=sum(len(part.new_token_ids) for part in parts),
+                took_s=took_s,
+                guessing_s=step.guessing_s,
+            )
+        else:
+            self._switch.note_plain(num_seqs, took_s)
+
+    def _tell(self, step: LaunchedStep, parts: list[ObservedPart]) -> None:
+        observed = ObservedStep(parts)
+        if step.hidden is not None:
+            observed = ObservedStep(parts, step.hidden.final, step.hidden.by_layer)
+        try:
+            self._proposer.observe(observed)
+        except Exception:  # the answers do not depend on it
+            log.exception("proposer_failed", method=self._config.method)
+            self._broken = True

@@ -1,0 +1,104 @@
+"""Whether guessing pays, measured while the engine runs.
+
+For each range of batch sizes it compares what steps with guesses took with what steps without them
+would have taken for the same tokens. Where guessing loses it is turned off, and tried again after a
+pause that doubles as long as it keeps losing. Where it wins, a step without guesses now and then
+keeps the comparison honest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Steps without guesses before the first with them.
+_WARM_UP = 3
+#: Steps with guesses after which there is one without.
+_PLAIN_EVERY = 64
+#: Steps with guesses before they are judged, and how fast older ones are forgotten.
+_TRIAL = 8
+_FADE = 0.97
+_SHORTEST_PAUSE = 64
+_LONGEST_PAUSE = 4096
+#: Weight of the newest step without guesses.
+_NEWEST = 0.1
+
+
+@dataclass(slots=True)
+class _Range:
+    """Batches of similar size."""
+
+    #: A step without guesses.
+    plain_s: float = 0.0
+    num_plain: int = 0
+    num_since_plain: int = 0
+    #: Steps that were tried with guesses: what they took, and what their tokens were worth.
+    took_s: float = 0.0
+    worth_s: float = 0.0
+    num_tried: int = 0
+    pause: int = _SHORTEST_PAUSE
+    pause_left: int = 0
+
+
+class SpeculationSwitch:
+    """One per engine."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, _Range] = {}
+
+    def wants_drafts(self, num_seqs: int) -> bool:
+        """Whether the next step, of so many sequences, should have guesses. Once per step."""
+        state = self._range(num_seqs)
+        if state.pause_left:
+            state.pause_left -= 1
+            return False
+        return state.num_plain >= _WARM_UP and state.num_since_plain < _PLAIN_EVERY
+
+    def gain(self, num_seqs: int) -> float | None:
+        """Tokens per second with guesses, as a multiple of those without; None: not known yet."""
+        state = self._range(num_seqs)
+        return state.worth_s / state.took_s if state.took_s else None
+
+    def note_plain(self, num_seqs: int, took_s: float) -> None:
+        """A step of nothing but one token for each of so many sequences, and no guessing."""
+        state = self._range(num_seqs)
+        if state.num_plain < _WARM_UP:
+            # The best of the first: what is slow about the very first steps is not the model.
+            state.plain_s = min(took_s, state.plain_s or took_s)
+        else:
+            # A hiccup of the machine counts as a slow step, not as what it was.
+            state.plain_s += _NEWEST * (min(took_s, 2 * state.plain_s) - state.plain_s)
+        state.num_plain += 1
+        state.num_since_plain = 0
+
+    def note_tried(
+        self, num_seqs: int, *, num_rows: int, num_tokens: int, took_s: float, guessing_s: float
+    ) -> None:
+        """A step with guessing, which took `guessing_s` of the whole, even if nothing was guessed.
+
+        It computed `num_rows` tokens, and gave `num_tokens`.
+        """
+        state = self._range(num_seqs)
+        if num_rows == num_seqs:
+            self.note_plain(num_seqs, took_s - guessing_s)
+        else:
+            state.num_since_plain += 1
+        # Rows are never dearer than steps of their own: anything above is a hiccup.
+        most_s = state.plain_s * num_rows / num_seqs + guessing_s
+        state.took_s = _FADE * state.took_s + min(took_s, most_s)
+        state.worth_s = _FADE * state.worth_s + state.plain_s * num_tokens / num_seqs
+        state.num_tried += 1
+        if state.num_tried >= _TRIAL:
+            self._judge(state)
+
+    def _judge(self, state: _Range) -> None:
+        if state.worth_s >= state.took_s:
+            state.pause = _SHORTEST_PAUSE
+            return
+        state.pause_left = state.pause
+        state.pause = min(2 * state.pause, _LONGEST_PAUSE)
+        state.took_s = state.worth_s = 0.0
+        state.num_tried = 0
+
+    def _range(self, num_seqs: int) -> _Range:
+        """1, 2, 3 to 4, 5 to 8, and so on."""
+        return self._ranges.setdefault((num_seqs - 1).bit_length(), _Range())

@@ -1,0 +1,40 @@
+"""Random use of an engine that speculates: nothing is lost, leaked, or said otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import settings
+
+from tests.fakes.engines import StepMode, make_engine
+from tests.fakes.proposers import custom
+from tests.unit.engine.test_engine_machine import EngineMachine
+
+if TYPE_CHECKING:
+    from shared.engine.engine import Engine
+
+
+class SpeculatingMachine(EngineMachine):
+    """With a proposer that is wrong now and then, and takes blocks of the pool."""
+
+    def make_engine(self, **given: Any) -> Engine:
+        """See `EngineMachine.make_engine`."""
+        config = custom("FakeOracle", wrong_every=3, num_blocks=2)
+        return make_engine(self.loaded, self.mode, speculative_config=config, **given)
+
+
+class OverlappedSpeculatingMachine(SpeculatingMachine):
+    """The same where steps overlap while the switch has turned guessing off."""
+
+    mode = StepMode.OVERLAPPED
+
+    def make_engine(self, **given: Any) -> Engine:
+        """See `EngineMachine.make_engine`."""
+        config = custom("FakeOracle", wrong_every=2, adaptive=True, num_blocks=1)
+        return make_engine(self.loaded, self.mode, speculative_config=config, **given)
+
+
+SpeculatingMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=30)
+OverlappedSpeculatingMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=30)
+TestSpeculatingMachine = SpeculatingMachine.TestCase
+TestOverlappedSpeculatingMachine = OverlappedSpeculatingMachine.TestCase

@@ -1,0 +1,106 @@
+"""A row of logits behind drafts gives what it would give behind tokens, for any parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from shared.engine.sampler.sampler import sample
+from shared.engine.sequence import Sequence
+from shared.engine.speculation.base import Draft
+from shared.engine.speculation.verification import verify
+from tests.fakes.engines import make_request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Seq
+
+VOCAB = 12
+PROMPT = [3, 1, 4, 1, 5]
+PARAMS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "seeded": {"temperature": 1.3, "seed": 5},
+    "filtered": {"temperature": 1.0, "top_k": 6, "top_p": 0.9, "min_p": 0.02, "seed": 6},
+    "penalties": {"repetition_penalty": 1.5, "presence_penalty": 1.0, "frequency_penalty": 0.7},
+    "seeded penalties": {"temperature": 1.0, "seed": 7, "frequency_penalty": 2.0},
+    "bias": {"logit_bias": {2: 3.0, 4: -3.0}},
+    "allowed": {"allowed_token_ids": (1, 2, 3), "temperature": 1.0, "seed": 8},
+    "bad words": {"bad_words_token_ids": ((2, 3), (7,), (5, 6, 7))},
+    "min tokens": {"min_tokens": 4, "stop_token_ids": (0, 1, 2, 3)},
+    "logprobs": {"logprobs": 2, "temperature": 0.7, "seed": 9},
+}
+
+
+def sequence(name: str, params: dict[str, Any], index: int = 0) -> Sequence:
+    request = make_request(name, PROMPT, max_tokens=20, sample_index=index, **params)
+    return Sequence(request, arrival=0, root_hash=b"")
+
+
+def one_by_one(rows: torch.Tensor, seq: Sequence, draft: Seq[int]) -> list[Any]:
+    """Without speculation: the token of each row, as long as it is what the draft says."""
+    found: list[Any] = []
+    for place, row in enumerate(rows):
+        found += sample(row.clone().unsqueeze(0), [seq.sampling_state])
+        token_id = found[-1].token_id
+        if token_id is None or place == len(draft) or token_id != draft[place]:
+            return found
+        seq.token_ids.append(token_id)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tokens_are_those_without_speculation(seed: int) -> None:
+    """All kinds in one batch, each with a draft that is right for so many tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    seqs, expected, blocks = [], [], []
+    for i, (name, params) in enumerate(PARAMS.items()):
+        num = (i + seed) % 5
+        rows = 2 * torch.randn(num + 1, VOCAB, generator=generator)
+        draft: list[int] = []
+        for num_right in range(num + 1):
+            # Find out what is right, one token after the other.
+            alone = one_by_one(rows, sequence(name, params), [*draft, -1])
+            if num_right < num:
+                draft.append(alone[-1].token_id)
+        if num and seed % 2:
+            draft[num // 2] = (draft[num // 2] + 1) % VOCAB
+        seq = sequence(name, params)
+        seq.draft = Draft(draft)
+        seqs.append(seq)
+        blocks.append(rows)
+        expected.append(one_by_one(rows, sequence(name, params), draft))
+    found = verify(torch.cat(blocks), seqs)
+    for seq, verified, one in zip(seqs, found, expected, strict=True):
+        assert verified.token_ids == [s.token_id for s in one]
+        assert verified.logprobs == [s.logprobs for s in one if s.logprobs is not None]
+        assert verified.num_accepted == len(one) - 1
+        assert not verified.is_stuck
+        assert len(seq.token_ids) == len(PROMPT)
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": 1.0}, {"logit_bias": {1: 1.0}}])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_row_without_a_choice_ends_it(params: dict[str, Any], drawn: bool) -> None:
+    rows = torch.full((3, VOCAB), -20.0)
+    rows[0, 4] = 20.0
+    rows[1] = float("nan")
+    seq = sequence("a", params)
+    probs = torch.nn.functional.one_hot(torch.tensor([4, 4]), VOCAB).float() if drawn else None
+    seq.draft = Draft([4, 4], probs)
+    (verified,) = verify(rows, [seq])
+    assert (verified.token_ids, verified.num_accepted, verified.is_stuck) == ([4], 1, True)
+
+
+def test_drawn_drafts_have_logprobs_too() -> None:
+    rows = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(1))
+    raw = rows.log_softmax(dim=-1)
+    seq = sequence("a", {"temperature": 1.0, "logprobs": 1, "frequency_penalty": 0.5})
+    seq.draft = Draft([2, 3], torch.full((2, VOCAB), 1 / VOCAB))
+    (verified,) = verify(rows, [seq])
+    assert len(verified.logprobs) == len(verified.token_ids) == verified.num_accepted + 1
+    for place, (token_id, record) in enumerate(
+        zip(verified.token_ids, verified.logprobs, strict=True)
+    ):
+        assert record.chosen.token_id == token_id
+        assert record.chosen.logprob == pytest.approx(float(raw[place, token_id]))
