@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from shared.engine.llm import LLM
     from tests.e2e.processes import Cluster
 
+#: What moves the blocks makes no difference to what is said.
+pytestmark = pytest.mark.parametrize("cluster", ["shm"], indirect=True)
+
 TIMEOUT_S = 60.0
 PHONE = {"kind": common_pb2.GRAMMAR_KIND_REGEX, "text": r"\d{3}-\d{4}"}
 WORD = {"kind": common_pb2.GRAMMAR_KIND_CHOICE, "text": '["yes", "no"]'}

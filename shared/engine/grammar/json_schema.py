@@ -108,16 +108,17 @@ class _Walk:
             raise self._unsupported(path, f"{alone[0]} beside a type that it does not repeat")
 
     def _have_type(self, schema: dict[str, Any], keyword: str) -> bool:
-        branches = schema[keyword] if keyword != "$ref" else [{"$ref": schema["$ref"]}]
-        for branch in branches:
-            one = branch
-            while isinstance(one, dict) and "$ref" in one and "type" not in one:
-                one = resolve(self._root, one["$ref"], param=self._param, path="#")
-                if one is branch:
-                    return False
-            if not isinstance(one, dict) or one.get("type") != schema["type"]:
-                return False
-        return True
+        """Whether each branch has the type that stands beside them."""
+        branches = [{"$ref": schema["$ref"]}] if keyword == "$ref" else schema[keyword]
+        return all(self._type_of(branch) == schema["type"] for branch in branches)
+
+    def _type_of(self, branch: Any) -> Any:
+        """What a schema, or the one that it refers to, says."""
+        for _ in range(MAX_DEPTH):
+            if not isinstance(branch, dict) or "type" in branch or "$ref" not in branch:
+                break
+            branch = resolve(self._root, branch["$ref"], param=self._param, path="#")
+        return branch.get("type") if isinstance(branch, dict) else None
 
     def _check_string(self, schema: dict[str, Any], path: str) -> None:
         given = [name for name in ("pattern", "format") if name in schema]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Fault = Callable[[str], Exception]
+    _Key = tuple[str, object]
 
 _MAX_BRANCHES = 64
 #: What may stand beside a list of values and forbid some of them.
@@ -50,9 +51,9 @@ def check_one_of(branches: list[Any], fault: Fault, *, root: dict[str, Any]) -> 
     """
     if len(branches) > _MAX_BRANCHES:
         raise fault(f"over {_MAX_BRANCHES} branches")
-    flat = [_followed(branch, root) for branch in branches]
-    for (i, left), (j, right) in combinations(enumerate(flat), 2):
-        if not _are_disjoint(left, right):
+    known = [_Branch(_followed(branch, root)) for branch in branches]
+    for (i, left), (j, right) in combinations(enumerate(known), 2):
+        if not left.is_apart_from(right):
             raise fault(
                 f"a value may be valid for branches {i} and {j}, which only anyOf allows: this"
             )
@@ -69,70 +70,64 @@ def _followed(branch: Any, root: dict[str, Any]) -> Any:
     return branch
 
 
-def _are_disjoint(left: Any, right: Any) -> bool:
-    """Whether it is certain that no value is valid for both."""
-    if not isinstance(left, dict) or not isinstance(right, dict):
-        return False
-    values, others = _values(left), _values(right)
-    if values is not None and others is not None:
-        return not any(_is_same(one, other) for one in values for other in others)
-    for listed, schema in ((values, right), (others, left)):
-        if listed is not None:
-            types = _types(schema)
-            return types is not None and not any(_type_of(one) & types for one in listed)
-    types, other_types = _types(left), _types(right)
-    if types is None or other_types is None:
-        return False
-    shared = types & other_types
-    return not shared or (shared == {"object"} and _are_told_apart(left, right))
+class _Branch:
+    """What is certain of the values of a schema."""
+
+    def __init__(self, schema: Any) -> None:
+        self.values = _values(schema)
+        self.types = _types(schema)
+        if self.values is not None:
+            self.types = frozenset(kind for kind, _ in self.values)
+        #: Of the properties that an object must have, those with a list of values.
+        self.tags: dict[str, frozenset[_Key]] = {}
+        if isinstance(schema, dict) and self.types == {"object"}:
+            for name in schema.get("required", ()):
+                values = _values(schema.get("properties", {}).get(name))
+                if values is not None:
+                    self.tags[name] = values
+
+    def is_apart_from(self, other: _Branch) -> bool:
+        """Whether it is certain that no value is valid for both."""
+        if self.types is None or other.types is None:
+            return False
+        if self.types.isdisjoint(other.types):
+            return True
+        if self.values is not None and other.values is not None:
+            return self.values.isdisjoint(other.values)
+        return any(
+            self.tags[name].isdisjoint(other.tags[name]) for name in self.tags.keys() & other.tags
+        )
 
 
-def _are_told_apart(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    """Whether both objects need a property that has other values in each."""
-    common = set(left.get("required", ())) & set(right.get("required", ()))
-    return any(_differ(left, right, name) for name in common)
-
-
-def _differ(left: dict[str, Any], right: dict[str, Any], name: str) -> bool:
-    mine = _values(left.get("properties", {}).get(name))
-    theirs = _values(right.get("properties", {}).get(name))
-    if mine is None or theirs is None:
-        return False
-    return not any(_is_same(one, other) for one in mine for other in theirs)
-
-
-def _values(schema: Any) -> list[Any] | None:
+def _values(schema: Any) -> frozenset[_Key] | None:
     if isinstance(schema, dict) and "const" in schema:
-        return [schema["const"]]
+        return frozenset((_key(schema["const"]),))
     if isinstance(schema, dict) and "enum" in schema:
-        return list(schema["enum"])
+        return frozenset(map(_key, schema["enum"]))
     return None
 
 
-def _types(schema: dict[str, Any]) -> set[str] | None:
+def _types(schema: Any) -> frozenset[str] | None:
     """Integers are numbers."""
-    given = schema.get("type")
+    given = schema.get("type") if isinstance(schema, dict) else None
     if given is None:
         return None
-    names = set(given) if isinstance(given, list) else {given}
-    return {"number" if name == "integer" else name for name in names}
+    names = given if isinstance(given, list) else (given,)
+    return frozenset("number" if name == "integer" else name for name in names)
 
 
-def _type_of(value: Any) -> set[str]:
+def _key(value: Any) -> _Key:
+    """The value's type and something that is equal for equal values, in JSON's sense."""
     match value:
         case None:
-            return {"null"}
+            return "null", None
         case bool():
-            return {"boolean"}
+            return "boolean", value
         case int() | float():
-            return {"number"}
+            return "number", value
         case str():
-            return {"string"}
+            return "string", value
         case list():
-            return {"array"}
+            return "array", tuple(map(_key, value))
         case _:
-            return {"object"}
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+            return "object", frozenset((name, _key(inner)) for name, inner in value.items())

@@ -7,6 +7,9 @@ from urllib.parse import unquote
 
 from shared.errors import InvalidRequestError, UnsupportedError
 
+#: Different ones: looking for loops takes time in proportion to their square.
+MAX_REFS = 256
+
 
 def resolve(root: dict[str, Any], ref: str, *, param: str, path: str) -> Any:
     """The schema that `ref`, which stands at `path`, means.
@@ -41,16 +44,18 @@ def check_loops(root: dict[str, Any], *, param: str) -> None:
 
     Raises InvalidRequestError naming the reference.
     """
-    finite: set[str] = set()
     refs = _all_refs(root)
+    if len(refs) > MAX_REFS:
+        message = f"{param}: over {MAX_REFS} different references are not supported"
+        raise UnsupportedError(message, param=param)
+    schemas = {ref: resolve(root, ref, param=param, path="#") for ref in refs}
+    finite: set[str] = set()
     # Each round finds schemas that need none but those of the rounds before to come to an end.
     is_new = True
     while is_new:
-        is_new = False
-        for ref in refs - finite:
-            if _may_end(resolve(root, ref, param=param, path="#"), finite):
-                finite.add(ref)
-                is_new = True
+        found = {ref for ref in refs - finite if _may_end(schemas[ref], finite)}
+        finite |= found
+        is_new = bool(found)
     endless = sorted(refs - finite)
     if endless or not _may_end(root, finite):
         name = endless[0] if endless else "#"

@@ -90,6 +90,8 @@ def test_what_can_be_followed_is_let_through(schema: Any) -> None:
         ({"enum": []}, "enum"),
         ({"anyOf": [{"type": "string"}], "minLength": 2}, "anyOf beside minLength"),
         ({"anyOf": [{"type": "string"}], "type": "number"}, "anyOf beside a type"),
+        ({"anyOf": [{"$ref": "#/properties/a~1b"}], "type": "number"}, "anyOf beside a type"),
+        ({"oneOf": [{"const": 1}, {"const": 1.0}]}, "only anyOf"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "only anyOf"),
         ({"oneOf": [{"maxLength": 1}, {"minLength": 1}]}, "only anyOf"),
         ({"$ref": "http://example.com/schema"}, "not in this schema"),
@@ -117,6 +119,13 @@ def test_what_cannot_be_followed_is_named_with_its_place(inner: Any, name: str) 
         (in_object({"pattern": "("}), "#/properties/a~1b/pattern"),
         (in_object({"$ref": "#/$defs/none"}), "there is no '#/$defs/none'"),
         ({"$ref": "#"}, "without end"),
+        (
+            {
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+                "$ref": "#/$defs/a",
+            },
+            "without end",
+        ),
         (
             {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
             "without end",
