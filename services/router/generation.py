@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from services.router.resume import AnswerSoFar
     from services.router.routing.explain import Explanation
+    from shared.engine.grammar.spec import GrammarSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class GenerationParams:
     prompt_logprobs: int | None = None
     num_speculative_tokens: int | None = None
     skip_special_tokens: bool = True
+    grammar: GrammarSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

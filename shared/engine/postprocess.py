@@ -140,7 +140,9 @@ class Postprocessor:
         draft, seq.draft = seq.draft, NO_DRAFT
         num_taken, reason = 0, None
         for token_id in verified.token_ids:
-            seq.token_ids.append(token_id)
+            if not seq.append_token(token_id):
+                self._scheduler.finish(seq)
+                return [_refused(seq, token_id)]
             num_taken += 1
             if self._may_end(seq, token_id):
                 reason = self.finish_reason(seq)
@@ -168,8 +170,10 @@ class Postprocessor:
 
     def _take_token(
         self, seq: Sequence, token_id: int, logprobs: PositionLogprobs | None
-    ) -> NewTokens:
-        seq.token_ids.append(token_id)
+    ) -> NewTokens | Failed:
+        if not seq.append_token(token_id):
+            self._scheduler.finish(seq)
+            return _refused(seq, token_id)
         if logprobs is None and seq.prompt_logprobs is None and not self._may_end(seq, token_id):
             return NewTokens(request_id=seq.request.request_id, token_ids=(token_id,))
         prompt_logprobs, seq.prompt_logprobs = seq.prompt_logprobs, None
@@ -180,6 +184,11 @@ class Postprocessor:
             logprobs=() if logprobs is None else (logprobs,),
             prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
         )
+
+
+def _refused(seq: Sequence, token_id: int) -> Failed:
+    message = f"request {seq.request_id}: its grammar refuses token {token_id}, which it allowed"
+    return Failed(request_id=seq.request_id, error=InternalError(message))
 
 
 def _nothing_to_sample(seq: Sequence) -> Exception:

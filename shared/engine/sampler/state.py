@@ -9,18 +9,34 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence
 
+    from shared.engine.grammar.base import Grammar
     from shared.engine.sampling_params import SamplingParams
 
 
 class SamplingState:
     """Parameters and tokens of one sequence. `token_ids` is the sequence's own array and grows."""
 
-    __slots__ = ("changes_logits", "final_token_ids", "num_prompt_tokens", "params", "token_ids")
+    __slots__ = (
+        "changes_logits",
+        "draft_ids",
+        "final_token_ids",
+        "grammar",
+        "num_prompt_tokens",
+        "params",
+        "token_ids",
+    )
 
     def __init__(
-        self, params: SamplingParams, token_ids: array[int], num_prompt_tokens: int
+        self,
+        params: SamplingParams,
+        token_ids: array[int],
+        num_prompt_tokens: int,
+        grammar: Grammar | None = None,
     ) -> None:
         self.params = params
+        self.grammar = grammar
+        #: Tokens at the end of `token_ids` that are only guessed: the grammar is in front of them.
+        self.draft_ids: Sequence[int] = ()
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
         self.final_token_ids = sorted(params.final_token_ids)
@@ -30,6 +46,7 @@ class SamplingState:
             or params.bad_words_token_ids
             or params.min_tokens
             or params.logit_bias
+            or grammar is not None
             or self.has_penalties
         )
 
@@ -38,6 +55,7 @@ class SamplingState:
         later = copy(self)
         later.token_ids = self.token_ids[:]
         later.token_ids.extend(draft_ids)
+        later.draft_ids = draft_ids
         return later
 
     @property

@@ -169,6 +169,8 @@ class Speculator:
             if not 0 <= draft.token_ids[place] < self._vocab_size:
                 num = place
                 break
+        if num and wish.seq.grammar is not None:
+            num = wish.seq.grammar.num_valid(draft.token_ids[:num])
         return first_of(draft, num)
 
     def _count(self, seq: Sequence, num_drafted: int, num_accepted: int) -> None:

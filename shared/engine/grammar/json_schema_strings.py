@@ -1,0 +1,36 @@
+"""Strings of a JSON Schema as patterns, where xgrammar alone would let through what is not valid.
+
+Seen with its version 0.2.8, by `make conformance`: a length lets control characters in, which JSON
+forbids; the dot lets in bytes that are no UTF-8; every month has 31 days.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Any character that stands for itself in a JSON string: no quote, backslash, control character or
+#: surrogate.
+_CHARACTER = "[ !#-\\[\\]-~\u00a0-\ud7ff\ue000-\U0010ffff]"
+#: Not 0000, which some readers do not take for a year.
+_YEAR = r"(\d{3}[1-9]|\d{2}[1-9]0|\d[1-9]00|[1-9]000)"
+#: Without the 29th of February, which there is in some years only.
+_MONTHS = r"(0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)"
+_DAY = rf"({_MONTHS}|02-(0[1-9]|1\d|2[0-8]))"
+_TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)"
+_FORMATS = {
+    "date": f"{_YEAR}-{_DAY}",
+    "date-time": f"{_YEAR}-{_DAY}T{_TIME}",
+    "time": _TIME,
+}
+
+
+def exact_strings(schema: dict[str, Any]) -> dict[str, Any]:
+    """One schema, which is changed and returned, with patterns in place of lengths and formats."""
+    low, high = schema.pop("minLength", None), schema.pop("maxLength", None)
+    if low is not None or high is not None:
+        schema["pattern"] = f"^{_CHARACTER}{{{low or 0},{'' if high is None else high}}}$"
+    pattern = _FORMATS.get(schema.get("format", ""))
+    if pattern is not None:
+        del schema["format"]
+        schema["pattern"] = f"^{pattern}$"
+    return schema
