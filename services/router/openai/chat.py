@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
+from services.router.chat_events import ChatReader
 from services.router.generation import GenerationRequest
 from services.router.limits import check_num_tokens
 from services.router.openai.answers import stream_answers
@@ -19,11 +21,26 @@ from services.router.openai.params import check_stream_options, read_params
 from services.router.openai.prompts import Prompt, check_prompt
 from services.router.openai.request_id import generation_ids, response_id
 from services.router.openai.schema_chat import ChatBody
+from services.router.parsers.answer import TextAnswerReader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from services.router.openai.backend import Backend
 
 _PREFIX = "chatcmpl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedChat:
+    """A chat as the pipeline is asked for it, and how to read what the pipeline answers.
+
+    Other APIs over chats build a ChatBody, let `ChatCompletions.prepare` check it, run `generation`
+    and write what `new_reader()` makes of each piece.
+    """
+
+    generation: GenerationRequest
+    new_reader: Callable[[], ChatReader]
 
 
 class ChatCompletions:
@@ -38,7 +55,8 @@ class ChatCompletions:
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(ChatBody, raw)
-        generation = await self.read(request, body, raw, arrival_s)
+        chat = await self.prepare(request, body, raw, arrival_s)
+        generation = chat.generation
         head = ChatHead(
             id=response_id(request, _PREFIX),
             model=backend.models.resolve(body.model),
@@ -49,10 +67,14 @@ class ChatCompletions:
         parts = stream_answers(backend.generator, [generation])
         return await answer(request, parts, ChatReply(head, body), stream=bool(body.stream))
 
-    async def read(
+    async def prepare(
         self, request: Request, body: ChatBody, raw: bytes, arrival_s: float
-    ) -> GenerationRequest:
-        """What the pipeline is asked; `raw` is the body as it came."""
+    ) -> PreparedChat:
+        """Check `body`, render and tokenise it. `raw` is the HTTP body as it came.
+
+        Raises:
+            InvalidRequestError: a field is wrong; `param` names it.
+        """
         backend = self._backend
         backend.models.resolve(body.model)
         check_stream_options(body)
@@ -71,7 +93,7 @@ class ChatCompletions:
         )
         caller = backend.caller_of(request)
         [request_id] = generation_ids(request, _PREFIX, 1)
-        return GenerationRequest(
+        generation = GenerationRequest(
             request_id=request_id,
             model=backend.models.names[0],
             prompt_token_ids=prompt.token_ids,
@@ -84,6 +106,7 @@ class ChatCompletions:
             max_ttft_ms=body.max_ttft_ms,
             max_itl_ms=body.max_itl_ms,
         )
+        return PreparedChat(generation=generation, new_reader=lambda: ChatReader(TextAnswerReader))
 
     def _encode(self, body: ChatBody) -> Prompt:
         backend = self._backend

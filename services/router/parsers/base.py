@@ -1,0 +1,91 @@
+"""What a parser of tool calls or of reasoning is. services/router/parsers/find.py finds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from services.router.chat_events import ParserEvent
+
+    NewId = Callable[[], str]
+
+
+class TextParser(Protocol):
+    """Reads one answer's text as it comes.
+
+    However the text is cut into pieces, the events are the same once neighbours of one kind are
+    joined. Nothing is evaluated and nothing raises: what is no call is content, and no character
+    of it is lost.
+    """
+
+    def feed(self, text: str) -> list[ParserEvent]:
+        """Take the next piece; the events that it completed."""
+        ...
+
+    def finish(self) -> list[ParserEvent]:
+        """The text has ended: what was held back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """One tool that a request offers."""
+
+    name: str
+    #: JSON Schema of the arguments' object.
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallGrammar:
+    """What an answer must look like to be nothing but calls.
+
+    `kind` is how to read `value`: a JSON Schema, or one of xgrammar's structural tags.
+    """
+
+    kind: Literal["json_schema", "structural_tag"]
+    value: dict[str, Any]
+
+
+class ToolFormat(Protocol):
+    """How a family of models writes tool calls. It keeps no state: parsers do."""
+
+    #: Special tokens that belong to the format. They are shown to the parser, though special
+    #: tokens are left out of texts otherwise.
+    special_tokens: Sequence[str]
+
+    def parser(self, tool_names: frozenset[str], new_id: NewId) -> TextParser:
+        """A parser for one answer to a request with these tools."""
+        ...
+
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> CallGrammar:
+        """What an answer is that calls one of `tools`, or several if `parallel`. Each such answer
+        is read completely by `forced_parser`.
+        """
+        ...
+
+    def forced_parser(self, tool_names: frozenset[str], new_id: NewId) -> TextParser:
+        """A parser for one answer that was held to `schema_for`."""
+        ...
+
+    def is_format_of(self, template: str) -> bool:
+        """Whether a chat template's source says that the model writes its calls this way."""
+        ...
+
+
+class ReasoningFormat(Protocol):
+    """How a family of models marks reasoning."""
+
+    #: As in ToolFormat.
+    special_tokens: Sequence[str]
+
+    def parser(self, prompt: str) -> TextParser:
+        """A parser for one answer. The prompt's end may have opened the reasoning, or closed it."""
+        ...
+
+    def is_format_of(self, template: str) -> bool:
+        """Whether a chat template's source says that the model reasons this way."""
+        ...
