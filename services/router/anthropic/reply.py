@@ -147,5 +147,5 @@ def read_input(arguments: str) -> dict[str, object]:
     """A tool's input: an object, whatever the model wrote; empty if that was none."""
     try:
         return msgspec.json.decode(arguments, type=dict[str, object])
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return {}

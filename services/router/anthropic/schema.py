@@ -193,3 +193,4 @@ class MessagesBody(PromptFields, SamplingExtras):
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None

@@ -41,16 +41,20 @@ _MODEL: dict[str, Any] = {
     "schema": {"type": "string"},
 }
 _ANY: dict[str, Any] = {"schema": {}}
+_ANSWER_OR_STREAM: dict[str, Any] = {
+    "application/json": _ANY,
+    "text/event-stream": {"schema": {"type": "string"}},
+}
 #: What is not JSON, or not only.
 _CONTENT: dict[str, dict[str, Any]] = {
     "/metrics": {
         "text/plain": {"schema": {"type": "string"}},
         "application/openmetrics-text": {"schema": {"type": "string"}},
     },
-    **dict.fromkeys(
-        ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
-        {"application/json": _ANY, "text/event-stream": {"schema": {"type": "string"}}},
-    ),
+    "/v1/chat/completions": _ANSWER_OR_STREAM,
+    "/v1/completions": _ANSWER_OR_STREAM,
+    "/v1/responses": _ANSWER_OR_STREAM,
+    "/v1/messages": _ANSWER_OR_STREAM,
 }
 #: The error of Anthropic's API.
 _ANTHROPIC_ERROR: dict[str, Any] = {

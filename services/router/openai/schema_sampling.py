@@ -5,11 +5,12 @@ The names and meanings are those of the chat endpoint; pydantic reads the annota
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from services.router.openai.schema_base import NonEmpty, NumTokens, Penalty, TokenId
+if TYPE_CHECKING:
+    from services.router.openai.schema_base import NonEmpty, NumTokens, Penalty, TokenId
 
 _INT32_MAX = 2**31 - 1
 

@@ -107,7 +107,9 @@ class EventStream(Response):
             if event:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
             event = await self._next_event()
-        await send({"type": "http.response.body", "body": self._last + self._edge.done, "more_body": False})
+        await send(
+            {"type": "http.response.body", "body": self._last + self._edge.done, "more_body": False}
+        )
 
     async def _next_event(self) -> bytes | None:
         """The next piece's event; None after the last one, and then `_last` is what follows."""

@@ -16,8 +16,8 @@ from services.router.openai.responses_api.items import COMPLETED, INCOMPLETE, It
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
 
-    from services.router.generation import AnswerPiece
     from services.router.chat_events import ChatEvent, ChatReader
+    from services.router.generation import AnswerPiece
     from services.router.openai.responses_api.schema import ResponsesBody
 
 #: Of OpenAI's codes, those that fit; the others say what is wrong with a request.

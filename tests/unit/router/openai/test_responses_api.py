@@ -1,0 +1,365 @@
+"""POST /v1/responses: what reaches the pipeline, and what the client reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from openai.types.responses import Response as OfficialResponse
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from services.router.chat_events import ContentDelta, Finish, ReasoningDelta
+from services.router.generation import AnswerPiece
+from services.router.openai.responses import JSON
+from services.router.openai.responses_api.reply import ResponseReply
+from services.router.openai.responses_api.schema import ResponsesBody
+from services.router.openai.responses_api.translate import chat_fields
+from shared.engine.events import FinishReason
+from shared.errors import WorkerLostError
+from tests.fakes.answer_events import answers, parts_of, pieces_of, reader_of
+from tests.fakes.openai_api import MODEL, OpenAIApi
+
+if TYPE_CHECKING:
+    import httpx
+
+    from services.router.chat_events import ChatEvent
+
+URL = "/v1/responses"
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+
+
+async def respond(http: httpx.AsyncClient, **fields: Any) -> Any:
+    response = await http.post(URL, json={"input": "Hi", **fields})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """A stream's events: each is numbered and named, and one that the official client knows."""
+    frames = text.split("\n\n")
+    assert frames.pop() == ""
+    events = []
+    for number, frame in enumerate(frames):
+        name, data = frame.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        assert event["sequence_number"] == number
+        EVENT.validate_python(event)
+        events.append(event)
+    return events
+
+
+async def test_an_answer_is_whole(api: OpenAIApi, http: httpx.AsyncClient) -> None:
+    reply = await respond(http, model="alias", instructions="Be", metadata={"a": "b"})
+    OfficialResponse.model_validate(reply)
+    assert reply["id"].startswith("resp_")
+    assert (reply["object"], reply["status"], reply["model"]) == ("response", "completed", "alias")
+    [item] = reply["output"]
+    assert (item["type"], item["role"], item["status"]) == ("message", "assistant", "completed")
+    assert [part["text"] for part in item["content"]] == ["Hello runner"]
+    assert (reply["store"], reply["metadata"], reply["instructions"]) == (False, {"a": "b"}, "Be")
+    prompt = api.tokenizer.encode(
+        "<|im_start|>system\nBe<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    [asked] = api.generator.requests
+    assert list(asked.prompt_token_ids) == prompt
+    assert asked.model == MODEL
+    usage = reply["usage"]
+    assert usage["input_tokens"] == len(prompt)
+    assert usage["input_tokens_details"]["cached_tokens"] == len(prompt) - 1
+    assert usage["total_tokens"] == len(prompt) + usage["output_tokens"]
+
+
+async def test_sampling_fields_reach_the_engine(api: OpenAIApi, http: httpx.AsyncClient) -> None:
+    await respond(
+        http, max_output_tokens=7, temperature=0.5, top_p=0.9, top_k=3, seed=5, stop=["x"],
+        ignore_eos=True, priority=2, stop_token_ids=[4],
+    )  # fmt: skip
+    [asked] = api.generator.requests
+    params = asked.params
+    assert (params.max_tokens, params.temperature, params.top_p) == (7, 0.5, 0.9)
+    assert (params.top_k, params.seed, params.stop, params.ignore_eos) == (3, 5, ("x",), True)
+    assert (asked.priority, params.stop_token_ids) == (2, (4,))
+
+
+async def test_a_stream_says_everything_in_order(http: httpx.AsyncClient) -> None:
+    response = await http.post(URL, json={"input": "Hi", "stream": True})
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    events = events_of(response.text)
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    num_deltas = kinds.count("output_text.delta")
+    assert num_deltas > 1
+    assert kinds == [
+        "created", "in_progress", "output_item.added", "content_part.added",
+        *["output_text.delta"] * num_deltas,
+        "output_text.done", "content_part.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    deltas = [event["delta"] for event in events if event["type"].endswith("text.delta")]
+    assert "".join(deltas) == "Hello runner"
+    whole = await respond(http)
+    assert _without_times(events[-1]["response"]) == _without_times(whole)
+    assert events[0]["response"]["output"] == []
+    assert events[0]["response"]["status"] == "in_progress"
+
+
+async def test_an_answer_that_is_cut_off_is_incomplete(
+    api: OpenAIApi, http: httpx.AsyncClient
+) -> None:
+    api.plays(lambda _: [AnswerPiece(index=0, text="a", finish_reason=FinishReason.LENGTH)])
+    reply = await respond(http)
+    assert (reply["status"], reply["output"][0]["status"]) == ("incomplete", "incomplete")
+    assert reply["incomplete_details"] == {"reason": "max_output_tokens"}
+    response = await http.post(URL, json={"input": "Hi", "stream": True})
+    assert events_of(response.text)[-1]["type"] == "response.incomplete"
+
+
+async def test_an_empty_answer_is_an_empty_message(api: OpenAIApi, http: httpx.AsyncClient) -> None:
+    api.plays(lambda _: [AnswerPiece(index=0, token_ids=(0,), finish_reason=FinishReason.STOP)])
+    reply = await respond(http)
+    assert [item["content"][0]["text"] for item in reply["output"]] == [""]
+
+
+async def test_a_stream_that_fails_says_so(api: OpenAIApi, http: httpx.AsyncClient) -> None:
+    api.plays(lambda _: [AnswerPiece(index=0, text="a"), WorkerLostError("decode-0 is gone")])
+    response = await http.post(URL, json={"input": "Hi", "stream": True})
+    last = events_of(response.text)[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["status"] == "failed"
+    assert last["response"]["error"]["code"] == "server_error"
+
+
+async def test_what_fails_before_the_first_token_has_its_status(
+    api: OpenAIApi, http: httpx.AsyncClient
+) -> None:
+    api.plays(lambda _: [WorkerLostError("decode-0 is gone")])
+    response = await http.post(URL, json={"input": "Hi", "stream": True})
+    assert response.status_code == 503
+    assert response.json()["error"]["type"] == "service_unavailable_error"
+
+
+async def test_input_tokens_are_counted(api: OpenAIApi, http: httpx.AsyncClient) -> None:
+    response = await http.post(f"{URL}/input_tokens", json={"input": "Hi"})
+    whole = await respond(http)
+    assert response.json()["input_tokens"] == whole["usage"]["input_tokens"]
+    assert len(api.generator.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
+        ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
+        ({"background": True}, "background", "unsupported_parameter"),
+        ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
+        ({"top_logprobs": 2}, "top_logprobs", "unsupported_parameter"),
+        ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
+        ({"truncation": "some"}, "truncation", "invalid_value"),
+        ({"input": None}, "input", "invalid_type"),
+        ({"input": []}, "input", "invalid_value"),
+        ({"input": [5]}, "input[0]", "invalid_type"),
+        ({"input": [{"role": "robot", "content": ""}]}, "input[0].role", "invalid_value"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]", "unsupported_parameter"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0]",
+            "unsupported_parameter",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]},
+            "input[0].content[0].text",
+            "invalid_type",
+        ),
+        (
+            {"input": [{"type": "function_call", "call_id": "a", "name": "f"}]},
+            "input[0].arguments",
+            "missing_required_parameter",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]", "unsupported_parameter"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name", "missing_required_parameter"),
+        ({"tool_choice": "always"}, "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "mcp"}}, "tool_choice", "unsupported_parameter"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format", "unsupported_parameter"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a", "schema": 1}}},
+            "text.format.schema",
+            "invalid_type",
+        ),
+        ({"metadata": {"a": "b" * 513}}, "metadata.a", "invalid_value"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
+        ({"max_output_tokens": 512}, "max_output_tokens", "context_length_exceeded"),
+        ({"max_output_tokens": 2, "min_tokens": 3}, "min_tokens", "invalid_value"),
+        ({"temperature": "hot"}, "temperature", "invalid_type"),
+        ({"input": "a b " * 2000}, "input", "context_length_exceeded"),
+    ],
+)
+async def test_wrong_fields_are_named(
+    api: OpenAIApi, http: httpx.AsyncClient, fields: Any, param: str, code: str
+) -> None:
+    response = await http.post(URL, json={"input": "Hi", **fields})
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (param, code), error
+    assert "(" not in error["param"]
+    assert not api.generator.requests
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/a"), ("DELETE", "/a"), ("GET", "/a/input_items")]
+)
+async def test_no_response_is_stored(http: httpx.AsyncClient, method: str, path: str) -> None:
+    response = await http.request(method, URL + path)
+    assert response.status_code == 404
+    assert "not stored" in response.json()["error"]["message"]
+
+
+def test_items_become_messages() -> None:
+    body = ResponsesBody.model_validate(
+        {
+            "instructions": "Be",
+            "input": [
+                {"role": "developer", "content": "brief"},
+                {"role": "user", "content": [{"type": "input_text", "text": "a"}] * 2},
+                {"type": "reasoning", "id": "r", "summary": [], "content": [_thought("hm")]},
+                {"role": "assistant", "content": [{"type": "output_text", "text": "one"}]},
+                _call("1"),
+                _call("2"),
+                {"type": "function_call_output", "call_id": "1", "output": "x"},
+                {
+                    "type": "reasoning",
+                    "id": "r",
+                    "summary": [{"type": "summary_text", "text": "s"}],
+                },
+                _call("3"),
+                {"role": "assistant", "content": "two"},
+                {"role": "system", "content": "late"},
+            ],
+        }
+    )
+    assert chat_fields(body)["messages"] == [
+        {"role": "system", "content": "Be\n\nbrief"},
+        {"role": "user", "content": "a\na"},
+        {
+            "role": "assistant",
+            "content": "one",
+            "reasoning_content": "hm",
+            "tool_calls": [_chat_call("1"), _chat_call("2")],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "x"},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "s",
+            "tool_calls": [_chat_call("3")],
+        },
+        {"role": "assistant", "content": "two"},
+        {"role": "system", "content": "late"},
+    ]
+
+
+def test_tools_and_formats_become_chats() -> None:
+    schema = {"type": "object"}
+    body = ResponsesBody.model_validate(
+        {
+            "input": "a",
+            "tools": [{**TOOL, "strict": True}],
+            "tool_choice": {"type": "function", "name": "f"},
+            "parallel_tool_calls": False,
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": schema}},
+            "reasoning": {"effort": "low"},
+        }
+    )
+    fields = chat_fields(body)
+    function = {"name": "f", "parameters": {"type": "object"}, "strict": True}
+    assert fields["tools"] == [{"type": "function", "function": function}]
+    assert fields["tool_choice"] == {"type": "function", "function": {"name": "f"}}
+    assert fields["parallel_tool_calls"] is False
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    assert fields["response_format"] == wanted
+    assert fields["reasoning_effort"] == "low"
+
+
+@settings(max_examples=60)
+@given(answers())
+def test_a_stream_and_the_whole_are_the_same_answer(said: list[list[ChatEvent]]) -> None:
+    events = events_of(_stream(said))
+    response = _whole(said)
+    OfficialResponse.model_validate(response)
+    assert _without_times(events[-1]["response"]) == _without_times(response)
+    assert _put_together(events) == response["output"]
+    assert [e["item"] for e in events if e["type"].endswith("item.done")] == response["output"]
+
+
+def test_reasoning_tokens_are_counted() -> None:
+    said: list[list[ChatEvent]] = [
+        [],
+        [ReasoningDelta("a")],
+        [],
+        [ReasoningDelta("b")],
+        [ContentDelta("c")],
+        [Finish("stop")],
+    ]
+    usage = _whole(said)["usage"]
+    assert usage["output_tokens"] == 6
+    assert usage["output_tokens_details"]["reasoning_tokens"] == 4
+
+
+def _reply(said: list[list[ChatEvent]]) -> ResponseReply:
+    body = ResponsesBody.model_validate({"input": "a", "tools": [TOOL]})
+    return ResponseReply(body, reader_of(said), request_id="r", model="m", num_prompt_tokens=7)
+
+
+def _stream(said: list[list[ChatEvent]]) -> str:
+    reply = _reply(said)
+    frames = [reply.event(0, piece) for piece in pieces_of(said)]
+    return b"".join([*frames, reply.last_event(), reply.done]).decode()
+
+
+def _whole(said: list[list[ChatEvent]]) -> Any:
+    return json.loads(JSON.encode(asyncio.run(_reply(said).whole(parts_of(said)))))
+
+
+def _put_together(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items, from what was added and from deltas alone; the end says how each ended."""
+    items: list[dict[str, Any]] = []
+    for event in events:
+        match event["type"].removeprefix("response."):
+            case "output_item.added":
+                assert event["output_index"] == len(items)
+                items.append(event["item"])
+            case "content_part.added":
+                items[event["output_index"]]["content"].append(event["part"])
+            case "output_text.delta" | "reasoning_text.delta":
+                item = items[event["output_index"]]
+                assert item["id"] == event["item_id"]
+                item["content"][event["content_index"]]["text"] += event["delta"]
+            case "function_call_arguments.delta":
+                items[event["output_index"]]["arguments"] += event["delta"]
+            case "output_item.done":
+                items[event["output_index"]]["status"] = event["item"]["status"]
+    return items
+
+
+def _without_times(response: dict[str, Any]) -> dict[str, Any]:
+    """Without what differs from one request to the next."""
+    own = ("id", "created_at", "completed_at", "output")
+    kept = {name: value for name, value in response.items() if name not in own}
+    kept["output"] = [{**item, "id": None} for item in response["output"]]
+    return kept
+
+
+def _call(call_id: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"}
+
+
+def _chat_call(call_id: str) -> dict[str, Any]:
+    function = {"name": "f", "arguments": "{}"}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def _thought(text: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
