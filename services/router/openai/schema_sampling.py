@@ -5,12 +5,16 @@ The names and meanings are those of the chat endpoint; pydantic reads the annota
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-if TYPE_CHECKING:
-    from services.router.openai.schema_base import NonEmpty, NumTokens, Penalty, TokenId
+from services.router.openai.schema_base import (  # noqa: TC001 read at run time
+    NonEmpty,
+    NumTokens,
+    Penalty,
+    TokenId,
+)
 
 _INT32_MAX = 2**31 - 1
 

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
 from openai.types.responses import Response as OfficialResponse
-from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 
-from services.router.chat_events import ContentDelta, Finish, ReasoningDelta
 from services.router.generation import AnswerPiece
-from services.router.openai.responses import JSON
-from services.router.openai.responses_api.reply import ResponseReply
-from services.router.openai.responses_api.schema import ResponsesBody
-from services.router.openai.responses_api.translate import chat_fields
 from shared.engine.events import FinishReason
 from shared.errors import WorkerLostError
-from tests.fakes.answer_events import answers, parts_of, pieces_of, reader_of
+from tests.fakes.official_events import response_events, without_times
 from tests.fakes.openai_api import MODEL, OpenAIApi
 
 if TYPE_CHECKING:
     import httpx
 
-    from services.router.chat_events import ChatEvent
 
 URL = "/v1/responses"
-EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
@@ -37,21 +25,6 @@ async def respond(http: httpx.AsyncClient, **fields: Any) -> Any:
     response = await http.post(URL, json={"input": "Hi", **fields})
     assert response.status_code == 200, response.text
     return response.json()
-
-
-def events_of(text: str) -> list[dict[str, Any]]:
-    """A stream's events: each is numbered and named, and one that the official client knows."""
-    frames = text.split("\n\n")
-    assert frames.pop() == ""
-    events = []
-    for number, frame in enumerate(frames):
-        name, data = frame.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        assert event["sequence_number"] == number
-        EVENT.validate_python(event)
-        events.append(event)
-    return events
 
 
 async def test_an_answer_is_whole(api: OpenAIApi, http: httpx.AsyncClient) -> None:
@@ -90,7 +63,7 @@ async def test_sampling_fields_reach_the_engine(api: OpenAIApi, http: httpx.Asyn
 async def test_a_stream_says_everything_in_order(http: httpx.AsyncClient) -> None:
     response = await http.post(URL, json={"input": "Hi", "stream": True})
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-    events = events_of(response.text)
+    events = response_events(response.text)
     kinds = [event["type"].removeprefix("response.") for event in events]
     num_deltas = kinds.count("output_text.delta")
     assert num_deltas > 1
@@ -102,7 +75,7 @@ async def test_a_stream_says_everything_in_order(http: httpx.AsyncClient) -> Non
     deltas = [event["delta"] for event in events if event["type"].endswith("text.delta")]
     assert "".join(deltas) == "Hello runner"
     whole = await respond(http)
-    assert _without_times(events[-1]["response"]) == _without_times(whole)
+    assert without_times(events[-1]["response"]) == without_times(whole)
     assert events[0]["response"]["output"] == []
     assert events[0]["response"]["status"] == "in_progress"
 
@@ -115,7 +88,7 @@ async def test_an_answer_that_is_cut_off_is_incomplete(
     assert (reply["status"], reply["output"][0]["status"]) == ("incomplete", "incomplete")
     assert reply["incomplete_details"] == {"reason": "max_output_tokens"}
     response = await http.post(URL, json={"input": "Hi", "stream": True})
-    assert events_of(response.text)[-1]["type"] == "response.incomplete"
+    assert response_events(response.text)[-1]["type"] == "response.incomplete"
 
 
 async def test_an_empty_answer_is_an_empty_message(api: OpenAIApi, http: httpx.AsyncClient) -> None:
@@ -127,7 +100,7 @@ async def test_an_empty_answer_is_an_empty_message(api: OpenAIApi, http: httpx.A
 async def test_a_stream_that_fails_says_so(api: OpenAIApi, http: httpx.AsyncClient) -> None:
     api.plays(lambda _: [AnswerPiece(index=0, text="a"), WorkerLostError("decode-0 is gone")])
     response = await http.post(URL, json={"input": "Hi", "stream": True})
-    last = events_of(response.text)[-1]
+    last = response_events(response.text)[-1]
     assert last["type"] == "response.failed"
     assert last["response"]["status"] == "failed"
     assert last["response"]["error"]["code"] == "server_error"
@@ -215,151 +188,3 @@ async def test_no_response_is_stored(http: httpx.AsyncClient, method: str, path:
     response = await http.request(method, URL + path)
     assert response.status_code == 404
     assert "not stored" in response.json()["error"]["message"]
-
-
-def test_items_become_messages() -> None:
-    body = ResponsesBody.model_validate(
-        {
-            "instructions": "Be",
-            "input": [
-                {"role": "developer", "content": "brief"},
-                {"role": "user", "content": [{"type": "input_text", "text": "a"}] * 2},
-                {"type": "reasoning", "id": "r", "summary": [], "content": [_thought("hm")]},
-                {"role": "assistant", "content": [{"type": "output_text", "text": "one"}]},
-                _call("1"),
-                _call("2"),
-                {"type": "function_call_output", "call_id": "1", "output": "x"},
-                {
-                    "type": "reasoning",
-                    "id": "r",
-                    "summary": [{"type": "summary_text", "text": "s"}],
-                },
-                _call("3"),
-                {"role": "assistant", "content": "two"},
-                {"role": "system", "content": "late"},
-            ],
-        }
-    )
-    assert chat_fields(body)["messages"] == [
-        {"role": "system", "content": "Be\n\nbrief"},
-        {"role": "user", "content": "a\na"},
-        {
-            "role": "assistant",
-            "content": "one",
-            "reasoning_content": "hm",
-            "tool_calls": [_chat_call("1"), _chat_call("2")],
-        },
-        {"role": "tool", "tool_call_id": "1", "content": "x"},
-        {
-            "role": "assistant",
-            "content": "",
-            "reasoning_content": "s",
-            "tool_calls": [_chat_call("3")],
-        },
-        {"role": "assistant", "content": "two"},
-        {"role": "system", "content": "late"},
-    ]
-
-
-def test_tools_and_formats_become_chats() -> None:
-    schema = {"type": "object"}
-    body = ResponsesBody.model_validate(
-        {
-            "input": "a",
-            "tools": [{**TOOL, "strict": True}],
-            "tool_choice": {"type": "function", "name": "f"},
-            "parallel_tool_calls": False,
-            "text": {"format": {"type": "json_schema", "name": "n", "schema": schema}},
-            "reasoning": {"effort": "low"},
-        }
-    )
-    fields = chat_fields(body)
-    function = {"name": "f", "parameters": {"type": "object"}, "strict": True}
-    assert fields["tools"] == [{"type": "function", "function": function}]
-    assert fields["tool_choice"] == {"type": "function", "function": {"name": "f"}}
-    assert fields["parallel_tool_calls"] is False
-    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    assert fields["response_format"] == wanted
-    assert fields["reasoning_effort"] == "low"
-
-
-@settings(max_examples=60)
-@given(answers())
-def test_a_stream_and_the_whole_are_the_same_answer(said: list[list[ChatEvent]]) -> None:
-    events = events_of(_stream(said))
-    response = _whole(said)
-    OfficialResponse.model_validate(response)
-    assert _without_times(events[-1]["response"]) == _without_times(response)
-    assert _put_together(events) == response["output"]
-    assert [e["item"] for e in events if e["type"].endswith("item.done")] == response["output"]
-
-
-def test_reasoning_tokens_are_counted() -> None:
-    said: list[list[ChatEvent]] = [
-        [],
-        [ReasoningDelta("a")],
-        [],
-        [ReasoningDelta("b")],
-        [ContentDelta("c")],
-        [Finish("stop")],
-    ]
-    usage = _whole(said)["usage"]
-    assert usage["output_tokens"] == 6
-    assert usage["output_tokens_details"]["reasoning_tokens"] == 4
-
-
-def _reply(said: list[list[ChatEvent]]) -> ResponseReply:
-    body = ResponsesBody.model_validate({"input": "a", "tools": [TOOL]})
-    return ResponseReply(body, reader_of(said), request_id="r", model="m", num_prompt_tokens=7)
-
-
-def _stream(said: list[list[ChatEvent]]) -> str:
-    reply = _reply(said)
-    frames = [reply.event(0, piece) for piece in pieces_of(said)]
-    return b"".join([*frames, reply.last_event(), reply.done]).decode()
-
-
-def _whole(said: list[list[ChatEvent]]) -> Any:
-    return json.loads(JSON.encode(asyncio.run(_reply(said).whole(parts_of(said)))))
-
-
-def _put_together(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items, from what was added and from deltas alone; the end says how each ended."""
-    items: list[dict[str, Any]] = []
-    for event in events:
-        match event["type"].removeprefix("response."):
-            case "output_item.added":
-                assert event["output_index"] == len(items)
-                items.append(event["item"])
-            case "content_part.added":
-                items[event["output_index"]]["content"].append(event["part"])
-            case "output_text.delta" | "reasoning_text.delta":
-                item = items[event["output_index"]]
-                assert item["id"] == event["item_id"]
-                item["content"][event["content_index"]]["text"] += event["delta"]
-            case "function_call_arguments.delta":
-                items[event["output_index"]]["arguments"] += event["delta"]
-            case "output_item.done":
-                items[event["output_index"]]["status"] = event["item"]["status"]
-    return items
-
-
-def _without_times(response: dict[str, Any]) -> dict[str, Any]:
-    """Without what differs from one request to the next."""
-    own = ("id", "created_at", "completed_at", "output")
-    kept = {name: value for name, value in response.items() if name not in own}
-    kept["output"] = [{**item, "id": None} for item in response["output"]]
-    return kept
-
-
-def _call(call_id: str) -> dict[str, Any]:
-    return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"}
-
-
-def _chat_call(call_id: str) -> dict[str, Any]:
-    function = {"name": "f", "arguments": "{}"}
-    return {"id": call_id, "type": "function", "function": function}
-
-
-def _thought(text: str) -> dict[str, Any]:
-    return {"type": "reasoning_text", "text": text}
