@@ -8,6 +8,8 @@ import anthropic
 import openai
 import pytest
 
+from tests.e2e.clients.structured import structured
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -109,3 +111,37 @@ def test_keys_are_checked_in_either_header(guarded: Guarded) -> None:
         pytest.raises(anthropic.AuthenticationError),
     ):
         client.messages.create(**asked)
+
+
+def test_tools_that_must_be_called(client: anthropic.Anthropic, model: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"wind": {"enum": ["low", "high"]}},
+        "required": ["wind"],
+        "additionalProperties": False,
+    }
+    asked: dict[str, Any] = {
+        "model": model,
+        "messages": HELLO,
+        "tools": [{"name": "report", "description": "d", "input_schema": schema}],
+        "tool_choice": {"type": "tool", "name": "report"},
+        "max_tokens": 400,
+        "extra_body": {"seed": 1},
+    }
+    with structured():
+        message = client.messages.create(**asked)
+    [call] = message.content
+    assert call.type == "tool_use"
+    assert (call.name, message.stop_reason) == ("report", "tool_use")
+    assert call.input["wind"] in ("low", "high")
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "noted"}
+    turns: Any = [
+        *HELLO,
+        {"role": "assistant", "content": message.content},
+        {"role": "user", "content": [result]},
+    ]
+    again = client.messages.create(**{**asked, "messages": turns, "tool_choice": {"type": "none"}})
+    assert all(block.type == "text" for block in again.content)
+    with client.messages.stream(**asked) as stream:
+        streamed = stream.get_final_message()
+    assert [block.type for block in streamed.content] == ["tool_use"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import openai
+import pydantic
 import pytest
+
+from tests.e2e.clients.structured import structured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,3 +88,60 @@ def test_state_is_refused_by_name(client: openai.OpenAI, model: str) -> None:
 def test_embeddings_are_refused_with_a_reason(client: openai.OpenAI, model: str) -> None:
     with pytest.raises(openai.BadRequestError, match="makes no embeddings"):
         client.embeddings.create(model=model, input="a")
+
+
+class Weather(pydantic.BaseModel):
+    """What a tool takes, and what a parsed answer is: few values, so that random weights end."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    sunny: bool
+    wind: Literal["low", "high"]
+
+
+TOOL: Any = {"name": "report", "description": "d", "parameters": Weather.model_json_schema()}
+
+
+def test_a_parsed_chat_is_an_object(client: openai.OpenAI, model: str) -> None:
+    with structured():
+        chat = client.chat.completions.parse(
+            model=model,
+            messages=[{"role": "user", "content": "How is it?"}],
+            response_format=Weather,
+            max_tokens=400,
+            seed=1,
+        )
+    assert isinstance(chat.choices[0].message.parsed, Weather)
+
+
+def test_a_parsed_response_is_an_object(client: openai.OpenAI, model: str) -> None:
+    with structured():
+        response = client.responses.parse(
+            model=model, input="How is it?", text_format=Weather, max_output_tokens=400,
+            extra_body={"seed": 1},
+        )  # fmt: skip
+    assert isinstance(response.output_parsed, Weather)
+
+
+def test_tools_that_must_be_called(client: openai.OpenAI, model: str) -> None:
+    asked: dict[str, Any] = {
+        "model": model,
+        "input": "How is it?",
+        "tools": [{"type": "function", **TOOL}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_output_tokens": 400,
+        "extra_body": {"seed": 1},
+    }
+    with structured():
+        response = client.responses.create(**asked)
+    [call] = [item for item in response.output if item.type == "function_call"]
+    assert call.name == "report"
+    Weather.model_validate_json(call.arguments)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "noted"}
+    history: Any = [{"role": "user", "content": "How is it?"}, call.model_dump(), result]
+    again = client.responses.create(**{**asked, "input": history, "tool_choice": "none"})
+    assert all(item.type == "message" for item in again.output)
+    with client.responses.stream(**asked) as stream:
+        streamed = stream.until_done().get_final_response()
+    assert [item.type for item in streamed.output] == ["function_call"]

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from services.router.openai.chat import ChatCompletions, PreparedChat
 
 
+#: Of what `include` may ask for, all else would come from tools of OpenAI's own.
+_LOGPROBS = "message.output_text.logprobs"
+
+
 class InputTokens(msgspec.Struct):
     """How long the prompt is that an input becomes."""
 
@@ -67,9 +71,21 @@ class Responses:
         raw = await read_body(request, self._backend.limits)
         body = parse_body(ResponsesBody, raw)
         refuse_fields(body, REFUSED)
-        if body.truncation == "auto":
-            message = "truncation of auto is not supported: nothing is left out of a conversation"
-            raise UnsupportedError(message, param="truncation")
+        _refuse_options(body)
         with params_named(NAMES):
             fields = chat_body(chat_fields(body))
             return body, await self._chat.prepare(request, fields, raw, arrival_s)
+
+
+def _refuse_options(body: ResponsesBody) -> None:
+    """Check fields of which only some values are offered.
+
+    Raises:
+        UnsupportedError: one of them has another one.
+    """
+    if body.truncation == "auto":
+        message = "truncation of auto is not supported: nothing is left out of a conversation"
+        raise UnsupportedError(message, param="truncation")
+    if body.include is not None and _LOGPROBS in body.include:
+        message = f"include of {_LOGPROBS} is not supported: {REFUSED['top_logprobs']}"
+        raise UnsupportedError(message, param="include")

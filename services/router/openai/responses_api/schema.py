@@ -27,7 +27,6 @@ REFUSED: dict[str, str] = {
 IGNORED: dict[str, str] = {
     "access_programs": "of OpenAI's own service",
     "image": "there are no images",
-    "include": "only asks for what tools of OpenAI's own would add",
     "max_tool_calls": "counts calls of OpenAI's own tools; functions are the client's to call",
     "prompt_cache_key": "prefixes are found by their content; see cache_salt",
     "prompt_cache_options": "prefixes are kept for as long as there is room",
@@ -232,6 +231,7 @@ class ResponsesBody(Body, SamplingExtras):
     reasoning: ReasoningOptions | None = None
     metadata: Metadata | None = None
     truncation: Literal["disabled", "auto"] | None = None
+    include: list[str] | None = None
     stream: bool | None = None
     #: Beyond OpenAI's API, as in chat.
     stop: Any = None

@@ -131,6 +131,7 @@ async def test_input_tokens_are_counted(api: OpenAIApi, http: httpx.AsyncClient)
         ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
         ({"top_logprobs": 2}, "top_logprobs", "unsupported_parameter"),
         ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
+        ({"include": ["message.output_text.logprobs"]}, "include", "unsupported_parameter"),
         ({"truncation": "some"}, "truncation", "invalid_value"),
         ({"input": None}, "input", "invalid_type"),
         ({"input": []}, "input", "invalid_value"),
