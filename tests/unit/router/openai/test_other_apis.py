@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELLO = [{"role": "user", "content": "Hi"}]
 BODIES: Mapping[str, dict[str, Any]] = {
     "/v1/responses": {"input": HELLO},
-    "/v1/messages": {"messages": HELLO, "max_tokens": 4},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 3},
 }
 on_both = pytest.mark.parametrize("path", BODIES)
 
