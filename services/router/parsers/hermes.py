@@ -19,7 +19,7 @@ _OTHERS = ("<function=", "<arg_key>")
 
 
 class HermesParser(JsonMachine):
-    """Calls may stand anywhere in the answer. The last end tag may be missing."""
+    """Calls may stand anywhere in the answer. End tags may be missing."""
 
     def run(self) -> Steps[None]:
         """See Machine."""
@@ -27,10 +27,15 @@ class HermesParser(JsonMachine):
 
     def _call(self) -> Steps[None]:
         yield from self.expect(BEGIN)
-        yield from self.skip_space()
-        yield from self.call_object()
-        yield from self.skip_space()
-        yield from self.expect(END)
+        while True:
+            yield from self.skip_space()
+            yield from self.call_object()
+            yield from self.skip_space()
+            yield from self.expect("<")
+            if self.char == "/":
+                yield from self.expect(END[1:])
+                return
+            yield from self.expect(BEGIN[1:])
 
 
 class HermesFormat:
