@@ -42,6 +42,8 @@ class GenerationParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    #: Special tokens that are shown all the same: they mean something to who reads the answer.
+    shown_token_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

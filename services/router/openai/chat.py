@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.chat_events import ChatReader
 from services.router.generation import GenerationRequest
 from services.router.limits import check_num_tokens
 from services.router.openai.answers import stream_answers
@@ -16,17 +15,18 @@ from services.router.openai.body import parse_body, read_body
 from services.router.openai.chat_reply import ChatHead, ChatReply
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
+from services.router.openai.hold import hold_to_calls
 from services.router.openai.messages import answer_role, echoed_text, encode_chat
 from services.router.openai.params import check_stream_options, read_params
 from services.router.openai.prompts import Prompt, check_prompt
 from services.router.openai.request_id import generation_ids, response_id
 from services.router.openai.schema_chat import ChatBody
-from services.router.parsers.answer import TextAnswerReader
+from services.router.openai.tools import ToolUse, call_grammar, plan_reading, read_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from services.router.chat_events import ChatReader
     from services.router.openai.backend import Backend
+    from services.router.parsers.plan import ReadingPlan
 
 _PREFIX = "chatcmpl"
 
@@ -40,7 +40,13 @@ class PreparedChat:
     """
 
     generation: GenerationRequest
-    new_reader: Callable[[], ChatReader]
+    plan: ReadingPlan
+    #: The prompt's text.
+    prompt: str
+
+    def new_reader(self) -> ChatReader:
+        """Reads the pieces of all answers, as they come."""
+        return self.plan.new_reader(self.prompt)
 
 
 class ChatCompletions:
@@ -65,7 +71,13 @@ class ChatCompletions:
             prompt_token_ids=generation.prompt_token_ids,
         )
         parts = stream_answers(backend.generator, [generation])
-        return await answer(request, parts, ChatReply(head, body), stream=bool(body.stream))
+        reply = ChatReply(
+            head,
+            body,
+            reader=None if chat.plan.is_plain else chat.new_reader(),
+            reasons=chat.plan.reasoning is not None,
+        )
+        return await answer(request, parts, reply, stream=bool(body.stream))
 
     async def prepare(
         self, request: Request, body: ChatBody, raw: bytes, arrival_s: float
@@ -82,7 +94,13 @@ class ChatCompletions:
         params = read_params(
             body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
         )
-        prompt, tokenize_ms = await encode(raw, lambda: self._encode(body))
+        use = read_tools(body, backend.limits)
+        plan = plan_reading(
+            use, backend.formats, include_reasoning=body.include_reasoning is not False
+        )
+        params = replace(params, shown_token_ids=plan.shown_token_ids(backend.tokenizer))
+        params = hold_to_calls(params, call_grammar(use, plan))
+        prompt, tokenize_ms = await encode(raw, lambda: self._encode(body, use))
         check_num_tokens(len(prompt.token_ids), backend.limits, param="messages")
         check_prompt(
             prompt.token_ids,
@@ -106,9 +124,9 @@ class ChatCompletions:
             max_ttft_ms=body.max_ttft_ms,
             max_itl_ms=body.max_itl_ms,
         )
-        return PreparedChat(generation=generation, new_reader=lambda: ChatReader(TextAnswerReader))
+        return PreparedChat(generation=generation, plan=plan, prompt=prompt.text or "")
 
-    def _encode(self, body: ChatBody) -> Prompt:
+    def _encode(self, body: ChatBody, use: ToolUse) -> Prompt:
         backend = self._backend
         special = bool(body.add_special_tokens)
         return encode_chat(
@@ -116,6 +134,7 @@ class ChatCompletions:
             backend.chat_template,
             backend.tokenizer,
             backend.limits,
+            tools=use.offered,
             add_special_tokens=special,
         )
 

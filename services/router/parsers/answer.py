@@ -55,17 +55,17 @@ class TextAnswerReader:
             return []
         if self._reasoning is None:
             return self._called(text)
-        return self._without_calls(self._reasoning.feed(text))
+        return self._routed(self._reasoning.feed(text))
 
     def _rest(self) -> list[ParserEvent]:
         events: list[ParserEvent] = []
         if self._reasoning is not None:
-            events += self._without_calls(self._reasoning.finish())
+            events += self._routed(self._reasoning.finish())
         if self._tools is not None:
             events += self._tools.finish()
         return events
 
-    def _without_calls(self, events: Iterable[ParserEvent]) -> list[ParserEvent]:
+    def _routed(self, events: Iterable[ParserEvent]) -> list[ParserEvent]:
         """Content may hold calls; reasoning that speaks of calls makes none."""
         parsed: list[ParserEvent] = []
         for event in events:

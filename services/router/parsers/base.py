@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from services.router.chat_events import ParserEvent
-
-    NewId = Callable[[], str]
 
 
 class TextParser(Protocol):
@@ -57,7 +55,7 @@ class ToolFormat(Protocol):
     #: tokens are left out of texts otherwise.
     special_tokens: Sequence[str]
 
-    def parser(self, tool_names: frozenset[str], new_id: NewId) -> TextParser:
+    def parser(self, tool_names: frozenset[str]) -> TextParser:
         """A parser for one answer to a request with these tools."""
         ...
 
@@ -67,7 +65,7 @@ class ToolFormat(Protocol):
         """
         ...
 
-    def forced_parser(self, tool_names: frozenset[str], new_id: NewId) -> TextParser:
+    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
         """A parser for one answer that was held to `schema_for`."""
         ...
 

@@ -1,0 +1,67 @@
+"""Hermes, Qwen 2.5 and Qwen 3: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.router.parsers.call_grammar import tagged_calls
+from services.router.parsers.json_call import JsonMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.parsers.base import CallGrammar, TextParser, ToolSpec
+    from services.router.parsers.machine import Steps
+
+BEGIN, END = "<tool_call>", "</tool_call>"
+#: Other families put something else than JSON between the same tags.
+_OTHERS = ("<function=", "<arg_key>")
+
+
+class HermesParser(JsonMachine):
+    """Calls may stand anywhere in the answer. End tags may be missing."""
+
+    def run(self) -> Steps[None]:
+        """See Machine."""
+        yield from self.read_text("<", self._call)
+
+    def _call(self) -> Steps[None]:
+        yield from self.expect(BEGIN)
+        while True:
+            yield from self.skip_space()
+            yield from self.call_object()
+            yield from self.skip_space()
+            yield from self.expect("<")
+            if self.char == "/":
+                yield from self.expect(END[1:])
+                return
+            yield from self.expect(BEGIN[1:])
+
+
+class HermesFormat:
+    """See ToolFormat."""
+
+    special_tokens = (BEGIN, END)
+
+    def parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        del tool_names  # the tags say that it is a call
+        return HermesParser()
+
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> CallGrammar:
+        """See ToolFormat."""
+        return tagged_calls(
+            tools,
+            begin=BEGIN + '\n{{"name": {name}, "arguments": ',
+            end="}\n" + END,
+            separator="\n",
+            parallel=parallel,
+        )
+
+    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        return self.parser(tool_names)
+
+    def is_format_of(self, template: str) -> bool:
+        """See ToolFormat."""
+        return BEGIN in template and not any(other in template for other in _OTHERS)
