@@ -37,6 +37,7 @@ _NAMES = {
 #: Fields whose shape is checked by code.
 _BY_HAND = {
     "stop": "string or list of string",
+    "tool_choice": "`none`, `auto`, `required`, or an object that names a function",
     "prompt": "string, list of tokens, or list of either",
 }
 _CHAT_REFUSED = dict.fromkeys(unsupported._REFUSED, "as soon as it says anything")
@@ -76,7 +77,7 @@ def _rows(api: Api) -> Iterator[str]:
     for kind in ("supported", "engine"):
         for name, schema in document["properties"].items():
             if (name in beyond) == (kind == "engine"):
-                takes = _BY_HAND.get(name) or describe(schema, document)
+                takes = describe(schema, document) or _BY_HAND[name]
                 yield f"| `{name}` | {kind} | {takes} |"
     for name, reason in sorted(api.refused.items()):
         if name not in document["properties"]:
@@ -102,7 +103,9 @@ def describe(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(named))
     if "const" in schema or "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
-    match schema["type"]:
+    match schema.get("type"):
+        case None:
+            return ""
         case "array":
             return f"list of {describe(schema['items'], document)}"
         case "object" if "properties" in schema:

@@ -107,5 +107,5 @@ def test_the_engines_fields_are_chats() -> None:
     for name, field in SamplingExtras.model_fields.items():
         if name != "chat_template_kwargs":
             chats = GenerationBody.model_fields[name]
-            assert (field.annotation, field.metadata) == (chats.annotation, chats.metadata), name
+            assert repr(field) == repr(chats), name
     assert "n" not in ResponsesBody.model_fields
