@@ -104,14 +104,12 @@ def describe(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     if "const" in schema or "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     match schema.get("type"):
-        case None:
-            return ""
         case "array":
             return f"list of {describe(schema['items'], document)}"
         case "object" if "properties" in schema:
             return _object(schema)
         case kind:
-            return _NAMES[kind] + _bounds(schema)
+            return _NAMES.get(kind, "") + _bounds(schema)
 
 
 def _object(schema: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -103,7 +104,7 @@ def _add_generation(app: FastAPI, backend: Backend) -> None:
 def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> None:
     """Other words for the same: each makes a chat of its request."""
     responses, messages = Responses(backend, chat), Messages(backend, chat)
-    one, tags = "/v1/responses/{response_id}", ["generate"]
+    one, tags = "/v1/responses/{response_id}", list[str | Enum](["generate"])
     app.add_api_route("/v1/responses", responses.create, methods=["POST"], tags=tags)
     app.add_api_route("/v1/responses/input_tokens", responses.count, methods=["POST"], tags=tags)
     for path, method in ((one, "GET"), (one, "DELETE"), (f"{one}/{{rest}}", "GET")):

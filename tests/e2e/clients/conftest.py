@@ -12,12 +12,6 @@ if TYPE_CHECKING:
     from tests.e2e.processes import Cluster
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One connector is enough: clients do not see it."""
-    if "cluster" in metafunc.fixturenames:
-        metafunc.parametrize("cluster", ["shm"], indirect=True, scope="session")
-
-
 @pytest.fixture
 def model(cluster: Cluster) -> str:
     """The model's name."""

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from tests.e2e.clients.one_cluster import one_cluster
+
 if TYPE_CHECKING:
     from tests.e2e.processes import Cluster
 
 #: Their own warnings are not ours to fix.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [one_cluster, pytest.mark.filterwarnings("ignore")]
 
 HELLO = [{"role": "user", "content": "What is a baton?"}]
 

@@ -8,6 +8,7 @@ import anthropic
 import openai
 import pytest
 
+from tests.e2e.clients.one_cluster import one_cluster
 from tests.e2e.clients.structured import structured
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from tests.e2e.guarded import Guarded
     from tests.e2e.processes import Cluster
+
+pytestmark = one_cluster
 
 HELLO: Any = [{"role": "user", "content": "What is a baton?"}]
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 12}

@@ -8,12 +8,15 @@ import openai
 import pydantic
 import pytest
 
+from tests.e2e.clients.one_cluster import one_cluster
 from tests.e2e.clients.structured import structured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.e2e.processes import Cluster
+
+pytestmark = one_cluster
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_output_tokens": 12}
 EXTRA = {"ignore_eos": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -18,6 +19,8 @@ from tests.fakes.scripted_generator import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from services.router.generation import GenerationRequest
 
 HELLO = [{"role": "user", "content": "Hi"}]
 BODIES: Mapping[str, dict[str, Any]] = {
@@ -68,7 +71,7 @@ async def test_limits_of_bodies_and_conversations(
 @on_both
 async def test_errors_keep_their_status(api: OpenAIApi, http: httpx.AsyncClient, path: str) -> None:
     for error, status in ((OverloadedError("full"), 429), (DeadlineError("late"), 504)):
-        api.plays(lambda _, error=error: [error])
+        api.plays(partial(_fails, error))
         for stream in (False, True):
             response = await http.post(path, json={**BODIES[path], "stream": stream})
             assert response.status_code == status
@@ -109,3 +112,7 @@ def test_the_engines_fields_are_chats() -> None:
             chats = GenerationBody.model_fields[name]
             assert repr(field) == repr(chats), name
     assert "n" not in ResponsesBody.model_fields
+
+
+def _fails(error: Exception, _request: GenerationRequest) -> list[Exception]:
+    return [error]
