@@ -130,7 +130,7 @@ async def test_a_stream_that_fails_says_so(api: OpenAIApi, http: httpx.AsyncClie
 
 
 async def test_other_versions_of_the_api_are_refused(http: httpx.AsyncClient) -> None:
-    for version, status in (("2023-06-01", 200), ("2023-01-01", 400)):
+    for version, status in (("2023-06-01", 200), ("2026-10-21", 200), ("2023-01-01", 400)):
         response = await http.post(URL, json=VALID, headers={"anthropic-version": version})
         assert response.status_code == status
 
