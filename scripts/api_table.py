@@ -109,7 +109,7 @@ def describe(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
         case "object" if "properties" in schema:
             return _object(schema)
         case kind:
-            return _NAMES.get(kind, "") + _bounds(schema)
+            return _NAMES.get(str(kind), "") + _bounds(schema)
 
 
 def _object(schema: Mapping[str, Any]) -> str:
