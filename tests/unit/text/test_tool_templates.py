@@ -147,7 +147,7 @@ def test_named_templates_are_chosen_as_transformers_does(
     named = {"default": TEMPLATES["pythonic"], "tool_use": TEMPLATES["hermes"]}
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text())
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     if layout == "list":
         config["chat_template"] = [{"name": n, "template": t} for n, t in named.items()]
     else:
