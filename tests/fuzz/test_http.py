@@ -60,7 +60,7 @@ SCHEMAS = {
 FIELDS = {
     path: sorted(
         {name for schema in schemas for name in schema.model_fields}
-        | {"tools", "tool_choice", "response_format", "best_of", "unknown", "guided_json"}
+        | {"tools", "tool_choice", "best_of", "unknown"}
     )
     for path, schemas in SCHEMAS.items()
 }

@@ -289,3 +289,46 @@ async def test_without_a_parser_tools_are_refused_with_the_way_out() -> None:
         error = response.json()["error"]
         assert (response.status_code, error["param"]) == (400, "tools")
         assert "--tool-call-parser" in error["message"]
+
+
+FORCED = '[{"name": "get_weather", "arguments": {"city": "Rom"}}]'
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"), [("required", {"get_weather", "get_time"}), (WEATHER, {"get_weather"})]
+)
+async def test_required_calls_are_held_to_a_grammar(
+    api: OpenAIApi, http: httpx.AsyncClient, choice: Any, names: set[str]
+) -> None:
+    api.speaker._texts = (FORCED,)
+    reply = await chat(http, tools=[WEATHER, TIME], tool_choice=choice)
+    [answer] = reply["choices"]
+    [call] = answer["message"]["tool_calls"]
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Rom"}'}
+    assert (answer["message"]["content"], answer["finish_reason"]) == (None, "tool_calls")
+    grammar = api.generator.requests[-1].params.grammar
+    assert grammar is not None
+    schema = json.loads(grammar.text)
+    offered = schema["items"].get("anyOf", [schema["items"]])
+    assert {one["properties"]["name"]["const"] for one in offered} == names
+    prompt = api.tokenizer.decode(api.generator.requests[-1].prompt_token_ids, False)
+    assert "get_time" in prompt, "the prompt is the same, whatever must be called"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "tool_choice"),
+        (
+            {"tools": [TIME, *function(parameters={"properties": {"a": {"not": {}}}})]},
+            "tools[1].function.parameters",
+        ),
+    ],
+)
+async def test_what_no_grammar_can_be_is_named(
+    http: httpx.AsyncClient, fields: Any, param: str
+) -> None:
+    body = {"messages": HELLO, "tools": [TIME], "tool_choice": "required", **fields}
+    response = await http.post(CHAT, json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
