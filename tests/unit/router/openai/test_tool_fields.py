@@ -1,4 +1,4 @@
-"""What `tools` and `tool_choice` may say: errors that name the field, and calls that must be made."""
+"""The fields `tools` and `tool_choice`: errors that name them, and calls that must be made."""
 
 from __future__ import annotations
 
