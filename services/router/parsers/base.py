@@ -42,9 +42,12 @@ class ToolSpec:
 class ToolFormat(Protocol):
     """How a family of models writes tool calls. It keeps no state: parsers do."""
 
-    #: Special tokens that belong to the format. They are shown to the parser, though special
-    #: tokens are left out of texts otherwise.
-    special_tokens: Sequence[str]
+    @property
+    def special_tokens(self) -> Sequence[str]:
+        """Tokens that belong to the format. Where they are special, they are shown to the parser,
+        though special tokens are left out of texts otherwise.
+        """
+        ...
 
     def parser(self, tool_names: frozenset[str]) -> TextParser:
         """A parser for one answer to a request with these tools."""
@@ -68,8 +71,10 @@ class ToolFormat(Protocol):
 class ReasoningFormat(Protocol):
     """How a family of models marks reasoning."""
 
-    #: As in ToolFormat.
-    special_tokens: Sequence[str]
+    @property
+    def special_tokens(self) -> Sequence[str]:
+        """As in ToolFormat."""
+        ...
 
     def parser(self, prompt: str) -> TextParser:
         """A parser for one answer. The prompt's end may have opened the reasoning, or closed it."""

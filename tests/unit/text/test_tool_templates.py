@@ -26,7 +26,7 @@ FOLDER = Path("tests/fakes/chat_templates")
 SPECIAL = {"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}
 TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
 #: As clients send them: keys in any order.
-TOOLS = template_tools(
+TOOLS: Any = template_tools(
     [
         Tool.model_validate(
             {
