@@ -9,7 +9,7 @@ export PYTHONPATH := .:proto:client
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak e2e-compose clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz faults soak e2e-compose clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -75,6 +75,12 @@ soak: setup ## Thirty minutes of load with a random fault every 20 s (MINUTES=â€
 
 bench-guard: setup ## Fail if a hot path takes more instructions than at the merge base
 	@$(PY) -m benchmarks.guard
+
+bench-structured: setup ## Microseconds per mask of a grammar, tokens/s with and without (BENCH="--help" for options)
+	@$(PY) -m benchmarks.structured cost $(BENCH)
+
+conformance: setup ## 300 JSON Schemas x random weights: fail unless every finished answer is valid (CONFORMANCE=â€¦)
+	@$(PY) -m benchmarks.structured conformance $(CONFORMANCE)
 
 overload: setup ## Offer up to three times what a cluster can serve, 14 minutes (OVERLOAD="--help" for options)
 	@$(PY) -m benchmarks.overload run $(OVERLOAD) && $(PY) -m benchmarks.overload page

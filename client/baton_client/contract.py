@@ -33,7 +33,7 @@ def _message(name: str) -> Any:
 _POOL = _load_pool()
 
 if TYPE_CHECKING:
-    from baton.v1.common_pb2 import Timings, Usage
+    from baton.v1.common_pb2 import Grammar, Timings, Usage
     from baton.v1.router_pb2 import (
         ChatMessage,
         ChatRequest,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         TokenDetail,
     )
 else:
+    Grammar = _message("Grammar")
     Timings = _message("Timings")
     Usage = _message("Usage")
     ChatMessage = _message("ChatMessage")
@@ -65,6 +66,7 @@ __all__ = [
     "GenerateRequest",
     "GenerateResponse",
     "GenerationParams",
+    "Grammar",
     "ListModelsRequest",
     "ListModelsResponse",
     "Timings",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from baton_client import contract
 from baton_client.errors import invalid
+from baton_client.structured import grammar_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +36,9 @@ class GenerationParams(TypedDict, total=False):
     logprobs: int | None
     prompt_logprobs: int | None
     skip_special_tokens: bool | None
+    #: What the answers must look like, as in vLLM's HTTP API: one of json (a JSON Schema), regex,
+    #: choice (a list of strings), grammar (GBNF), json_object (True) and structural_tag.
+    structured_outputs: Mapping[str, Any] | None
 
 
 class Options(GenerationParams, total=False):
@@ -102,6 +106,9 @@ def _write_options(
         if value is None or name == "timeout_s":
             continue
         target: Any = request if name in REQUEST_FIELDS else request.params
+        if name == "structured_outputs":
+            _write(name, request.params.grammar.MergeFrom, grammar_message(value))
+            continue
         if name not in target.DESCRIPTOR.fields_by_name:
             raise invalid(name, "there is no such option")
         _write(name, lambda value, name=name, target=target: _set(target, name, value), value)

@@ -15,6 +15,7 @@ from services.decode.metrics import DecodeMetrics
 from services.decode.servicer import DecodeServicer
 from shared.identity import Role
 from shared.rpc.wire import worker_id_to_wire
+from shared.text.token_table import read_token_table
 from shared.worker.breaker import PeerBreaker
 from shared.worker.process import main
 
@@ -46,6 +47,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         engine=parts.engine,
         hand_off=hand_off,
         reuse=parts.reuse,
+        grammars=parts.grammars,
         decider=Decider(local_prefill_threshold=config.local_prefill_threshold),
         block_size=parts.layout.block_size,
         max_model_len=parts.max_model_len,
@@ -62,5 +64,6 @@ if __name__ == "__main__":
             argv=sys.argv[1:],
             service="baton.v1.Decode",
             add_service=add_decode,
+            read_token_table=read_token_table,
         )
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from services.decode.decider import Decider
     from services.decode.hand_off import HandOff
     from shared.engine.engine_thread import EngineThread
+    from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.request_stream import RequestStream
     from shared.engine.sampling_params import SamplingParams
     from shared.worker.reuse.prefix_reuse import PrefixReuse
@@ -43,6 +44,7 @@ class Answer:
         engine: EngineThread,
         hand_off: HandOff,
         reuse: PrefixReuse,
+        grammars: GrammarCompiler,
         decider: Decider,
         block_size: int,
         max_model_len: int,
@@ -52,6 +54,7 @@ class Answer:
         self._engine = engine
         self._hand_off = hand_off
         self._reuse = reuse
+        self._grammars = grammars
         self._decider = decider
         self._block_size = block_size
         self._max_model_len = max_model_len
@@ -80,11 +83,15 @@ class Answer:
                         pass
 
     async def _submit(self) -> RequestStream:
-        """Queue the request. Who computes the prompt first fetches what peers hold of it."""
+        """Queue the request. Who computes the prompt first fetches what peers hold of it.
+
+        Before that it waits for its grammar, if it has one: a wrong one has cost nothing then.
+        """
+        ready = await self._grammars.ready(self._engine_request())
         request = self._request
         elsewhere = request.prefill_candidates or self._sampling.prompt_logprobs is not None
         sources = () if elsewhere else sources_from_wire(request.prefix_sources)
-        stream, fetch = await self._reuse.submit(self._engine_request(), sources=sources)
+        stream, fetch = await self._reuse.submit(ready, sources=sources)
         self.account.fetched(fetch)
         return stream
 

@@ -9,6 +9,7 @@ from baton.v1 import prefill_pb2_grpc
 from services.prefill.config import PrefillConfig
 from services.prefill.servicer import PrefillServicer
 from shared.identity import Role
+from shared.text.token_table import read_token_table
 from shared.worker.process import main
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, server: RpcServer) ->
         engine=parts.engine,
         gate=parts.gate,
         reuse=parts.reuse,
+        grammars=parts.grammars,
         timeout_s=config.worker.transfer_timeout_s,
         is_healthy=lambda: not parts.gate.unhealthy,
     )
@@ -39,5 +41,6 @@ if __name__ == "__main__":
             argv=sys.argv[1:],
             service="baton.v1.Prefill",
             add_service=add_prefill,
+            read_token_table=read_token_table,
         )
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from baton.v1 import transfer_pb2
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
+    from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.request_stream import RequestStream
     from shared.identity import WorkerId
     from shared.worker.gate import RequestGate
@@ -45,6 +46,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         engine: EngineThread,
         gate: RequestGate,
         reuse: PrefixReuse,
+        grammars: GrammarCompiler,
         timeout_s: float,
         is_healthy: Callable[[], bool],
     ) -> None:
@@ -55,6 +57,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         self._engine = engine
         self._gate = gate
         self._reuse = reuse
+        self._grammars = grammars
         self._timeout_s = timeout_s
         self._is_healthy = is_healthy
 
@@ -108,11 +111,15 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
     async def _submit(
         self, request: prefill_pb2.PrefillRequest
     ) -> tuple[RequestStream, PrefixFetchReport]:
-        """Fetch what peers hold and is worth it, then queue the request."""
+        """Fetch what peers hold and is worth it, then queue the request.
+
+        The first token obeys the request's grammar, so it waits for that before anything else.
+        """
+        ready = await self._grammars.ready(_engine_request(request))
         # Logprobs of the prompt come from computing it.
         needs_all = request.sampling.HasField("prompt_logprobs")
         sources = () if needs_all else sources_from_wire(request.prefix_sources)
-        return await self._reuse.submit(_engine_request(request), sources=sources)
+        return await self._reuse.submit(ready, sources=sources)
 
     async def _end(self, job: PrefillJob, stream: RequestStream) -> None:
         # No order but this: nobody reads the blocks any more when they are released.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from services.router.resume import AnswerSoFar
     from services.router.routing.explain import Explanation
+    from shared.engine.grammar.spec import GrammarSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class GenerationParams:
     skip_special_tokens: bool = True
     #: Special tokens that are shown all the same: they mean something to who reads the answer.
     shown_token_ids: frozenset[int] = frozenset()
+    grammar: GrammarSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

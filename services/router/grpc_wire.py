@@ -8,6 +8,7 @@ from baton.v1 import common_pb2, router_pb2
 from services.router.generation import GenerationParams
 from services.router.resume import AnswerSoFar
 from services.router.wire import finish_reason_to_wire, timings_to_wire, usage_to_wire
+from shared.engine.grammar.wire import grammar_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,10 +30,13 @@ def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
         bad_words=tuple(message.bad_words),
         stop=tuple(message.stop),
         stop_token_ids=tuple(message.stop_token_ids),
+        grammar=grammar_from_wire(message.grammar) if message.HasField("grammar") else None,
     )
 
 
-_NOT_SCALAR = frozenset({"logit_bias", "allowed_token_ids", "bad_words", "stop", "stop_token_ids"})
+_NOT_SCALAR = frozenset(
+    {"logit_bias", "allowed_token_ids", "bad_words", "stop", "stop_token_ids", "grammar"}
+)
 
 
 def chat_messages(messages: list[router_pb2.ChatMessage]) -> list[dict[str, str]]:

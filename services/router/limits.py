@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from shared.config import flag_name, setting
+from shared.engine.grammar.checks import MAX_CHARS as MAX_GRAMMAR_CHARS
 from shared.engine.sampling_params import MAX_LOGPROBS
 from shared.errors import ConfigError, InvalidRequestError, PayloadTooLargeError
 
@@ -46,6 +47,9 @@ class RequestLimits:
     max_stop_token_ids: int = setting(1024, help="stop tokens of a request")
     max_logit_bias: int = setting(1024, help="tokens whose logits a request may change")
     max_bad_words: int = setting(1024, help="words that a request may forbid")
+    max_grammar_chars: int = setting(
+        MAX_GRAMMAR_CHARS, help="characters of a JSON Schema, a regular expression or a grammar"
+    )
     max_logprobs: int = setting(MAX_LOGPROBS, help="alternatives per token")
     max_header_bytes: int = setting(64 * 2**10, help="bytes of an HTTP request's head")
     max_headers: int = setting(128, help="headers of an HTTP request")
@@ -71,6 +75,9 @@ class RequestLimits:
         if self.max_logprobs > MAX_LOGPROBS:
             message = f"--max-logprobs must be at most {MAX_LOGPROBS}, which is what engines keep"
             raise ConfigError(message)
+        if self.max_grammar_chars > MAX_GRAMMAR_CHARS:
+            message = f"--max-grammar-chars must be at most {MAX_GRAMMAR_CHARS}, which workers take"
+            raise ConfigError(message)
 
 
 DEFAULT_LIMITS = RequestLimits()
@@ -91,6 +98,13 @@ def check_params(params: GenerationParams, limits: RequestLimits) -> None:
     _check_lengths("bad_words", "a bad word", params.bad_words, limits)
     _check_count("stop_token_ids", params.stop_token_ids, limits.max_stop_token_ids, "tokens")
     _check_count("logit_bias", params.logit_bias, limits.max_logit_bias, "tokens")
+    grammar = params.grammar
+    if grammar is not None and len(grammar.text) > limits.max_grammar_chars:
+        largest_text = limits.max_grammar_chars
+        message = (
+            f"{grammar.param} must have at most {largest_text} characters, not {len(grammar.text)}"
+        )
+        raise InvalidRequestError(message, param=grammar.param)
     for name in ("logprobs", "prompt_logprobs"):
         value = getattr(params, name)
         if value is not None and value > limits.max_logprobs:

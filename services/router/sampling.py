@@ -6,6 +6,7 @@ import math
 import secrets
 from typing import TYPE_CHECKING, TypeVar
 
+from services.router.grammar import check_grammar
 from services.router.limits import DEFAULT_LIMITS, check_params
 from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
@@ -48,6 +49,7 @@ class SamplingResolver:
         """
         self._check_prompt(prompt_token_ids, max_model_len)
         check_params(params, self._limits)
+        check_grammar(params.grammar)
         defaults = self._tokenizer.defaults
         max_tokens = self._max_tokens(params, len(prompt_token_ids), max_model_len)
         return SamplingParams(
@@ -69,6 +71,7 @@ class SamplingResolver:
             seed=_seed(params.seed),
             logprobs=params.logprobs,
             prompt_logprobs=params.prompt_logprobs,
+            grammar=params.grammar,
         )
 
     def _check_prompt(self, ids: Sequence[int], max_model_len: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from baton.v1 import common_pb2, decode_pb2
 from services.router.generation import Timings, TokenDetail, TokenText, Usage
 from shared.engine.events import FinishReason
+from shared.engine.grammar.wire import grammar_to_wire
 from shared.rpc.wire import worker_id_to_wire
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def sampling_to_wire(params: SamplingParams) -> common_pb2.SamplingParams:
         sample_index=params.sample_index,
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
+        grammar=None if params.grammar is None else grammar_to_wire(params.grammar),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import setting
+from shared.engine.grammar.registry import BackendName
 from shared.engine.kv_cache_dtype import check_name
 from shared.engine.waiting_queue import SchedulingPolicy
 from shared.errors import ConfigError
@@ -61,6 +62,16 @@ class EngineConfig:
         False, help="load offloaded blocks even where computing them seems to be faster"
     )
 
+    structured_outputs_backend: BackendName = setting(
+        BackendName.AUTO, help="what follows grammars: auto, xgrammar or guidance"
+    )
+    structured_outputs_cache_bytes: int = setting(
+        256 << 20, help="memory for compiled grammars that are kept"
+    )
+    structured_outputs_timeout_s: float = setting(
+        30.0, help="longest that a request waits for its grammar to be compiled"
+    )
+
     async_scheduling: bool | None = setting(
         None,
         help="prepare a step while the one before it still runs; by default on a GPU only",
@@ -94,6 +105,8 @@ class EngineConfig:
             "sequence gets a token in every step",
         )
 
+        for name in ("structured_outputs_cache_bytes", "structured_outputs_timeout_s"):
+            _require(getattr(self, name) > 0, name, "must be over 0")
         self._check_offload()
 
     def _check_offload(self) -> None:

@@ -59,6 +59,7 @@ class Engine:
             config, self.layout, model_limit=loaded.config.max_model_len
         )
         self.model_fingerprint = loaded.fingerprint
+        self.vocab_size = loaded.config.vocab_size
         #: Root of the block hashes; workers share blocks only if theirs are equal.
         self.namespace = read_namespace(loaded, self.layout)
         self._pool = BlockPool(self.num_blocks)
@@ -87,9 +88,7 @@ class Engine:
             self._counters,
             overlap=config.overlaps_steps,
         )
-        self._validator = RequestValidator(
-            vocab_size=loaded.config.vocab_size, max_model_len=self.max_model_len
-        )
+        self._validator = RequestValidator(self.vocab_size, self.max_model_len)
         self._arrivals = count()
         self._events: list[EngineEvent] = []
         #: Nothing could be scheduled; only a call from outside can change that.
@@ -291,7 +290,7 @@ class Engine:
         if seq.status is not Status.RECEIVING:
             raise InternalError(f"request {request_id} is not receiving but {seq.status.name}")
         if first_token is not None:
-            self._validator.check_token("first_token", first_token)
+            self._validator.check_first_token(seq, first_token)
         self._scheduler.end_transfer(seq, received=received, first_token=first_token)
         self._counters["transfers_completed" if received else "transfers_unused"] += 1
         self._stalled = False

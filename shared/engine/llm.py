@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
+from shared.engine.grammar.build import build_grammars
 from shared.engine.request import EngineRequest
 from shared.engine.request_output import Answer, RequestOutput
 from shared.engine.sampling_params import SamplingParams
@@ -20,6 +21,7 @@ from shared.errors import InvalidRequestError
 from shared.model.loader import load_model
 from shared.text.answer_text import AnswerText
 from shared.text.chat_template import ChatTemplate
+from shared.text.token_table import TokenTable
 from shared.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -62,6 +64,10 @@ class LLM:
             num_threads=num_threads,
         )
         self.engine = Engine(loaded, config)
+        #: Of the sequences' grammars; made of the tokenizer when the first one is needed.
+        self.grammars = build_grammars(
+            config, lambda: TokenTable.of(self.tokenizer, loaded.config.vocab_size)
+        )
         self._model_eos = loaded.config.eos_token_ids
         self._has_tokenizer = (self._model_dir / "tokenizer.json").is_file()
         self._request_ids = count()
@@ -134,6 +140,7 @@ class LLM:
 
     def close(self) -> None:
         """Give the KV memory back."""
+        self.grammars.close()
         self.engine.close()
 
     def _with_eos(self, sampling: SamplingParams) -> SamplingParams:
@@ -162,14 +169,13 @@ class LLM:
             # The first answer scores the prompt; the others may use its cached prefix.
             changes: dict[str, Any] = {"sample_index": sampling.sample_index + index}
             changes |= {"prompt_logprobs": None} if index else {}
-            self.engine.add(
-                EngineRequest(
-                    request_id=request_id,
-                    prompt_token_ids=prompt,
-                    resumed_token_ids=resumed,
-                    sampling=replace(sampling, **changes),
-                )
+            request = EngineRequest(
+                request_id=request_id,
+                prompt_token_ids=prompt,
+                resumed_token_ids=resumed,
+                sampling=replace(sampling, **changes),
             )
+            self.engine.add(self.grammars.ready_now(request))
             text = None
             if self._has_tokenizer:
                 text = AnswerText(self.tokenizer, prompt_ids=prompt, **texts)

@@ -124,8 +124,11 @@ class Postprocessor:
 
     def _take_token(
         self, seq: Sequence, token_id: int, logprobs: PositionLogprobs | None
-    ) -> NewTokens:
-        seq.token_ids.append(token_id)
+    ) -> NewTokens | Failed:
+        if not seq.append_token(token_id):
+            self._scheduler.finish(seq)
+            message = f"request {seq.request_id}: its grammar refuses token {token_id} after all"
+            return Failed(request_id=seq.request_id, error=InternalError(message))
         if logprobs is None and seq.prompt_logprobs is None and not self._may_end(seq, token_id):
             return NewTokens(request_id=seq.request.request_id, token_ids=(token_id,))
         prompt_logprobs, seq.prompt_logprobs = seq.prompt_logprobs, None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from shared.engine.grammar.base import Grammar
     from shared.engine.sampling_params import SamplingParams
 
 
@@ -41,3 +42,6 @@ class EngineRequest:
     #: A prefill for a peer: sample exactly one token with these parameters, whatever `max_tokens`
     #: says, and keep the blocks until `release`, because they are being sent.
     hold_blocks: bool = False
+    #: `sampling.grammar`, compiled for this request alone and at the beginning: whoever queues the
+    #: request asks `GrammarCompiler` for it. The engine moves it on.
+    grammar: Grammar | None = field(default=None, compare=False)

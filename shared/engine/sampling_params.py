@@ -11,6 +11,8 @@ from shared.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.engine.grammar.spec import GrammarSpec
+
 #: Below this temperature the argmax is taken, as vLLM does.
 GREEDY_TEMPERATURE = 1e-5
 MAX_LOGPROBS = 20
@@ -47,6 +49,9 @@ class SamplingParams:
     #: Number of alternatives per output token; None: no logprobs, 0: the sampled token only.
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    #: What the answer must look like. `ignore_eos` says nothing then: an end token comes where the
+    #: grammar allows it, and ends the answer.
+    grammar: GrammarSpec | None = None
 
     def __post_init__(self) -> None:
         for name, ok, rule in self._rules():
@@ -63,7 +68,7 @@ class SamplingParams:
     @property
     def final_token_ids(self) -> frozenset[int]:
         """Tokens that end the sequence, and that `min_tokens` holds back."""
-        eos = () if self.ignore_eos else self.eos_token_ids
+        eos = () if self.ignore_eos and self.grammar is None else self.eos_token_ids
         return frozenset(eos) | frozenset(self.stop_token_ids)
 
     def _rules(self) -> tuple[tuple[str, bool, str], ...]:

@@ -95,14 +95,14 @@ class Scheduler:
 
         If all was `received` and verified, its KV is final, except that without a first token the
         last one is computed again, to sample from. Otherwise nothing received is used. A first
-        token was sampled and given out elsewhere.
+        token was sampled and given out elsewhere; the sequence's grammar allows it.
         """
         del self.receiving[seq.request_id]
         if received:
             seq.num_computed_tokens = seq.num_tokens - (first_token is None)
             self.blocks.publish(seq)
         if first_token is not None:
-            seq.token_ids.append(first_token)
+            seq.append_token(first_token)
         if received or first_token is not None:
             seq.prompt_logprobs = None
         seq.status = Status.RUNNING

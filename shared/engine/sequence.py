@@ -6,8 +6,10 @@ from array import array
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from shared.engine.grammar.positions import advance
 from shared.engine.request import KVSource
 from shared.engine.sampler.state import SamplingState
+from shared.errors import InvalidRequestError
 from shared.kv.block_hash import hash_blocks
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Sequence:
         "block_hashes",
         "block_table",
         "final_token_ids",
+        "grammar",
         "is_greedy",
         "needs_host_tokens",
         "num_cached_tokens",
@@ -62,6 +65,7 @@ class Sequence:
     )
 
     def __init__(self, request: EngineRequest, *, arrival: int, root_hash: bytes) -> None:
+        """Raises InvalidRequestError if the resumed tokens contradict the request's grammar."""
         self.request = request
         self.arrival = arrival
         self.root_hash = root_hash
@@ -70,8 +74,11 @@ class Sequence:
         self.token_ids = array("q", request.prompt_token_ids)
         self.token_ids.extend(request.resumed_token_ids)
         self.num_prompt_tokens = len(request.prompt_token_ids)
+        #: In front of the next output token; None: any may come.
+        self.grammar = request.grammar
+        self._follow(request.resumed_token_ids)
         self.sampling_state = SamplingState(
-            request.sampling, self.token_ids, self.num_prompt_tokens
+            request.sampling, self.token_ids, self.num_prompt_tokens, self.grammar
         )
         self.is_greedy = request.sampling.is_greedy
         self.final_token_ids = request.sampling.final_token_ids
@@ -139,6 +146,24 @@ class Sequence:
             tokens = self.token_ids[num_known * block_size : num_blocks * block_size]
             self.block_hashes.extend(hash_blocks(parent, tokens, block_size))
         return self.block_hashes[:num_blocks]
+
+    def append_token(self, token_id: int) -> bool:
+        """Add an output token. False, and nothing has changed, if its grammar does not allow it."""
+        if self.grammar is not None and not self.grammar.accept(token_id):
+            return False
+        self.token_ids.append(token_id)
+        return True
+
+    def _follow(self, resumed: tuple[int, ...]) -> None:
+        if self.grammar is None:
+            return
+        place = advance(self.grammar, resumed)
+        if place is not None:
+            raise InvalidRequestError(
+                f"request {self.request_id}: resumed token {place} (id {resumed[place]}) is not "
+                "what the request's grammar allows there",
+                param="resumed_token_ids",
+            )
 
     def forget_progress(self) -> None:
         """Back to the queue: the blocks are gone, the tokens stay."""

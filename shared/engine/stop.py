@@ -28,7 +28,9 @@ def finish_reason_for(
     """
     if final_token_ids is None:
         final_token_ids = sampling.final_token_ids
-    if token_id in final_token_ids and num_output_tokens >= sampling.min_tokens:
+    # `min_tokens` holds no end back that a grammar leaves no choice but.
+    is_early = num_output_tokens < sampling.min_tokens and sampling.grammar is None
+    if token_id in final_token_ids and not is_early:
         return FinishReason.STOP
     if is_last_token(
         sampling,

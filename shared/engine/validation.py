@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidRequestError
+from shared.errors import InternalError, InvalidRequestError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shared.engine.request import EngineRequest
     from shared.engine.sampling_params import SamplingParams
+    from shared.engine.sequence import Sequence
 
 
 class RequestValidator:
     """Knows the limits of one engine. The pool holds at least one sequence of `max_model_len`."""
 
-    def __init__(self, *, vocab_size: int, max_model_len: int) -> None:
+    def __init__(self, vocab_size: int, max_model_len: int) -> None:
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
 
@@ -26,6 +27,9 @@ class RequestValidator:
         self._check_tokens("prompt", request.prompt_token_ids)
         self._check_tokens("resumed_token_ids", request.resumed_token_ids)
         self._check_sampling(request.sampling)
+        if request.sampling.grammar is not None and request.grammar is None:
+            message = f"request {request.request_id}: structured output is not possible here"
+            raise UnsupportedError(message, param=request.sampling.grammar.param)
         num_resumed, max_tokens = len(request.resumed_token_ids), request.sampling.max_tokens
         if num_resumed >= max_tokens and not request.hold_blocks:
             raise InvalidRequestError(
@@ -34,9 +38,19 @@ class RequestValidator:
                 param="max_tokens",
             )
 
-    def check_token(self, param: str, token_id: int) -> None:
-        """Raise InvalidRequestError if the model has no such token."""
-        self._check_tokens(param, (token_id,))
+    def check_first_token(self, seq: Sequence, token_id: int) -> None:
+        """Of a token that a peer sampled.
+
+        Raises:
+            InvalidRequestError: the model has no such token.
+            InternalError: the sequence's grammar does not allow it.
+        """
+        self._check_tokens("first_token", (token_id,))
+        if seq.grammar is not None and not seq.grammar.num_valid((token_id,)):
+            raise InternalError(
+                f"request {seq.request_id}: its grammar does not allow the first token {token_id}; "
+                "do both workers have the same --structured-outputs-backend?"
+            )
 
     def _check_length(self, request: EngineRequest) -> None:
         num_tokens = len(request.prompt_token_ids) + len(request.resumed_token_ids)

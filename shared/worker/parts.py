@@ -21,6 +21,7 @@ from shared.directory.base import WorkerRecord
 from shared.directory.probe import probe_digest
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
+from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
 from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
@@ -31,6 +32,7 @@ from shared.version import VERSION
 from shared.worker.breaker import BreakerMetrics
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.worker.gate import RequestGate
+from shared.worker.grammar_metrics import GrammarCollector
 from shared.worker.metrics import EngineCollector, TransferCollector
 from shared.worker.peers import PeerBook
 from shared.worker.release_meter import ReleaseMeter
@@ -38,15 +40,20 @@ from shared.worker.reuse.assembly import build_reuse
 from shared.worker.wire import layout_to_wire, offer_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from shared.connector.base import Connector
+    from shared.engine.grammar.compiler import GrammarCompiler
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
+    from shared.text.token_table import TokenTable
     from shared.worker.config import WorkerConfig
     from shared.worker.reuse.prefix_reuse import PrefixReuse
+
+    #: What the tokens in a model's folder mean, for a model with so many logits.
+    ReadTokenTable = Callable[[Path, int], TokenTable]
 
 _WIRE_ROLES = {
     Role.PREFILL: common_pb2.ROLE_PREFILL,
@@ -69,6 +76,7 @@ class WorkerParts:
     channels: ChannelPool
     peers: PeerBook
     reuse: PrefixReuse
+    grammars: GrammarCompiler
     peer_info: transfer_pb2.PeerInfo
     transfers: TransferCounters
     gate: RequestGate
@@ -107,7 +115,11 @@ class WorkerParts:
 
 @asynccontextmanager
 async def open_parts(
-    config: WorkerConfig, role: Role, *, token: ClusterToken | None = None
+    config: WorkerConfig,
+    role: Role,
+    *,
+    read_token_table: ReadTokenTable,
+    token: ClusterToken | None = None,
 ) -> AsyncIterator[WorkerParts]:
     """Load the model, start the engine and the connectors; undo it all at the end.
 
@@ -126,7 +138,12 @@ async def open_parts(
         channels = ChannelPool(token=token, certificates=certificates)
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
+        grammars = build_grammars(
+            config.engine, lambda: read_token_table(config.model.model, engine.vocab_size)
+        )
+        stack.callback(grammars.close)
         metrics = _metrics(config, thread, transfers, connectors)
+        metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
         breakers = BreakerMetrics(metrics)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
         yield WorkerParts(
@@ -141,6 +158,7 @@ async def open_parts(
             channels=channels,
             peers=peers,
             reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),
+            grammars=grammars,
             peer_info=info,
             transfers=transfers,
             gate=_gate(config),

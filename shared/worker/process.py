@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from shared.identity import Role
     from shared.worker.config import WorkerConfig
+    from shared.worker.parts import ReadTokenTable
 
 log = structlog.get_logger(__name__)
 
@@ -68,17 +69,26 @@ def main(
     argv: Sequence[str],
     service: str,
     add_service: AddService[C],
+    read_token_table: ReadTokenTable,
 ) -> int:
     """Run a worker until it is told to stop; returns the exit code.
 
-    `add_service` adds the role's own servicer, called `service` on the wire.
+    `add_service` adds the role's own servicer, called `service` on the wire. `read_token_table`
+    says what the tokens of a model's folder mean: workers need that for grammars, and know nothing
+    of tokenizers beside.
     """
     try:
         config = load_config(config_type, argv, prog=f"python -m services.{role.value}")
         worker = config.worker
         configure_logs(service=role.value, level=worker.log_level, as_json=worker.log_json)
         code = asyncio.run(
-            run_worker(worker, role, service=service, add_service=partial(add_service, config))
+            run_worker(
+                worker,
+                role,
+                service=service,
+                add_service=partial(add_service, config),
+                read_token_table=read_token_table,
+            )
         )
     except (ConfigError, ModelLoadError) as error:
         sys.stderr.write(f"{role.value} worker cannot start: {error}\n")
@@ -94,6 +104,7 @@ async def run_worker(
     *,
     service: str,
     add_service: Callable[[WorkerParts, RpcServer], None],
+    read_token_table: ReadTokenTable,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain and return 0.
 
@@ -110,7 +121,9 @@ async def run_worker(
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(following([] if token is None else [token.file]))
-        parts = await stack.enter_async_context(open_parts(config, role, token=token))
+        parts = await stack.enter_async_context(
+            open_parts(config, role, token=token, read_token_table=read_token_table)
+        )
         guard = None if token is None else AuthInterceptor({}, default=token.check)
         tls = None
         if parts.certificates is not None:

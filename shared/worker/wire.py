@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from baton.v1 import common_pb2, transfer_pb2
 from shared.connector.base import Offer, Ticket
 from shared.engine.events import FinishReason, PositionLogprobs, TokenLogprob
+from shared.engine.grammar.wire import grammar_from_wire
 from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
 from shared.kv.layout import KVLayout
@@ -48,6 +49,7 @@ def sampling_from_wire(message: common_pb2.SamplingParams) -> SamplingParams:
         sample_index=message.sample_index,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
+        grammar=grammar_from_wire(message.grammar) if message.HasField("grammar") else None,
     )
 
 

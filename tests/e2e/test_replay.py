@@ -20,6 +20,7 @@ from baton_client import Baton, BatonError
 from cli.cluster import Cluster as LocalCluster
 from cli.cluster import ClusterSpec
 from cli.ports import free_port
+from shared.engine.grammar.wire import grammar_from_wire
 from shared.engine.sampling_params import SamplingParams
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
@@ -49,6 +50,11 @@ ASKED: dict[str, dict[str, Any]] = {
         "presence_penalty": 0.5,
         "frequency_penalty": 0.3,
         "min_tokens": 100,
+    },
+    "grammar": {
+        "temperature": 1.0,
+        "seed": 12,
+        "grammar": {"kind": common_pb2.GRAMMAR_KIND_REGEX, "text": "([a-z]{7} ){30}"},
     },
     "stop string": {"temperature": 0.0, "stop": "late"},
     "stop string, seeded": {"temperature": 0.9, "seed": 10, "stop": "late"},
@@ -85,6 +91,8 @@ def expected(oracle: LLM, stream: Stream) -> list[CompletionOutput]:
     """What one engine that does it all answers."""
     params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
     n, stop = params.pop("n", 1), params.pop("stop", ())
+    if "grammar" in params:
+        params["grammar"] = grammar_from_wire(common_pb2.Grammar(**params["grammar"]))
     sampling = SamplingParams(**params)
     return list(oracle.generate([stream.prompt], sampling, n=n, stop=stop)[0].outputs)
 
@@ -210,7 +218,7 @@ def two_decode(checkpoint: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def run_through(cluster: Cluster, oracle: LLM, fault: signal.Signals, victim: str) -> None:
-    """Eight streams, the fault when all of them have begun, and every answer is the oracle's."""
+    """Nine streams, the fault when all of them have begun, and every answer is the oracle's."""
     before = sum(num_replays(cluster).values())
     streams = streams_for(oracle)
     for stream in streams:

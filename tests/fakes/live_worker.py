@@ -23,6 +23,7 @@ from shared.identity import Role
 from shared.kv.block_hash import hash_blocks, root_hash
 from shared.rpc.server import RpcServer
 from shared.rpc.wire import worker_id_to_wire
+from shared.text.token_table import read_token_table
 from shared.worker.config import ModelSettings, WorkerConfig
 from shared.worker.parts import open_parts
 from shared.worker.reuse.settings import ReusePolicy, ReuseSettings
@@ -170,7 +171,7 @@ async def live_worker(
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
         engine=_engine_config(num_blocks),
     )
-    async with open_parts(config, Role.DECODE) as parts:
+    async with open_parts(config, Role.DECODE, read_token_table=read_token_table) as parts:
         server = RpcServer(())
         add_decode(DecodeConfig(worker=config), parts, server)
         add_prefill(PrefillConfig(worker=config), parts, server)

@@ -93,7 +93,7 @@ CLIENT_ERRORS = ("invalid_request_error", "not_found_error", "request_too_large"
 FIELDS = {
     path: sorted(
         {name for schema in schemas for name in schema.model_fields}
-        | {"tools", "tool_choice", "response_format", "best_of", "unknown", "guided_json"}
+        | {"tools", "tool_choice", "best_of", "unknown"}
     )
     for path, schemas in SCHEMAS.items()
 }

@@ -15,13 +15,12 @@ from services.router.openai.body import parse_body, read_body
 from services.router.openai.chat_reply import ChatHead, ChatReply
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
-from services.router.openai.hold import hold_to_calls
 from services.router.openai.messages import answer_role, echoed_text, encode_chat
 from services.router.openai.params import check_stream_options, read_params
 from services.router.openai.prompts import Prompt, check_prompt
 from services.router.openai.request_id import generation_ids, response_id
 from services.router.openai.schema_chat import ChatBody
-from services.router.openai.tools import ToolUse, call_grammar, plan_reading, read_tools
+from services.router.openai.tools import ToolUse, hold_to_calls, plan_reading, read_tools
 
 if TYPE_CHECKING:
     from services.router.chat_events import ChatReader
@@ -99,7 +98,7 @@ class ChatCompletions:
             use, backend.formats, include_reasoning=body.include_reasoning is not False
         )
         params = replace(params, shown_token_ids=plan.shown_token_ids(backend.tokenizer))
-        params = hold_to_calls(params, call_grammar(use, plan))
+        params = hold_to_calls(params, use, plan)
         prompt, tokenize_ms = await encode(raw, lambda: self._encode(body, use))
         check_num_tokens(len(prompt.token_ids), backend.limits, param="messages")
         check_prompt(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from services.router.generation import GenerationParams
 from services.router.limits import check_params
 from services.router.openai.errors import FieldError
+from services.router.openai.structured import read_grammar
 
 if TYPE_CHECKING:
     from services.router.limits import RequestLimits
@@ -53,6 +54,7 @@ def read_params(
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
         skip_special_tokens=body.skip_special_tokens is not False,
+        grammar=read_grammar(body),
     )
     check_params(params, limits)
     return params

@@ -72,5 +72,12 @@ class GenerationBody(Body):
     #: Refuse the request (429) unless it is expected to be this fast; see docs/routing.md.
     max_ttft_ms: Annotated[float, Field(gt=0)] | None = None
     max_itl_ms: Annotated[float, Field(gt=0)] | None = None
+    #: What the answer must look like; services/router/openai/structured.py checks them.
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from services.router.grammar import check_grammar, json_schema_grammar
 from services.router.openai.errors import FieldError
 from services.router.parsers.base import ToolSpec
 from services.router.parsers.json_list import JsonListFormat
@@ -14,9 +15,9 @@ from shared.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from services.router.generation import GenerationParams
     from services.router.limits import RequestLimits
     from services.router.openai.schema_chat import ChatBody, Tool
-    from services.router.parsers.base import CallGrammar
 
 _WORDS = ("none", "auto", "required")
 #: For arguments without a schema: as OpenAI says, the function takes none.
@@ -56,8 +57,12 @@ def read_tools(body: ChatBody, limits: RequestLimits) -> ToolUse:
     if word == "none":
         return ToolUse()
     specs = tuple(
-        ToolSpec(name=tool.function.name, parameters=tool.function.parameters or _NO_ARGUMENTS)
-        for tool in tools
+        ToolSpec(
+            name=tool.function.name,
+            parameters=_schema(tool.function.parameters),
+            param=f"tools[{i}].function.parameters",
+        )
+        for i, tool in enumerate(tools)
     )
     if named is not None:
         specs = tuple(spec for spec in specs if spec.name == named)
@@ -125,11 +130,34 @@ def plan_reading(use: ToolUse, formats: ChatFormats, *, include_reasoning: bool)
     )
 
 
-def call_grammar(use: ToolUse, plan: ReadingPlan) -> CallGrammar | None:
-    """What the answers are held to; None if they are free."""
+def hold_to_calls(params: GenerationParams, use: ToolUse, plan: ReadingPlan) -> GenerationParams:
+    """The parameters with which the answer must be calls, if it must: a grammar makes sure of it.
+
+    Raises:
+        InvalidRequestError: a tool's schema is wrong, or the answer is to look like something else.
+        UnsupportedError: a tool's schema has what no grammar can follow.
+    """
     if not use.is_forced or plan.tools is None:
-        return None
-    return plan.tools.schema_for(use.callable, parallel=use.parallel)
+        return params
+    if params.grammar is not None:
+        message = f"tool_choice and {params.grammar.param}: only one can say what the answer is"
+        raise FieldError(message, param="tool_choice")
+    for tool in use.callable:
+        # One by one first: so the error can say which of them it is.
+        check_grammar(json_schema_grammar(tool.parameters, param=tool.param))
+    schema = plan.tools.schema_for(use.callable, parallel=use.parallel)
+    spec = json_schema_grammar(schema, any_whitespace=False, param="tools")
+    check_grammar(spec)
+    return replace(params, grammar=spec)
+
+
+def _schema(parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """Arguments are an object, also where the schema does not say so."""
+    if parameters is None:
+        return _NO_ARGUMENTS
+    if "type" in parameters or "$ref" in parameters:
+        return parameters
+    return {"type": "object", **parameters}
 
 
 def _read_choice(value: Any) -> tuple[str | None, str | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from services.router.openai.errors import FieldError
 from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -16,15 +15,11 @@ _REFUSED = (
     "chat_template",
     "function_call",
     "functions",
-    "guided_choice",
     "guided_decoding_backend",
-    "guided_grammar",
-    "guided_json",
-    "guided_regex",
+    "guided_whitespace_pattern",
     "logits_processors",
     "mm_processor_kwargs",
     "prompt_embeds",
-    "structured_outputs",
     "suffix",
     "truncate_prompt_tokens",
     "use_beam_search",
@@ -44,7 +39,6 @@ def refuse_unsupported(body: pydantic.BaseModel) -> None:
         if extra.get(name) and not (name == "function_call" and extra[name] == "none"):
             raise UnsupportedError(f"{name} is not supported", param=name)
     _check_tools(extra.get("tools"), extra.get("tool_choice"))
-    _check_response_format(extra.get("response_format"))
     if extra.get("modalities") not in (None, [], ["text"]):
         raise UnsupportedError("modalities other than text are not supported", param="modalities")
     best_of = extra.get("best_of")
@@ -59,14 +53,3 @@ def _check_tools(tools: Any, choice: Any) -> None:
         raise UnsupportedError("tool_choice must be none or auto", param="tool_choice")
     if tools and choice != "none":
         raise UnsupportedError("tools are not supported", param="tools")
-
-
-def _check_response_format(value: Any) -> None:
-    if value is None:
-        return
-    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        message = "response_format must be an object with a type"
-        raise FieldError(message, param="response_format", code="invalid_type")
-    if value["type"] != "text":
-        message = f"response_format of type {value['type'][:64]} is not supported, only text is"
-        raise UnsupportedError(message, param="response_format")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,33 +35,27 @@ class ToolSpec:
     name: str
     #: JSON Schema of the arguments' object.
     parameters: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class CallGrammar:
-    """What an answer must look like to be nothing but calls.
-
-    `kind` is how to read `value`: a JSON Schema, or one of xgrammar's structural tags.
-    """
-
-    kind: Literal["json_schema", "structural_tag"]
-    value: dict[str, Any]
+    #: The field that it came from, for errors.
+    param: str = "tools"
 
 
 class ToolFormat(Protocol):
     """How a family of models writes tool calls. It keeps no state: parsers do."""
 
-    #: Special tokens that belong to the format. They are shown to the parser, though special
-    #: tokens are left out of texts otherwise.
-    special_tokens: Sequence[str]
+    @property
+    def special_tokens(self) -> Sequence[str]:
+        """Tokens that belong to the format. Where they are special, they are shown to the parser,
+        though special tokens are left out of texts otherwise.
+        """
+        ...
 
     def parser(self, tool_names: frozenset[str]) -> TextParser:
         """A parser for one answer to a request with these tools."""
         ...
 
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> CallGrammar:
-        """What an answer is that calls one of `tools`, or several if `parallel`. Each such answer
-        is read completely by `forced_parser`.
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
+        """The JSON Schema of an answer that calls one of `tools`, or several if `parallel`, and
+        says nothing else. Each such answer is read completely by `forced_parser`.
         """
         ...
 
@@ -77,8 +71,10 @@ class ToolFormat(Protocol):
 class ReasoningFormat(Protocol):
     """How a family of models marks reasoning."""
 
-    #: As in ToolFormat.
-    special_tokens: Sequence[str]
+    @property
+    def special_tokens(self) -> Sequence[str]:
+        """As in ToolFormat."""
+        ...
 
     def parser(self, prompt: str) -> TextParser:
         """A parser for one answer. The prompt's end may have opened the reasoning, or closed it."""

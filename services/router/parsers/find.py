@@ -15,6 +15,7 @@ from shared.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from importlib.metadata import EntryPoint
 
     from services.router.parsers.base import ReasoningFormat, ToolFormat
 
@@ -70,7 +71,7 @@ def _find(
         return claims[0] if len(claims) == 1 else None
     if name in ours:
         return ours[name]
-    brought = {entry.name: entry for entry in entry_points(group=group)}
+    brought: dict[str, EntryPoint] = {entry.name: entry for entry in entry_points(group=group)}
     if name not in brought:
         known = ", ".join([AUTO, NONE, *ours, *sorted(brought)])
         raise ConfigError(f"there is no {what} {name!r}; known: {known}")

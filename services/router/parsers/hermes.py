@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from services.router.parsers.call_grammar import tagged_calls
+from services.router.parsers.call_schema import list_of_calls
 from services.router.parsers.json_call import JsonMachine
+from services.router.parsers.json_list import JsonListParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.router.parsers.base import CallGrammar, TextParser, ToolSpec
+    from services.router.parsers.base import TextParser, ToolSpec
     from services.router.parsers.machine import Steps
 
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -48,19 +49,13 @@ class HermesFormat:
         del tool_names  # the tags say that it is a call
         return HermesParser()
 
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> CallGrammar:
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
         """See ToolFormat."""
-        return tagged_calls(
-            tools,
-            begin=BEGIN + '\n{{"name": {name}, "arguments": ',
-            end="}\n" + END,
-            separator="\n",
-            parallel=parallel,
-        )
+        return list_of_calls(tools, arguments="arguments", parallel=parallel)
 
     def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
         """See ToolFormat."""
-        return self.parser(tool_names)
+        return JsonListParser(tool_names)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from services.router.parsers.call_grammar import list_of_calls
+from services.router.parsers.call_schema import list_of_calls
 from services.router.parsers.json_call import JsonMachine
 from services.router.parsers.machine import new_call_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from services.router.parsers.base import CallGrammar, TextParser, ToolSpec
+    from services.router.parsers.base import TextParser, ToolSpec
     from services.router.parsers.machine import Steps
 
 
@@ -43,13 +43,13 @@ class JsonListFormat:
         """See ToolFormat."""
         return JsonListParser(tool_names)
 
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> CallGrammar:
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
         """See ToolFormat."""
         return list_of_calls(tools, arguments="parameters", parallel=parallel)
 
     def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
         """See ToolFormat."""
-        return self.parser(tool_names)
+        return JsonListParser(tool_names)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat. Nothing in a template says so."""

@@ -5,15 +5,16 @@ The tag <|python_tag|> may stand before the first or before each.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from services.router.parsers.call_grammar import tagged_calls
+from services.router.parsers.call_schema import list_of_calls
 from services.router.parsers.json_call import JsonMachine, any_name
+from services.router.parsers.json_list import JsonListParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.router.parsers.base import CallGrammar, TextParser, ToolSpec
+    from services.router.parsers.base import TextParser, ToolSpec
     from services.router.parsers.json_call import IsKnown
     from services.router.parsers.machine import Steps
 
@@ -65,19 +66,13 @@ class Llama3JsonFormat:
         """See ToolFormat."""
         return Llama3JsonParser(tool_names)
 
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> CallGrammar:
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
         """See ToolFormat."""
-        return tagged_calls(
-            tools,
-            begin='{{"name": {name}, "parameters": ',
-            end="}",
-            separator="; ",
-            parallel=parallel,
-        )
+        return list_of_calls(tools, arguments="parameters", parallel=parallel)
 
     def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
         """See ToolFormat."""
-        return self.parser(tool_names)
+        return JsonListParser(tool_names)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat."""

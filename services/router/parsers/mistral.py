@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import secrets
 import string
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from services.router.parsers.call_grammar import list_of_calls
+from services.router.parsers.call_schema import list_of_calls
 from services.router.parsers.json_call import JsonMachine
 from services.router.parsers.json_list import JsonListParser
 from services.router.parsers.machine import MalformedError
@@ -17,7 +17,7 @@ from services.router.parsers.machine import MalformedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.router.parsers.base import CallGrammar, TextParser, ToolSpec
+    from services.router.parsers.base import TextParser, ToolSpec
     from services.router.parsers.machine import Steps
 
 TAG, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -73,8 +73,8 @@ class MistralFormat:
         del tool_names  # the tag says that it is a call
         return MistralParser()
 
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> CallGrammar:
-        """The list alone: the tag is a special token, which no grammar of texts can ask for."""
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
+        """See ToolFormat."""
         return list_of_calls(tools, arguments="arguments", parallel=parallel)
 
     def forced_parser(self, tool_names: frozenset[str]) -> TextParser:

@@ -7,14 +7,14 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from services.router.parsers.call_grammar import list_of_calls
+from services.router.parsers.call_schema import list_of_calls
 from services.router.parsers.json_list import JsonListParser
 from services.router.parsers.machine import Machine, MalformedError, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.router.parsers.base import CallGrammar, TextParser, ToolSpec
+    from services.router.parsers.base import TextParser, ToolSpec
     from services.router.parsers.machine import Steps
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
@@ -153,8 +153,8 @@ class PythonicFormat:
         """See ToolFormat."""
         return PythonicParser(tool_names)
 
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> CallGrammar:
-        """In JSON: a schema says nothing of how Python would write what it allows."""
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
+        """See ToolFormat."""
         return list_of_calls(tools, arguments="parameters", parallel=parallel)
 
     def forced_parser(self, tool_names: frozenset[str]) -> TextParser:

@@ -34,12 +34,18 @@ def rule_out_bad_words(logits: torch.Tensor, states: Sequence[SamplingState]) ->
 
 
 def hold_back_final_tokens(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
-    """Rule out end and stop tokens until there are `min_tokens`."""
+    """Rule out end and stop tokens until there are `min_tokens`.
+
+    Where a grammar leaves nothing else, its end comes early: nothing longer would be valid.
+    """
     for row, state in enumerate(states):
         if state.num_output_tokens < state.params.min_tokens:
             # A tokenizer may know end tokens that the model does not.
             final = [i for i in state.final_token_ids if i < logits.shape[-1]]
+            kept = logits[row, final]
             logits[row, final] = _NEVER
+            if state.grammar is not None and not logits[row].isfinite().any():
+                logits[row, final] = kept
 
 
 def add_bias(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:

@@ -6,19 +6,36 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
+    from shared.engine.grammar.base import Grammar
     from shared.engine.sampling_params import SamplingParams
 
 
 class SamplingState:
     """Parameters and tokens of one sequence. `token_ids` is the sequence's own array and grows."""
 
-    __slots__ = ("changes_logits", "final_token_ids", "num_prompt_tokens", "params", "token_ids")
+    __slots__ = (
+        "changes_logits",
+        "draft_ids",
+        "final_token_ids",
+        "grammar",
+        "num_prompt_tokens",
+        "params",
+        "token_ids",
+    )
 
     def __init__(
-        self, params: SamplingParams, token_ids: array[int], num_prompt_tokens: int
+        self,
+        params: SamplingParams,
+        token_ids: array[int],
+        num_prompt_tokens: int,
+        grammar: Grammar | None = None,
     ) -> None:
         self.params = params
+        self.grammar = grammar
+        #: Tokens at the end of `token_ids` that are only guessed: the grammar is in front of them.
+        self.draft_ids: Sequence[int] = ()
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
         self.final_token_ids = sorted(params.final_token_ids)
@@ -28,6 +45,7 @@ class SamplingState:
             or params.bad_words_token_ids
             or params.min_tokens
             or params.logit_bias
+            or grammar is not None
             or self.has_penalties
         )
 

@@ -26,7 +26,7 @@ FOLDER = Path("tests/fakes/chat_templates")
 SPECIAL = {"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}
 TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
 #: As clients send them: keys in any order.
-TOOLS = template_tools(
+TOOLS: Any = template_tools(
     [
         Tool.model_validate(
             {
@@ -147,7 +147,7 @@ def test_named_templates_are_chosen_as_transformers_does(
     named = {"default": TEMPLATES["pythonic"], "tool_use": TEMPLATES["hermes"]}
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text())
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     if layout == "list":
         config["chat_template"] = [{"name": n, "template": t} for n, t in named.items()]
     else:

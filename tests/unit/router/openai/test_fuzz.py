@@ -74,7 +74,7 @@ values = st.recursive(
 
 def field_names(endpoint: str) -> list[str]:
     names = {name for schema in ENDPOINTS[endpoint] for name in schema.model_fields}
-    others = {"tools", "tool_choice", "response_format", "best_of", "modalities", "unknown"}
+    others = {"tools", "tool_choice", "best_of", "modalities", "unknown"}
     return sorted(names | others | set(_REFUSED))
 
 

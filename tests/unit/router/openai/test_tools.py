@@ -1,46 +1,26 @@
-"""Tools and reasoning in POST /v1/chat/completions, from the fields to the deltas."""
+"""Tools and reasoning in POST /v1/chat/completions: the prompt, the answer, the deltas."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from services.router.limits import RequestLimits
-from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
-from services.router.parsers.plan import ChatFormats
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.tool_api import CALLS, HELLO, THOUGHT, TIME, WEATHER, tool_api
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tests.fakes.openai_api import OpenAIApi
+
 CHAT = "/v1/chat/completions"
-HELLO = [{"role": "user", "content": "Hi"}]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Now",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
-TIME = {"type": "function", "function": {"name": "get_time"}}
-CALLS = (
-    'I will look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rom"}}\n</tool_call>'
-    '\n<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
-)
-THOUGHT = "<think>\nWhere?\n</think>\n\n"
-TEMPLATE = Path("tests/fakes/chat_templates/hermes.jinja").read_text()
-LIMITS = RequestLimits(max_tools=2)
 
 
 @pytest.fixture
 def api() -> OpenAIApi:
-    formats = ChatFormats(tools=TOOL_FORMATS["hermes"], reasoning=REASONING_FORMATS["think"])
-    return OpenAIApi(THOUGHT + CALLS, formats=formats, chat_template=TEMPLATE, limits=LIMITS)
+    return tool_api()
 
 
 @pytest.fixture
@@ -219,73 +199,3 @@ async def test_reasoning_can_be_left_out(http: httpx.AsyncClient) -> None:
 async def test_other_fields_keep_their_meaning(http: httpx.AsyncClient, change: Any) -> None:
     reply = await chat(http, tools=[WEATHER], **change)
     assert reply["choices"][0]["message"]["content"] == "I will look."
-
-
-def function(**fields: Any) -> Any:
-    return [{"type": "function", "function": {"name": "f", **fields}}]
-
-
-@pytest.mark.parametrize(
-    ("fields", "param", "code"),
-    [
-        ({"tools": 5}, "tools", "invalid_type"),
-        ({"tools": [5]}, "tools[0]", "invalid_type"),
-        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
-        ({"tools": [{"function": {"name": "f"}}]}, "tools[0].type", "missing_required_parameter"),
-        ({"tools": [{**TIME, "type": "web_search"}]}, "tools[0].type", "invalid_value"),
-        ({"tools": function(name="a b")}, "tools[0].function.name", "invalid_value"),
-        ({"tools": function(name="")}, "tools[0].function.name", "invalid_value"),
-        ({"tools": function(name="a" * 129)}, "tools[0].function.name", "invalid_value"),
-        ({"tools": function(description=5)}, "tools[0].function.description", "invalid_type"),
-        ({"tools": function(parameters=[])}, "tools[0].function.parameters", "invalid_type"),
-        (
-            {"tools": function(parameters={"type": "array"})},
-            "tools[0].function.parameters.type",
-            "invalid_value",
-        ),
-        ({"tools": function(strict="yes")}, "tools[0].function.strict", "invalid_type"),
-        ({"tools": [TIME, TIME]}, "tools[1].function.name", "invalid_value"),
-        ({"tools": [TIME] * 3}, "tools", "invalid_value"),
-        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
-        ({"tool_choice": TIME}, "tool_choice", "invalid_value"),
-        ({"tools": [TIME], "tool_choice": "any"}, "tool_choice", "invalid_value"),
-        ({"tools": [TIME], "tool_choice": 5}, "tool_choice", "invalid_type"),
-        (
-            {"tools": [TIME], "tool_choice": {"type": "allowed_tools"}},
-            "tool_choice.type",
-            "unsupported_parameter",
-        ),
-        (
-            {"tools": [TIME], "tool_choice": {"type": "function"}},
-            "tool_choice.function.name",
-            "invalid_type",
-        ),
-        (
-            {"tools": [TIME], "tool_choice": WEATHER},
-            "tool_choice.function.name",
-            "invalid_value",
-        ),
-        ({"parallel_tool_calls": 1}, "parallel_tool_calls", "invalid_type"),
-        (
-            {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
-            "messages[0].tool_calls[0].function.name",
-            "invalid_type",
-        ),
-    ],
-)
-async def test_wrong_tools_are_named(
-    http: httpx.AsyncClient, fields: Any, param: str, code: str
-) -> None:
-    response = await http.post(CHAT, json={"messages": HELLO, **fields})
-    error = response.json()["error"]
-    assert (response.status_code, error["param"], error["code"]) == (400, param, code)
-
-
-async def test_without_a_parser_tools_are_refused_with_the_way_out() -> None:
-    api = OpenAIApi(CALLS)
-    transport = httpx.ASGITransport(app=api.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-        response = await http.post(CHAT, json={"messages": HELLO, "tools": [TIME]})
-        error = response.json()["error"]
-        assert (response.status_code, error["param"]) == (400, "tools")
-        assert "--tool-call-parser" in error["message"]

@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 
 from services.router.parsers.base import ToolSpec
-from services.router.parsers.call_grammar import moved_schema
+from services.router.parsers.call_schema import moved_schema
 from services.router.parsers.find import TOOL_FORMATS
 from tests.suites.text_parsers import Said, read
 
@@ -20,7 +20,10 @@ TREE = {
     "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
 }
 SPECS = (
-    ToolSpec(name="search", parameters={"type": "object", "required": ["q"]}),
+    ToolSpec(
+        name="search",
+        parameters={"type": "object", "properties": {"q": {"type": "integer"}}, "required": ["q"]},
+    ),
     ToolSpec(name="tree", parameters=TREE),
 )
 NAMES = frozenset({"search", "tree"})
@@ -28,19 +31,12 @@ CALLS = [("search", '{"q": 1}'), ("tree", '{"node": {"next": {}}}')]
 
 
 def written(name: str, calls: list[tuple[str, str]]) -> str:
-    """The answer as the grammar of the format `name` has it; of tags, put together from its own
-    words."""
-    grammar = TOOL_FORMATS[name].schema_for(SPECS, parallel=len(calls) > 1)
-    if grammar.kind == "json_schema":
-        key = "arguments" if name == "mistral" else "parameters"
-        answer = [{"name": n, key: json.loads(arguments)} for n, arguments in calls]
-        assert jsonschema_rs.is_valid(grammar.value, answer)
-        return json.dumps(answer)
-    parts = grammar.value["format"]
-    tags = {spec.name: tag for spec, tag in zip(SPECS, parts["tags"], strict=True)}
-    assert all(tag["content"]["json_schema"]["type"] == "object" for tag in tags.values())
-    texts = [tags[n]["begin"] + arguments + tags[n]["end"] for n, arguments in calls]
-    return str(parts["separator"].join(texts))
+    """The answer as the schema of the format `name` has it."""
+    schema = TOOL_FORMATS[name].schema_for(SPECS, parallel=len(calls) > 1)
+    key = "arguments" if name in ("hermes", "mistral") else "parameters"
+    answer = [{"name": n, key: json.loads(arguments)} for n, arguments in calls]
+    assert jsonschema_rs.is_valid(schema, answer)
+    return json.dumps(answer)
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)
@@ -53,11 +49,8 @@ def test_forced_answers_are_calls_and_nothing_else(name: str, calls: list[tuple[
 @pytest.mark.parametrize("name", TOOL_FORMATS)
 def test_one_call_is_one_call(name: str) -> None:
     one, many = (TOOL_FORMATS[name].schema_for(SPECS, parallel=p) for p in (False, True))
-    if one.kind == "json_schema":
-        assert (one.value["maxItems"], "maxItems" in many.value) == (1, False)
-    else:
-        assert one.value["format"]["stop_after_first"] is True
-        assert many.value["format"]["stop_after_first"] is False
+    assert (one["maxItems"], one["minItems"]) == (1, 1)
+    assert "maxItems" not in many
 
 
 @pytest.mark.parametrize(
@@ -73,7 +66,7 @@ def test_one_call_is_one_call(name: str) -> None:
     ],
 )
 def test_references_of_a_tool_stay_within_it(call: Any, is_valid: bool) -> None:
-    schema = TOOL_FORMATS["json"].schema_for(SPECS, parallel=True).value
+    schema = TOOL_FORMATS["json"].schema_for(SPECS, parallel=True)
     assert jsonschema_rs.is_valid(schema, [call]) is is_valid
     assert not jsonschema_rs.is_valid(schema, [])
 

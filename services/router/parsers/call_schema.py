@@ -1,11 +1,12 @@
-"""What an answer that calls tools must look like, as a JSON Schema or as a structural tag."""
+"""The JSON Schema of an answer that must be calls.
+
+All formats share it: marks of calls are special tokens in many models, which no grammar of texts
+can ask for, and a JSON Schema is followed exactly by every grammar library.
+"""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
-
-from services.router.parsers.base import CallGrammar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _DATA_KEYS = frozenset({"const", "default", "enum", "examples"})
 
 
-def list_of_calls(tools: Sequence[ToolSpec], *, arguments: str, parallel: bool) -> CallGrammar:
+def list_of_calls(tools: Sequence[ToolSpec], *, arguments: str, parallel: bool) -> dict[str, Any]:
     """A list of at least one call; one exactly unless `parallel`. `arguments` is how the format
     names them.
     """
@@ -39,30 +40,7 @@ def list_of_calls(tools: Sequence[ToolSpec], *, arguments: str, parallel: bool) 
     schema["$defs"] = {
         place: moved_schema(tool.parameters, f"#/$defs/{place}") for place, tool in places.items()
     }
-    return CallGrammar("json_schema", schema)
-
-
-def tagged_calls(
-    tools: Sequence[ToolSpec], *, begin: str, end: str, separator: str, parallel: bool
-) -> CallGrammar:
-    """Calls between `begin`, which has a place for the {name} in JSON, and `end`."""
-    tags = [
-        {
-            "type": "tag",
-            "begin": begin.format(name=json.dumps(tool.name, ensure_ascii=False)),
-            "content": {"type": "json_schema", "json_schema": dict(tool.parameters)},
-            "end": end,
-        }
-        for tool in tools
-    ]
-    calls = {
-        "type": "tags_with_separator",
-        "tags": tags,
-        "separator": separator,
-        "at_least_one": True,
-        "stop_after_first": not parallel,
-    }
-    return CallGrammar("structural_tag", {"type": "structural_tag", "format": calls})
+    return schema
 
 
 def moved_schema(schema: Any, place: str) -> Any:

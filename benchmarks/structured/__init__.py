@@ -1,0 +1,1 @@
+"""What structured output costs, and whether what comes is valid."""

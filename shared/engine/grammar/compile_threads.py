@@ -1,0 +1,52 @@
+"""Threads that compile. Daemons: what takes for ever does not keep the process from ending."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class CompileThreads(Generic[T]):
+    """At most so many pieces of work at a time; threads are started when they are needed."""
+
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
+        self._work: queue.SimpleQueue[tuple[Future[T], Callable[[], T]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, action: Callable[[], T]) -> Future[T]:
+        """Run `action` when a thread is free. One caller at a time."""
+        future: Future[T] = Future()
+        self._work.put((future, action))
+        if len(self._threads) < self._max_threads:
+            name = f"grammar-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def close(self) -> None:
+        """Let the threads end once they are done with what they are at. Nobody waits for them."""
+        for _ in self._threads:
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, action = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = action()
+            except Exception as error:  # noqa: BLE001 it belongs to whoever waits
+                future.set_exception(error)
+            else:
+                future.set_result(result)

@@ -1,0 +1,45 @@
+"""Between `baton.v1.Grammar` and `GrammarSpec`; routers and workers both need it."""
+
+from __future__ import annotations
+
+from baton.v1 import common_pb2
+from shared.engine.grammar.spec import GrammarKind, GrammarSpec
+from shared.errors import InvalidRequestError
+
+_KINDS = {
+    common_pb2.GRAMMAR_KIND_JSON_SCHEMA: GrammarKind.JSON_SCHEMA,
+    common_pb2.GRAMMAR_KIND_JSON_OBJECT: GrammarKind.JSON_OBJECT,
+    common_pb2.GRAMMAR_KIND_REGEX: GrammarKind.REGEX,
+    common_pb2.GRAMMAR_KIND_CHOICE: GrammarKind.CHOICE,
+    common_pb2.GRAMMAR_KIND_EBNF: GrammarKind.EBNF,
+    common_pb2.GRAMMAR_KIND_STRUCTURAL_TAG: GrammarKind.STRUCTURAL_TAG,
+}
+_WIRE_KINDS = {kind: wire for wire, kind in _KINDS.items()}
+
+
+def grammar_from_wire(message: common_pb2.Grammar) -> GrammarSpec:
+    """Raises InvalidRequestError if it is of no known kind."""
+    kind = _KINDS.get(message.kind)
+    if kind is None:
+        raise InvalidRequestError(
+            f"grammar: there is no kind {message.kind}; this process may be older than its caller",
+            param="grammar",
+        )
+    return GrammarSpec(
+        kind=kind,
+        text=message.text,
+        strict=not message.HasField("strict") or message.strict,
+        any_whitespace=not message.HasField("any_whitespace") or message.any_whitespace,
+        param=message.param or "grammar",
+    )
+
+
+def grammar_to_wire(spec: GrammarSpec) -> common_pb2.Grammar:
+    """All fields; what has its usual value is left out."""
+    return common_pb2.Grammar(
+        kind=_WIRE_KINDS[spec.kind],
+        text=spec.text,
+        strict=None if spec.strict else False,
+        any_whitespace=None if spec.any_whitespace else False,
+        param=None if spec.param == "grammar" else spec.param,
+    )

@@ -1,0 +1,55 @@
+"""Grammars reach the workers as they were asked for, from both front ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.v1 import common_pb2, router_pb2
+from baton_client.errors import InvalidRequestError as ClientInvalidRequestError
+from baton_client.options import generate_request
+from services.router.grpc_wire import params_from_wire
+from shared.engine.grammar.spec import GrammarKind, GrammarSpec
+from shared.engine.grammar.wire import grammar_from_wire, grammar_to_wire
+from shared.errors import InvalidRequestError
+
+
+@pytest.mark.parametrize("kind", GrammarKind)
+@pytest.mark.parametrize("flag", [False, True])
+def test_specs_survive_the_wire(kind: GrammarKind, flag: bool) -> None:
+    spec = GrammarSpec(kind=kind, text="ü", strict=flag, any_whitespace=not flag, param="p")
+    raw = grammar_to_wire(spec).SerializeToString()
+    back = grammar_from_wire(common_pb2.Grammar.FromString(raw))
+    assert back == spec
+    assert back.param == "p"
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="older than its caller"):
+        grammar_from_wire(common_pb2.Grammar(text="a"))
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "text"),
+    [
+        ({"json": {"type": "null"}}, GrammarKind.JSON_SCHEMA, '{"type": "null"}'),
+        ({"json_object": True}, GrammarKind.JSON_OBJECT, ""),
+        ({"regex": "a+"}, GrammarKind.REGEX, "a+"),
+        ({"choice": ["a", "ü"]}, GrammarKind.CHOICE, '["a", "ü"]'),
+        ({"grammar": 'root ::= "a"'}, GrammarKind.EBNF, 'root ::= "a"'),
+        ({"structural_tag": {"x": 1}}, GrammarKind.STRUCTURAL_TAG, '{"x": 1}'),
+    ],
+)
+def test_the_sdks_option_becomes_the_same_spec(
+    option: dict[str, object], kind: GrammarKind, text: str
+) -> None:
+    request = generate_request("hi", {"structured_outputs": option})
+    message = router_pb2.GenerateRequest.FromString(request.SerializeToString())
+    spec = params_from_wire(message.params).grammar
+    assert spec == GrammarSpec(kind=kind, text=text)
+    assert spec.param == f"structured_outputs.{next(iter(option))}"
+
+
+@pytest.mark.parametrize("option", [{}, {"regex": "a", "choice": ["b"]}, {"xml": "a"}])
+def test_the_sdk_refuses_what_is_no_option(option: dict[str, object]) -> None:
+    with pytest.raises(ClientInvalidRequestError, match="structured_outputs"):
+        generate_request("hi", {"structured_outputs": option})
