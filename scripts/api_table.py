@@ -36,6 +36,12 @@ _NAMES = {
 }
 #: Fields whose shape is checked by code.
 _BY_HAND = {
+    "guided_choice": "list of string",
+    "guided_grammar": "string",
+    "guided_json": "JSON Schema",
+    "guided_regex": "string",
+    "response_format": "{`type`, `json_schema`}",
+    "structured_outputs": "object, as vLLM's",
     "stop": "string or list of string",
     "tool_choice": "`none`, `auto`, `required`, or an object that names a function",
     "prompt": "string, list of tokens, or list of either",
@@ -77,7 +83,7 @@ def _rows(api: Api) -> Iterator[str]:
     for kind in ("supported", "engine"):
         for name, schema in document["properties"].items():
             if (name in beyond) == (kind == "engine"):
-                takes = describe(schema, document) or _BY_HAND[name]
+                takes = describe(schema, document) or _BY_HAND.get(name, "checked by code")
                 yield f"| `{name}` | {kind} | {takes} |"
     for name, reason in sorted(api.refused.items()):
         if name not in document["properties"]:

@@ -41,6 +41,11 @@ class SamplingExtras(BaseModel):
     priority: Annotated[int, Field(ge=-_INT32_MAX, le=_INT32_MAX)] | None = None
     max_ttft_ms: Annotated[float, Field(gt=0)] | None = None
     max_itl_ms: Annotated[float, Field(gt=0)] | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
 
     def extras(self) -> dict[str, Any]:
         """Those that are given."""
