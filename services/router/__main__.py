@@ -121,6 +121,7 @@ def _http_app(
             generator=generator,
             tokenizer=parts.tokenizer,
             chat_template=parts.chat_template,
+            formats=parts.formats,
             models=parts.models,
             explainer=parts.planner,
             limits=config.limits,

@@ -75,6 +75,7 @@ class AnswerStream:
             include_stop_str_in_output=params.include_stop_str_in_output,
             min_tokens=params.min_tokens,
             skip_special_tokens=params.skip_special_tokens,
+            shown_token_ids=params.shown_token_ids,
         )
         self.cost = AnswerCost()
         #: Where it was sent last.

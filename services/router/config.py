@@ -64,6 +64,16 @@ class RouterConfig:
     routing_policy: str = setting(
         "cost", help="cost, least-loaded, cache-first, round-robin, random, or a package's"
     )
+    tool_call_parser: str = setting(
+        "auto",
+        help="how the model writes tool calls: hermes, llama3_json, mistral, pythonic, json, a "
+        "package's, none, or auto: what its chat template shows",
+    )
+    reasoning_parser: str = setting(
+        "auto",
+        help="how the model marks its reasoning: think, deepseek_r1, a package's, none, or auto: "
+        "what its chat template shows",
+    )
     peer_fetch: bool = setting(
         True, help="whether costs count on workers that fetch prefixes from each other"
     )

@@ -44,6 +44,8 @@ class GenerationParams:
     prompt_logprobs: int | None = None
     num_speculative_tokens: int | None = None
     skip_special_tokens: bool = True
+    #: Special tokens that are shown all the same: they mean something to who reads the answer.
+    shown_token_ids: frozenset[int] = frozenset()
     grammar: GrammarSpec | None = None
 
 

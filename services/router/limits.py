@@ -37,6 +37,7 @@ class RequestLimits:
     max_prompts: int = setting(256, help="prompts of a completions request")
     max_answers: int = setting(512, help="answers of a request: its prompts times n")
     max_messages: int = setting(4096, help="messages of a conversation")
+    max_tools: int = setting(512, help="tools of a request")
     max_output_tokens: int | None = setting(
         None, help="tokens of an answer; by default what the model's context has room for"
     )

@@ -13,6 +13,8 @@ from services.router.canary import Canary
 from services.router.directory import make_directory
 from services.router.endpoints import EndpointPool
 from services.router.models import ServedModels, read_vocab_size
+from services.router.parsers.find import find_reasoning_format, find_tool_format
+from services.router.parsers.plan import ChatFormats
 from services.router.pipeline import Pipeline
 from services.router.planner import LatencyBounds, Planner
 from services.router.room import WorkerRoom
@@ -46,6 +48,7 @@ class RouterParts:
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    formats: ChatFormats
     models: ServedModels
     registry: WorkerRegistry
     blocks: BlockDirectory
@@ -99,6 +102,7 @@ def _build(
     config: RouterConfig, channels: ChannelPool, sessions: SessionPool, directory: RouterDirectory
 ) -> RouterParts:
     tokenizer = Tokenizer.load(config.model)
+    chat_template = ChatTemplate.load(config.model, tokenizer.special_tokens)
     vocab_size = read_vocab_size(config.model, tokenizer)
     canary = Canary(channels, sessions)
     endpoints = EndpointPool(directory.registry, canary, sessions, model_names=config.model_names)
@@ -126,7 +130,11 @@ def _build(
     )
     return RouterParts(
         tokenizer=tokenizer,
-        chat_template=ChatTemplate.load(config.model, tokenizer.special_tokens),
+        chat_template=chat_template,
+        formats=ChatFormats(
+            tools=find_tool_format(config.tool_call_parser, chat_template.sources),
+            reasoning=find_reasoning_format(config.reasoning_parser, chat_template.sources),
+        ),
         models=models,
         registry=directory.registry,
         blocks=directory.blocks,

@@ -33,9 +33,14 @@ class AnswerText:
         include_stop_str_in_output: bool = False,
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
+        shown_token_ids: frozenset[int] = frozenset(),
     ) -> None:
+        """`shown_token_ids` are special tokens that are not skipped."""
         self._detokenizer = IncrementalDetokenizer(
-            tokenizer, skip_special_tokens=skip_special_tokens, prompt_ids=prompt_ids
+            tokenizer,
+            skip_special_tokens=skip_special_tokens,
+            shown_token_ids=shown_token_ids,
+            prompt_ids=prompt_ids,
         )
         self._stops = StopStrings(stop, include_in_output=include_stop_str_in_output)
         self._has_stops = any(stop)

@@ -54,6 +54,8 @@ class ChatTemplate:
                 message = f"chat template {name!r}, line {error.lineno}: {error}"
                 raise ConfigError(message) from error
         self._special_tokens = dict(special_tokens)
+        #: The text of every template: it shows what the model was trained to write.
+        self.sources = tuple(templates.values())
 
     @classmethod
     def load(cls, model_dir: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:

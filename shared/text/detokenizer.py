@@ -37,9 +37,11 @@ class IncrementalDetokenizer:
         tokenizer: Tokenizer,
         *,
         skip_special_tokens: bool = True,
+        shown_token_ids: frozenset[int] = frozenset(),
         prompt_ids: Sequence[int] = (),
     ) -> None:
-        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._skipped = skipped - shown_token_ids
         self._stream: _Stream
         match tokenizer.scheme.kind:
             case SchemeKind.BYTE_LEVEL:

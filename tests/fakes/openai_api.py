@@ -17,6 +17,7 @@ from services.router.models import ServedModels
 from services.router.openai.app import create_app
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
+from services.router.parsers.plan import ChatFormats
 from services.router.tenant import Tenant
 from shared.text.chat_template import ChatTemplate
 from tests.fakes import tiny_tokenizer
@@ -47,9 +48,13 @@ class OpenAIApi:
         keys: Authenticator | None = None,
         open_metrics: bool = False,
         explainer: Explainer | None = None,
+        formats: ChatFormats | None = None,
+        chat_template: str = tiny_tokenizer.CHATML,
     ) -> None:
         self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics}
         self._explainer = explainer
+        self._formats = formats or ChatFormats()
+        self._chat_template = chat_template
         self.limits = limits
         self.tokenizer = tiny_tokenizer.load()
         self.speaker = Speaker(self.tokenizer, *(answers or ("Hello runner",)))
@@ -64,11 +69,12 @@ class OpenAIApi:
         self.generator.script = script
 
     def _create(self) -> FastAPI:
-        template = ChatTemplate({"default": tiny_tokenizer.CHATML}, self.tokenizer.special_tokens)
+        template = ChatTemplate({"default": self._chat_template}, self.tokenizer.special_tokens)
         backend = Backend(
             generator=self.generator,
             tokenizer=self.tokenizer,
             chat_template=template,
+            formats=self._formats,
             models=ServedModels(
                 names=(MODEL, "alias"),
                 learn_max_model_len=lambda: MAX_MODEL_LEN,

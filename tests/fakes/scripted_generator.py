@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from services.router.generation import AnswerPiece, Timings, TokenDetail, TokenText, Usage
 from shared.engine.events import FinishReason
+from shared.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -66,6 +67,10 @@ class Speaker:
         num_answer_tokens = sum(map(len, answers))
         num_steps = max(map(len, answers))
         prompt_details = self._prompt_details(request)
+        # Half a character waits for its other half, as in the pipeline.
+        streams = [
+            IncrementalDetokenizer(self._tokenizer, skip_special_tokens=False) for _ in answers
+        ]
         num_said = 0
         for step in range(num_steps):
             for index, ids in enumerate(answers):
@@ -76,7 +81,7 @@ class Speaker:
                 ended = step == len(ids) - 1
                 yield AnswerPiece(
                     index=index,
-                    text=self._tokenizer.token_text(ids[step]),
+                    text=streams[index].feed((ids[step],)),
                     token_ids=(ids[step],),
                     details=self._details(request, ids[step]),
                     finish_reason=FinishReason.STOP if ended else None,

@@ -1,18 +1,24 @@
-"""Puts the OpenAI API together."""
+"""Puts the HTTP API together: OpenAI's, Anthropic's, and what operators ask."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
+from services.router.anthropic.endpoint import Messages
+from services.router.anthropic.schema import CountTokensBody, MessagesBody
 from services.router.openai.auth import AuthMiddleware
 from services.router.openai.chat import ChatCompletions
 from services.router.openai.completions import Completions
-from services.router.openai.errors import add_error_handlers
+from services.router.openai.error_handlers import add_error_handlers
 from services.router.openai.health import HealthEndpoints
 from services.router.openai.models import ModelEndpoints
+from services.router.openai.not_offered import add_refusals
 from services.router.openai.request_id import RequestIdMiddleware
+from services.router.openai.responses_api.endpoint import Responses
+from services.router.openai.responses_api.schema import ResponsesBody
 from services.router.openai.route import RouteEndpoint
 from services.router.openai.schema_chat import ChatBody
 from services.router.openai.schema_completion import CompletionBody
@@ -39,6 +45,10 @@ if TYPE_CHECKING:
 _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/chat/completions": (ChatBody,),
     "/v1/completions": (CompletionBody,),
+    "/v1/responses": (ResponsesBody,),
+    "/v1/responses/input_tokens": (ResponsesBody,),
+    "/v1/messages": (MessagesBody,),
+    "/v1/messages/count_tokens": (CountTokensBody,),
     "/tokenize": (TokenizeTextBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
 }
@@ -81,6 +91,7 @@ def create_app(
 def _add_generation(app: FastAPI, backend: Backend) -> None:
     tokens = TokenizeEndpoints(backend)
     chat, completions = ChatCompletions(backend), Completions(backend)
+    _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
     if backend.explainer is not None:
@@ -88,6 +99,20 @@ def _add_generation(app: FastAPI, backend: Backend) -> None:
         app.add_api_route("/v1/route", route.explain, methods=["POST"], tags=["operations"])
     app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], tags=["tokens"])
     app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], tags=["tokens"])
+
+
+def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> None:
+    """Other words for the same: each makes a chat of its request."""
+    responses, messages = Responses(backend, chat), Messages(backend, chat)
+    one, tags = "/v1/responses/{response_id}", list[str | Enum](["generate"])
+    app.add_api_route("/v1/responses", responses.create, methods=["POST"], tags=tags)
+    app.add_api_route("/v1/responses/input_tokens", responses.count, methods=["POST"], tags=tags)
+    for path, method in ((one, "GET"), (one, "DELETE"), (f"{one}/{{rest}}", "GET")):
+        app.add_api_route(path, responses.stored, methods=[method], include_in_schema=False)
+    app.add_api_route(f"{one}/cancel", responses.stored, methods=["POST"], include_in_schema=False)
+    app.add_api_route("/v1/messages", messages.create, methods=["POST"], tags=tags)
+    app.add_api_route("/v1/messages/count_tokens", messages.count, methods=["POST"], tags=tags)
+    add_refusals(app)
 
 
 def _add_models(app: FastAPI, backend: Backend) -> None:

@@ -6,10 +6,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
 from services.router.caller import ANYBODY, Caller
-from services.router.openai.errors import error_headers, error_json, error_status
+from services.router.openai.error_handlers import error_response
 from shared.errors import AuthenticationError
 
 if TYPE_CHECKING:
@@ -55,7 +54,10 @@ class AuthMiddleware:
             try:
                 state["caller"] = self._admit(scope)
             except (AuthenticationError, HTTPException) as error:
-                await _refusal(error, state.get("request_id", ""))(scope, receive, send)
+                refusal = error_response(
+                    error, path=scope["path"], request_id=state.get("request_id", "")
+                )
+                await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -70,12 +72,3 @@ def caller_of(request: Request) -> Caller:
     """Whose request it is, as the middleware found out."""
     caller: Caller = getattr(request.state, "caller", ANYBODY)
     return caller
-
-
-def _refusal(error: AuthenticationError | HTTPException, request_id: str) -> Response:
-    return Response(
-        error_json(error, request_id=request_id),
-        status_code=error_status(error),
-        headers=error_headers(error),
-        media_type="application/json",
-    )

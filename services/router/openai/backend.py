@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from services.router.limits import RequestLimits
 from services.router.openai.auth import caller_of
+from services.router.parsers.plan import ChatFormats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,8 @@ class Backend:
     models: ServedModel
     #: Without one there is no POST /v1/route.
     explainer: Explainer | None = None
+    #: How the model writes tool calls and reasoning.
+    formats: ChatFormats = field(default_factory=ChatFormats)
     limits: RequestLimits = field(default_factory=RequestLimits)
     #: Whom a request belongs to, as authentication found out; prefixes are not shared beyond it.
     caller_of: Callable[[Request], Caller] = caller_of

@@ -9,8 +9,9 @@ import pydantic
 import structlog
 
 from services.router.openai.errors import FieldError
+from services.router.openai.schema_kinds import UNSUPPORTED
 from services.router.openai.unsupported import refuse_unsupported
-from shared.errors import PayloadTooLargeError
+from shared.errors import PayloadTooLargeError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def parse_body(schema: type[M], body: bytes) -> M:
     try:
         parsed = schema.model_validate_json(body)
     except pydantic.ValidationError as error:
-        raise _field_error(error.errors(include_url=False, include_context=False)[0]) from error
+        raise field_error(error) from error
     refuse_unsupported(parsed)
     if parsed.model_extra:
         # Names only: values may be private, and both come from outside.
@@ -70,17 +71,23 @@ def parse_body(schema: type[M], body: bytes) -> M:
     return parsed
 
 
+def field_error(error: pydantic.ValidationError) -> FieldError | UnsupportedError:
+    """The first problem that a schema found, for the client."""
+    return _field_error(error.errors(include_url=False, include_context=False)[0])
+
+
 def param_path(loc: Sequence[int | str]) -> str | None:
     """Where a field is, in OpenAI's notation: messages[0].role."""
     path = ""
     for step in loc:
-        if step == "[key]":
+        if step == "[key]" or str(step).startswith("("):
+            # Pydantic's word for a key, and the tags of schema_kinds.py.
             continue
         path += f"[{step}]" if isinstance(step, int) else f".{step}"
     return path.removeprefix(".")[:256] or None
 
 
-def _field_error(detail: ErrorDetails) -> FieldError:
+def _field_error(detail: ErrorDetails) -> FieldError | UnsupportedError:
     kind, message = detail["type"], detail["msg"]
     param = param_path(detail["loc"])
     if kind == "json_invalid":
@@ -90,6 +97,8 @@ def _field_error(detail: ErrorDetails) -> FieldError:
     if kind == "missing":
         code = "missing_required_parameter"
         return FieldError(f"missing required parameter: {param}", param=param, code=code)
+    if kind == UNSUPPORTED:
+        return UnsupportedError(f"{param}: {message}", param=param)
     code = "invalid_type" if kind.endswith("_type") else "invalid_value"
     return FieldError(f"{param}: {message[:1].lower()}{message[1:]}", param=param, code=code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
@@ -19,11 +20,32 @@ from services.router.openai.params import check_stream_options, read_params
 from services.router.openai.prompts import Prompt, check_prompt
 from services.router.openai.request_id import generation_ids, response_id
 from services.router.openai.schema_chat import ChatBody
+from services.router.openai.tools import ToolUse, hold_to_calls, plan_reading, read_tools
 
 if TYPE_CHECKING:
+    from services.router.chat_events import ChatReader
     from services.router.openai.backend import Backend
+    from services.router.parsers.plan import ReadingPlan
 
 _PREFIX = "chatcmpl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedChat:
+    """A chat as the pipeline is asked for it, and how to read what the pipeline answers.
+
+    Other APIs over chats build a ChatBody, let `ChatCompletions.prepare` check it, run `generation`
+    and write what `new_reader()` makes of each piece.
+    """
+
+    generation: GenerationRequest
+    plan: ReadingPlan
+    #: The prompt's text.
+    prompt: str
+
+    def new_reader(self) -> ChatReader:
+        """Reads the pieces of all answers, as they come."""
+        return self.plan.new_reader(self.prompt)
 
 
 class ChatCompletions:
@@ -38,7 +60,8 @@ class ChatCompletions:
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(ChatBody, raw)
-        generation = await self.read(request, body, raw, arrival_s)
+        chat = await self.prepare(request, body, raw, arrival_s)
+        generation = chat.generation
         head = ChatHead(
             id=response_id(request, _PREFIX),
             model=backend.models.resolve(body.model),
@@ -47,12 +70,22 @@ class ChatCompletions:
             prompt_token_ids=generation.prompt_token_ids,
         )
         parts = stream_answers(backend.generator, [generation])
-        return await answer(request, parts, ChatReply(head, body), stream=bool(body.stream))
+        reply = ChatReply(
+            head,
+            body,
+            reader=None if chat.plan.is_plain else chat.new_reader(),
+            reasons=chat.plan.reasoning is not None,
+        )
+        return await answer(request, parts, reply, stream=bool(body.stream))
 
-    async def read(
+    async def prepare(
         self, request: Request, body: ChatBody, raw: bytes, arrival_s: float
-    ) -> GenerationRequest:
-        """What the pipeline is asked; `raw` is the body as it came."""
+    ) -> PreparedChat:
+        """Check `body`, render and tokenise it. `raw` is the HTTP body as it came.
+
+        Raises:
+            InvalidRequestError: a field is wrong; `param` names it.
+        """
         backend = self._backend
         backend.models.resolve(body.model)
         check_stream_options(body)
@@ -60,7 +93,13 @@ class ChatCompletions:
         params = read_params(
             body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
         )
-        prompt, tokenize_ms = await encode(raw, lambda: self._encode(body))
+        use = read_tools(body, backend.limits)
+        plan = plan_reading(
+            use, backend.formats, include_reasoning=body.include_reasoning is not False
+        )
+        params = replace(params, shown_token_ids=plan.shown_token_ids(backend.tokenizer))
+        params = hold_to_calls(params, use, plan)
+        prompt, tokenize_ms = await encode(raw, lambda: self._encode(body, use))
         check_num_tokens(len(prompt.token_ids), backend.limits, param="messages")
         check_prompt(
             prompt.token_ids,
@@ -71,7 +110,7 @@ class ChatCompletions:
         )
         caller = backend.caller_of(request)
         [request_id] = generation_ids(request, _PREFIX, 1)
-        return GenerationRequest(
+        generation = GenerationRequest(
             request_id=request_id,
             model=backend.models.names[0],
             prompt_token_ids=prompt.token_ids,
@@ -84,8 +123,9 @@ class ChatCompletions:
             max_ttft_ms=body.max_ttft_ms,
             max_itl_ms=body.max_itl_ms,
         )
+        return PreparedChat(generation=generation, plan=plan, prompt=prompt.text or "")
 
-    def _encode(self, body: ChatBody) -> Prompt:
+    def _encode(self, body: ChatBody, use: ToolUse) -> Prompt:
         backend = self._backend
         special = bool(body.add_special_tokens)
         return encode_chat(
@@ -93,6 +133,7 @@ class ChatCompletions:
             backend.chat_template,
             backend.tokenizer,
             backend.limits,
+            tools=use.offered,
             add_special_tokens=special,
         )
 

@@ -6,89 +6,29 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-from msgspec import UNSET, UnsetType
-
-from services.router.openai.collect import collect, stop_reason
-from services.router.openai.logprobs import (
-    ChatLogprobs,
-    PromptToken,
-    chat_logprobs,
-    label_of,
-    prompt_logprobs,
+from services.router.chat_events import ContentDelta, Finish
+from services.router.chat_whole import WholeAnswer
+from services.router.openai.chat_shapes import (
+    ChatChunk,
+    ChatCompletion,
+    Choice,
+    ChunkChoice,
+    Delta,
+    Message,
+    delta_of,
+    message_of,
 )
-from services.router.openai.responses import EventTemplate, Tally, UsageBody, event
+from services.router.openai.collect import collect, stop_reason
+from services.router.openai.logprobs import chat_logprobs, label_of, prompt_logprobs
+from services.router.openai.responses import EventTemplate, Tally, event
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Sequence
+    from collections.abc import AsyncIterable, AsyncIterator
 
-    from services.router.generation import AnswerPiece, Timings
+    from services.router.chat_events import ChatReader
+    from services.router.generation import AnswerPiece
     from services.router.openai.collect import Answer
     from services.router.openai.schema_chat import ChatBody
-
-
-class Delta(msgspec.Struct):
-    """What a chunk adds to a message."""
-
-    role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-
-
-class ChunkChoice(msgspec.Struct):
-    """A piece of one answer."""
-
-    index: int
-    delta: Delta
-    logprobs: ChatLogprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | UnsetType | None = UNSET
-    token_ids: Sequence[int] | UnsetType = UNSET
-
-
-class ChatChunk(msgspec.Struct):
-    """One event of a stream."""
-
-    id: str
-    created: int
-    model: str
-    choices: tuple[ChunkChoice, ...]
-    object: str = "chat.completion.chunk"
-    usage: UsageBody | UnsetType = UNSET
-    timings: Timings | UnsetType | None = UNSET
-    prompt_token_ids: Sequence[int] | UnsetType = UNSET
-
-
-class Message(msgspec.Struct):
-    """A whole message."""
-
-    role: str
-    content: str
-    refusal: str | None = None
-
-
-class Choice(msgspec.Struct):
-    """A whole answer."""
-
-    index: int
-    message: Message
-    logprobs: ChatLogprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class ChatCompletion(msgspec.Struct):
-    """All answers."""
-
-    id: str
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: UsageBody
-    timings: Timings | None
-    object: str = "chat.completion"
-    prompt_token_ids: Sequence[int] | UnsetType = UNSET
-    prompt_logprobs: list[dict[int, PromptToken] | None] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +46,20 @@ class ChatHead:
 class ChatReply:
     """Builds the reply to one request from the pieces of its answers."""
 
-    def __init__(self, head: ChatHead, body: ChatBody) -> None:
+    def __init__(
+        self,
+        head: ChatHead,
+        body: ChatBody,
+        *,
+        reader: ChatReader | None = None,
+        reasons: bool = False,
+    ) -> None:
+        """Without a `reader`, all that the model writes is content. `reasons`: messages say what
+        the model thought, even if it is nothing.
+        """
         self._head = head
+        self._reader = reader
+        self._reasons = reasons
         self._created = int(time.time())
         self._n = body.n or 1
         self._wants_logprobs = bool(body.logprobs)
@@ -129,6 +81,8 @@ class ChatReply:
         del place  # a chat has one prompt
         self._tally.add(piece)
         template = self._templates.get(piece.index)
+        if self._reader is not None:
+            return self._parsed_event(piece, self._reader, template)
         if template is not None and self._has_plain_chunks and piece.finish_reason is None:
             return template.fill(piece.text)
         return event(self._piece_chunk(piece))
@@ -155,6 +109,56 @@ class ChatReply:
             chunk.usage = self._tally.so_far()
         return chunk
 
+    def _parsed_event(
+        self, piece: AnswerPiece, reader: ChatReader, template: EventTemplate | None
+    ) -> bytes:
+        """A server-sent event for each of the reader's, together; or nothing."""
+        events = reader.read(piece)
+        if template is not None and self._has_plain_chunks and len(events) == 1:
+            [only] = events
+            if isinstance(only, ContentDelta):
+                return template.fill(only.text)
+        choices = [ChunkChoice(piece.index, delta_of(each)) for each in events]
+        if events and isinstance(events[-1], Finish):
+            choices[-1].finish_reason = events[-1].reason
+            choices[-1].stop_reason = events[-1].stop_reason
+        is_first_of_all = not self._templates
+        if template is None:
+            self._begin(piece.index, choices)
+        elif not choices and not self._has_plain_chunks:
+            choices = [ChunkChoice(piece.index, Delta())]
+        chunks = [self._chunk((choice,)) for choice in choices]
+        if chunks:
+            self._describe(piece, chunks, is_first_of_all=is_first_of_all)
+        return b"".join(map(event, chunks))
+
+    def _begin(self, index: int, choices: list[ChunkChoice]) -> None:
+        """The first chunk of an answer says who speaks; later text is put into a template."""
+        head = self._head
+        plain = self._chunk((ChunkChoice(index, Delta(content=EventTemplate.MARK)),))
+        self._templates[index] = EventTemplate(plain)
+        if head.echoed or not choices:
+            choices.insert(0, ChunkChoice(index, Delta(content=head.echoed or None)))
+        first = choices[0].delta
+        first.role = head.role
+        if not isinstance(first.content, str):
+            first.content = None
+
+    def _describe(
+        self, piece: AnswerPiece, chunks: list[ChatChunk], *, is_first_of_all: bool
+    ) -> None:
+        """What was asked for beside the text: of a piece, it is said once."""
+        [choice] = chunks[0].choices
+        if self._wants_logprobs:
+            choice.logprobs = chat_logprobs(piece.details, self._label)
+        if self._wants_token_ids:
+            choice.token_ids = piece.token_ids
+            if is_first_of_all:
+                chunks[0].prompt_token_ids = self._head.prompt_token_ids
+        if self._wants_running_usage:
+            for chunk in chunks:
+                chunk.usage = self._tally.so_far()
+
     def last_event(self) -> bytes:
         """Usage and timings, if they were asked for; else nothing."""
         if not self._wants_usage:
@@ -167,12 +171,17 @@ class ChatReply:
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> ChatCompletion:
         """All answers in one object."""
         head = self._head
+        answers = [WholeAnswer() for _ in range(self._n)]
+        if self._reader is not None:
+            parts = _read(parts, self._reader, answers)
         [collected] = await collect(parts, num_prompts=1, n=self._n, tally=self._tally)
         reply = ChatCompletion(
             id=head.id,
             created=self._created,
             model=head.model,
-            choices=[self._choice(i, answer) for i, answer in enumerate(collected.answers)],
+            choices=[
+                self._choice(i, answer, answers[i]) for i, answer in enumerate(collected.answers)
+            ],
             usage=self._tally.final(),
             timings=self._tally.timings,
         )
@@ -182,10 +191,16 @@ class ChatReply:
             reply.prompt_logprobs = prompt_logprobs(collected.prompt_details)
         return reply
 
-    def _choice(self, index: int, answer: Answer) -> Choice:
-        text = self._head.echoed + "".join(answer.texts)
-        choice = Choice(index, Message(self._head.role, text))
+    def _choice(self, index: int, answer: Answer, parsed: WholeAnswer) -> Choice:
+        head = self._head
+        if self._reader is None:
+            message = Message(head.role, head.echoed + "".join(answer.texts))
+        else:
+            message = message_of(parsed, head.role, echoed=head.echoed, reasons=self._reasons)
+        choice = Choice(index, message)
         choice.finish_reason = answer.finish_reason
+        if parsed.finish is not None:
+            choice.finish_reason = parsed.finish.reason
         choice.stop_reason = answer.stop_reason
         if self._wants_logprobs:
             choice.logprobs = chat_logprobs(answer.details, self._label)
@@ -195,3 +210,12 @@ class ChatReply:
 
     def _chunk(self, choices: tuple[ChunkChoice, ...]) -> ChatChunk:
         return ChatChunk(self._head.id, self._created, self._head.model, choices)
+
+
+async def _read(
+    parts: AsyncIterable[tuple[int, AnswerPiece]], reader: ChatReader, answers: list[WholeAnswer]
+) -> AsyncIterator[tuple[int, AnswerPiece]]:
+    """The same parts; what they say goes into `answers`."""
+    async for place, piece in parts:
+        answers[piece.index].add(reader.read(piece))
+        yield place, piece

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.responses import json_response
-from services.router.openai.sse import EventWriter, stream_events
+from services.router.openai.sse import DATA_EDGE, EventWriter, stream_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from services.router.generation import AnswerPiece
+    from services.router.openai.sse import StreamEdge
 
 T = TypeVar("T")
 
@@ -51,10 +52,11 @@ async def answer(
     reply: Reply,
     *,
     stream: bool,
+    edge: StreamEdge = DATA_EDGE,
 ) -> Response:
     """Answer with what the pipeline gives. Ends the pipeline's work when the client is gone."""
     if stream:
-        return await stream_events(request, parts, reply)
+        return await stream_events(request, parts, reply, edge=edge)
 
     async def collect() -> Any:
         async with aclosing(parts):

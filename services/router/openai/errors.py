@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 
 from shared.errors import (
     AuthenticationError,
-    BatonError,
     InvalidRequestError,
     ModelNotFoundError,
     OverloadedError,
@@ -23,12 +19,6 @@ from shared.errors import (
     UnsupportedError,
 )
 from shared.rpc.status import CLIENT_CLOSED_REQUEST, http_status
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-    from starlette.requests import Request
-
-logger = structlog.get_logger(__name__)
 
 _JSON = msgspec.json.Encoder()
 _UNAVAILABLE_RETRY_AFTER_S = 1.0
@@ -81,6 +71,11 @@ def error_status(error: Exception) -> int:
 
 def error_json(error: Exception, *, request_id: str) -> bytes:
     """The body for any exception. Bugs and failures inside the cluster are not described."""
+    return _JSON.encode(ErrorBody(error_detail(error, request_id=request_id)))
+
+
+def error_detail(error: Exception, *, request_id: str) -> ErrorDetail:
+    """What a client may know of any exception."""
     status = error_status(error)
     kind, code = _KINDS.get(status, ("invalid_request_error", None))
     message = str(error)
@@ -101,7 +96,7 @@ def error_json(error: Exception, *, request_id: str) -> bytes:
         code = "invalid_value"
     elif isinstance(error, ModelNotFoundError):
         param, code = "model", "model_not_found"
-    return _JSON.encode(ErrorBody(ErrorDetail(message, kind, param, code)))
+    return ErrorDetail(message, kind, param, code)
 
 
 def error_headers(error: Exception) -> dict[str, str]:
@@ -115,32 +110,6 @@ def error_headers(error: Exception) -> dict[str, str]:
     if isinstance(error, HTTPException):
         return dict(error.headers or {})
     return {}
-
-
-def add_error_handlers(app: FastAPI) -> None:
-    """Have `app` answer every exception in OpenAI's shape."""
-    for kind in (BatonError, HTTPException, ClientDisconnect, Exception):
-        app.add_exception_handler(kind, _answer_error)
-
-
-async def _answer_error(request: Request, error: Exception) -> Response:
-    request_id: str = request.state.request_id
-    if isinstance(error, HTTPException):
-        # Only the framework raises these: an unknown route or method.
-        detail = f"{error.detail}: {request.method} {request.url.path[:200]}"
-        error = HTTPException(error.status_code, detail, error.headers)
-    status = error_status(error)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        known = isinstance(error, BatonError)
-        # The framework raises foreign exceptions again after this; the server logs their trace.
-        logger.warning("request_failed", status=status, error=repr(error), known=known)
-    return Response(
-        error_json(error, request_id=request_id),
-        status_code=status,
-        # The framework answers foreign exceptions outside all middleware.
-        headers={**error_headers(error), "x-request-id": request_id},
-        media_type="application/json",
-    )
 
 
 def _retry_after(seconds: float) -> dict[str, str]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
+#: Parts that hold text under their own name; an assistant's may be that it would not answer.
+_TEXT_PARTS = frozenset({"text", "refusal"})
+
 
 def encode_chat(
     fields: ChatPromptFields,
@@ -25,6 +28,7 @@ def encode_chat(
     tokenizer: Tokenizer,
     limits: RequestLimits,
     *,
+    tools: list[dict[str, Any]] | None,
     add_special_tokens: bool,
 ) -> Prompt:
     """Render the conversation and turn it into tokens.
@@ -38,9 +42,12 @@ def encode_chat(
     check_num_messages(len(fields.messages), limits)
     messages = template_messages(fields.messages)
     check_texts(texts_in(messages), limits, param="messages")
+    if tools:
+        check_texts(texts_in(tools), limits, param="tools")
     add_prompt = fields.add_generation_prompt
     text = chat_template.render(
         messages,
+        tools=tools,
         documents=fields.documents,
         add_generation_prompt=not fields.continue_final_message
         if add_prompt is None
@@ -91,18 +98,20 @@ def _read_part(part: Any, param: str) -> str:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         message = f"{param} must be an object with a type"
         raise FieldError(message, param=param, code="invalid_type")
-    if part["type"] != "text":
-        message = f"content of type {part['type'][:64]} is not supported, only text is"
+    kind = part["type"]
+    if kind not in _TEXT_PARTS:
+        message = f"content of type {kind[:64]} is not supported, only text is"
         raise UnsupportedError(message, param=f"{param}.type")
-    if not isinstance(part.get("text"), str):
-        message = f"{param}.text must be a string"
-        raise FieldError(message, param=f"{param}.text", code="invalid_type")
-    return str(part["text"])
+    if not isinstance(part.get(kind), str):
+        message = f"{param}.{kind} must be a string"
+        raise FieldError(message, param=f"{param}.{kind}", code="invalid_type")
+    return str(part[kind])
 
 
 def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
+    extra = message.model_extra or {}
     content = read_content(message.content, param=f"{param}.content")
-    calls = (message.model_extra or {}).get("tool_calls")
+    calls = extra.get("tool_calls")
     if content is None and (message.role != "assistant" or not calls):
         problem = f"{param}.content must be a string or a list of parts"
         raise FieldError(problem, param=f"{param}.content", code="missing_required_parameter")
@@ -111,6 +120,9 @@ def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
         rendered["name"] = message.name
     if message.tool_call_id is not None:
         rendered["tool_call_id"] = message.tool_call_id
+    reasoning = extra.get("reasoning_content")
+    if message.role == "assistant" and isinstance(reasoning, str):
+        rendered["reasoning_content"] = reasoning
     if calls:
         rendered["tool_calls"] = _read_tool_calls(calls, f"{param}.tool_calls")
     return rendered
@@ -120,18 +132,25 @@ def _read_tool_calls(calls: Any, param: str) -> list[dict[str, Any]]:
     """Calls of earlier turns. Templates want the arguments as an object, OpenAI has a string."""
     if not isinstance(calls, list):
         raise FieldError(f"{param} must be a list", param=param, code="invalid_type")
-    read = []
-    for i, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict):
-            message = f"{param}[{i}].function must be an object"
-            raise FieldError(message, param=f"{param}[{i}].function", code="invalid_type")
-        arguments = _read_arguments(function.get("arguments"))
-        read.append({**call, "function": {**function, "arguments": arguments}})
-    return read
+    return [_read_tool_call(call, f"{param}[{i}]") for i, call in enumerate(calls)]
+
+
+def _read_tool_call(call: Any, param: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        message = f"{param}.function must be an object"
+        raise FieldError(message, param=f"{param}.function", code="invalid_type")
+    if not isinstance(function.get("name"), str):
+        message = f"{param}.function.name must be a string"
+        raise FieldError(message, param=f"{param}.function.name", code="invalid_type")
+    arguments = _read_arguments(function.get("arguments"))
+    return {"type": "function", **call, "function": {**function, "arguments": arguments}}
 
 
 def _read_arguments(value: Any) -> Any:
+    if not value:
+        # What a call without arguments was answered with, by whichever server.
+        return {}
     if not isinstance(value, str):
         return value
     try:

@@ -114,5 +114,11 @@ def event(chunk: Any) -> bytes:
     return b"data: %b\n\n" % JSON.encode(chunk)
 
 
+def named_event(chunk: msgspec.Struct) -> bytes:
+    """The same for a struct with a tag, which is also the event's name."""
+    name = str(chunk.__struct_config__.tag)
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), JSON.encode(chunk))
+
+
 def _total(name: str, usages: Iterable[Usage]) -> int:
     return sum(getattr(usage, name) for usage in usages)

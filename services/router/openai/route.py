@@ -46,9 +46,10 @@ class RouteEndpoint:
     async def _read(self, request: Request, raw: bytes) -> GenerationRequest:
         arrival_s = time.monotonic()
         if _is_chat(raw):
-            return await self._chat.read(request, parse_body(ChatBody, raw), raw, arrival_s)
-        body = parse_body(CompletionBody, raw)
-        _, generations = await self._completions.read(request, body, raw, arrival_s)
+            body = parse_body(ChatBody, raw)
+            return (await self._chat.prepare(request, body, raw, arrival_s)).generation
+        completion = parse_body(CompletionBody, raw)
+        _, generations = await self._completions.read(request, completion, raw, arrival_s)
         if len(generations) != 1:
             message = f"prompt must be a single prompt here, not {len(generations)}"
             raise FieldError(message, param="prompt")

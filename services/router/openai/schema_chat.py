@@ -21,10 +21,32 @@ class ChatMessage(BaseModel):
     tool_call_id: str | None = None
 
 
+class FunctionDefinition(BaseModel):
+    """A function that the model may call. The order of the fields is that of chat templates."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.\-]+$", max_length=128)]
+    description: str | None = None
+    #: A JSON Schema of type object; without one, the function takes no arguments.
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    """Something that the model may call; only functions are offered."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
 class ChatPromptFields(BaseModel):
     """How a conversation becomes a prompt; also what /tokenize takes."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    tools: list[Tool] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -38,3 +60,9 @@ class ChatBody(GenerationBody, ChatPromptFields):
     max_completion_tokens: NumTokens | None = None
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None
+    #: none, auto, required, or an object that names a function;
+    #: services/router/openai/tools.py checks it.
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    #: false leaves out what the model thought before it answered.
+    include_reasoning: bool | None = None

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.json_schema import models_json_schema
 
+from services.router.anthropic.errors import is_anthropic
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,19 +41,34 @@ _MODEL: dict[str, Any] = {
     "schema": {"type": "string"},
 }
 _ANY: dict[str, Any] = {"schema": {}}
+_ANSWER_OR_STREAM: dict[str, Any] = {
+    "application/json": _ANY,
+    "text/event-stream": {"schema": {"type": "string"}},
+}
 #: What is not JSON, or not only.
 _CONTENT: dict[str, dict[str, Any]] = {
     "/metrics": {
         "text/plain": {"schema": {"type": "string"}},
         "application/openmetrics-text": {"schema": {"type": "string"}},
     },
-    "/v1/chat/completions": {
-        "application/json": _ANY,
-        "text/event-stream": {"schema": {"type": "string"}},
-    },
-    "/v1/completions": {
-        "application/json": _ANY,
-        "text/event-stream": {"schema": {"type": "string"}},
+    "/v1/chat/completions": _ANSWER_OR_STREAM,
+    "/v1/completions": _ANSWER_OR_STREAM,
+    "/v1/responses": _ANSWER_OR_STREAM,
+    "/v1/messages": _ANSWER_OR_STREAM,
+}
+#: The error of Anthropic's API.
+_ANTHROPIC_ERROR: dict[str, Any] = {
+    "title": "AnthropicError",
+    "type": "object",
+    "required": ["type", "error", "request_id"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
+        "request_id": {"type": "string"},
     },
 }
 
@@ -63,7 +80,7 @@ def _document_answers(path: str, answers: dict[str, Any]) -> None:
         answers["200"]["content"] = _CONTENT[path]
     if path == "/ready":
         answers["503"] = {"description": "Not ready", "content": {"application/json": _ANY}}
-    schema = {"$ref": _REFERENCE.format(model="Error")}
+    schema = {"$ref": _REFERENCE.format(model="AnthropicError" if is_anthropic(path) else "Error")}
     answers["default"] = {
         "description": "Refused, or failed",
         "content": {"application/json": {"schema": schema}},
@@ -91,7 +108,7 @@ def _complete(document: dict[str, Any], bodies: Mapping[str, tuple[type[BaseMode
     references, definitions = models_json_schema(models, ref_template=_REFERENCE)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.update(definitions.get("$defs", {}))
-    schemas["Error"] = _ERROR
+    schemas |= {"Error": _ERROR, "AnthropicError": _ANTHROPIC_ERROR}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             _document_answers(path, operation["responses"])

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
-_DONE = b"data: [DONE]\n\n"
 _HEADERS = {
     "cache-control": "no-cache",
     # Tells reverse proxies not to collect the stream before passing it on.
@@ -35,10 +34,34 @@ class EventWriter(Protocol):
     """Turns pieces into the events of one endpoint."""
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
-        """The event for one piece of an answer to the prompt at `place`."""
+        """The events for one piece of an answer to the prompt at `place`; empty if it has none."""
 
     def last_event(self) -> bytes:
         """What follows after all answers; empty if nothing does."""
+
+
+class StreamEdge(Protocol):
+    """What one API's streams end with."""
+
+    @property
+    def done(self) -> bytes:
+        """Follows the last event, and an error."""
+
+    def failed(self, error: Exception, *, request_id: str) -> bytes:
+        """The event for an error; the status has been sent."""
+
+
+class DataEdge:
+    """The end of chat's and completions' streams."""
+
+    done = b"data: [DONE]\n\n"
+
+    def failed(self, error: Exception, *, request_id: str) -> bytes:
+        """See StreamEdge."""
+        return b"data: %b\n\n" % error_json(error, request_id=request_id)
+
+
+DATA_EDGE = DataEdge()
 
 
 class EventStream(Response):
@@ -47,13 +70,20 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, first: bytes, parts: AsyncGenerator[Part], writer: EventWriter, *, request_id: str
+        self,
+        first: bytes,
+        parts: AsyncGenerator[Part],
+        writer: EventWriter,
+        *,
+        edge: StreamEdge,
+        request_id: str,
     ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._first = first
         self._parts = parts
         self._writer = writer
+        self._edge = edge
         self._request_id = request_id
         self._last = b""
 
@@ -74,9 +104,12 @@ class EventStream(Response):
         send = scope.get("extensions", {}).get(DIRECT_SEND, send)
         event: bytes | None = self._first
         while event is not None:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+            if event:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
             event = await self._next_event()
-        await send({"type": "http.response.body", "body": self._last + _DONE, "more_body": False})
+        await send(
+            {"type": "http.response.body", "body": self._last + self._edge.done, "more_body": False}
+        )
 
     async def _next_event(self) -> bytes | None:
         """The next piece's event; None after the last one, and then `_last` is what follows."""
@@ -87,12 +120,16 @@ class EventStream(Response):
         except Exception as error:  # noqa: BLE001 the process edge: becomes an event
             # The status has been sent, so the error has to travel as an event.
             logger.warning("stream_failed", status=error_status(error), error=repr(error))
-            self._last = b"data: %b\n\n" % error_json(error, request_id=self._request_id)
+            self._last = self._edge.failed(error, request_id=self._request_id)
         return None
 
 
 async def stream_events(
-    request: Request, parts: AsyncGenerator[Part], writer: EventWriter
+    request: Request,
+    parts: AsyncGenerator[Part],
+    writer: EventWriter,
+    *,
+    edge: StreamEdge = DATA_EDGE,
 ) -> Response:
     """Answer with a stream. What goes wrong before the first token still has its own status."""
     try:
@@ -101,7 +138,7 @@ async def stream_events(
     except BaseException:
         await parts.aclose()
         raise
-    return EventStream(first, parts, writer, request_id=request.state.request_id)
+    return EventStream(first, parts, writer, edge=edge, request_id=request.state.request_id)
 
 
 async def _first(parts: AsyncGenerator[Part]) -> Part:

@@ -19,6 +19,7 @@ from services.router.openai.schema_tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
+from services.router.openai.tools import check_tools, template_tools
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend
@@ -72,12 +73,14 @@ class TokenizeEndpoints:
         tokenizer = self._backend.tokenizer
         spans: list[tuple[int, int]] | UnsetType = UNSET
         if isinstance(body, TokenizeChatBody):
+            check_tools(body.tools or (), self._backend.limits)
             special = bool(body.add_special_tokens)
             prompt = encode_chat(
                 body,
                 self._backend.chat_template,
                 tokenizer,
                 self._backend.limits,
+                tools=template_tools(body.tools),
                 add_special_tokens=special,
             )
             ids = list(prompt.token_ids)

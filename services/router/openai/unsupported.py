@@ -48,6 +48,7 @@ def refuse_unsupported(body: pydantic.BaseModel) -> None:
 
 
 def _check_tools(tools: Any, choice: Any) -> None:
+    """Of bodies without these fields; chats have them."""
     if choice not in (None, "none", "auto"):
         raise UnsupportedError("tool_choice must be none or auto", param="tool_choice")
     if tools and choice != "none":

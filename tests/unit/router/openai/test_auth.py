@@ -97,10 +97,15 @@ async def test_nobody_gets_anything_without_a_key(api: OpenAIApi, disk: KeysOnDi
             assert response.status_code == 401, (method, path, name)
             assert response.headers["www-authenticate"] == 'Bearer realm="baton"'
             assert response.headers["x-request-id"]
-            error = response.json()["error"] if method != "HEAD" else {"code": "invalid_api_key"}
-            assert error["code"] == "invalid_api_key"
-            if method != "HEAD":
-                assert error["type"] == "authentication_error"
+            if method == "HEAD":
+                continue
+            error = response.json()["error"]
+            assert error["type"] == "authentication_error"
+            # Anthropic's errors have no code, and say what they are.
+            if path.startswith("/v1/messages"):
+                assert (response.json()["type"], list(error)) == ("error", ["type", "message"])
+            else:
+                assert error["code"] == "invalid_api_key"
     assert api.generator.requests == []
 
 

@@ -11,6 +11,8 @@ import httpx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.router.anthropic.schema import CountTokensBody, MessagesBody
+from services.router.openai.responses_api.schema import ResponsesBody
 from services.router.openai.schema_chat import ChatBody
 from services.router.openai.schema_completion import CompletionBody
 from services.router.openai.schema_tokenize import (
@@ -28,12 +30,18 @@ API = OpenAIApi("ok")
 ENDPOINTS: dict[str, tuple[type[pydantic.BaseModel], ...]] = {
     "/v1/chat/completions": (ChatBody,),
     "/v1/completions": (CompletionBody,),
+    "/v1/responses": (ResponsesBody,),
+    "/v1/messages": (MessagesBody,),
+    "/v1/messages/count_tokens": (CountTokensBody,),
     "/tokenize": (TokenizeTextBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
 }
 VALID: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [{"messages": [{"role": "user", "content": "Hi"}]}],
     "/v1/completions": [{"prompt": "a"}, {"prompt": [5, 6]}, {"prompt": ["a", "b"]}],
+    "/v1/responses": [{"input": "Hi"}, {"input": [{"role": "user", "content": "Hi"}]}],
+    "/v1/messages": [{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}],
+    "/v1/messages/count_tokens": [{"messages": [{"role": "user", "content": "Hi"}]}],
     "/tokenize": [{"prompt": "a"}, {"messages": [{"role": "user", "content": "Hi"}]}],
     "/detokenize": [{"tokens": [5, 6]}],
 }
@@ -101,7 +109,7 @@ def test_random_bodies_never_break_the_server(sent: tuple[str, bytes]) -> None:
     if response.status_code != 200:
         error = response.json()["error"]
         assert error["message"]
-        assert error["type"] == "invalid_request_error"
+        assert error["type"] in ("invalid_request_error", "not_found_error")
         assert "Traceback" not in response.text
     assert API.generator.num_open == 0
 

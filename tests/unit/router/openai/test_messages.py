@@ -8,6 +8,7 @@ import pytest
 
 from services.router.openai.messages import answer_role, template_messages
 from services.router.openai.schema_chat import ChatMessage, ChatPromptFields
+from shared.errors import UnsupportedError
 
 
 def rendered(**message: Any) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def test_names_and_ids_are_passed_on() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [('{"a": 1}', {"a": 1}), ("{broken", "{broken"), ({"a": 1}, {"a": 1}), (None, None)],
+    [('{"a": 1}', {"a": 1}), ("{broken", "{broken"), ({"a": 1}, {"a": 1}), (None, {}), ("", {})],
 )
 def test_arguments_of_earlier_calls_become_objects(arguments: Any, expected: Any) -> None:
     calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}]
@@ -48,3 +49,24 @@ def test_arguments_of_earlier_calls_become_objects(arguments: Any, expected: Any
 def test_who_speaks_next(options: Any, role: str) -> None:
     messages = [{"role": "user", "content": "Hi"}]
     assert answer_role(ChatPromptFields.model_validate({"messages": messages, **options})) == role
+
+
+def test_reasoning_of_earlier_turns_is_passed_on() -> None:
+    message = rendered(role="assistant", content="Four.", reasoning_content="2 + 2")
+    assert message["reasoning_content"] == "2 + 2"
+    assert "reasoning_content" not in rendered(role="user", content="a", reasoning_content="b")
+
+
+def test_parts_are_joined_by_line_breaks() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b\n"}]
+    assert rendered(role="user", content=parts)["content"] == "a\nb\n"
+    refusal = [{"type": "refusal", "refusal": "No."}]
+    assert rendered(role="assistant", content=refusal)["content"] == "No."
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video_url"])
+def test_parts_that_are_no_text_are_refused_by_name(kind: str) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": kind, kind: {}}]
+    with pytest.raises(UnsupportedError, match=kind) as caught:
+        rendered(role="user", content=parts)
+    assert caught.value.param == "messages[0].content[1].type"

@@ -1,0 +1,1 @@
+"""Anthropic's Messages API, beside OpenAI's: the same pipeline, other words."""

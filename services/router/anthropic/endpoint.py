@@ -1,0 +1,79 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+
+from services.router.anthropic.output import TokenCount
+from services.router.anthropic.reply import MessageReply
+from services.router.anthropic.schema import REFUSED, CountTokensBody, MessagesBody
+from services.router.anthropic.translate import NAMES, chat_fields
+from services.router.openai.answers import stream_answers
+from services.router.openai.as_chat import chat_body, params_named, refuse_fields
+from services.router.openai.body import parse_body, read_body
+from services.router.openai.endpoint import answer
+from services.router.openai.errors import FieldError
+from services.router.openai.responses import json_response
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from services.router.anthropic.schema import PromptFields
+    from services.router.openai.backend import Backend
+    from services.router.openai.chat import ChatCompletions, PreparedChat
+
+    B = TypeVar("B", bound=PromptFields)
+
+#: Of Anthropic's API. The newer one takes less (no sampling fields, which are welcome here) and
+#: answers the same; the one before both had other events.
+VERSIONS = ("2023-06-01", "2026-10-21")
+_VERSION_HEADER = "anthropic-version"
+
+
+class Messages:
+    """Answers conversations of Anthropic's clients."""
+
+    def __init__(self, backend: Backend, chat: ChatCompletions) -> None:
+        self._backend = backend
+        self._chat = chat
+
+    async def create(self, request: Request) -> Response:
+        """The next message of a conversation, whole or as a stream."""
+        body, chat = await self._prepare(request, MessagesBody)
+        reply = MessageReply(
+            chat.new_reader(),
+            request_id=request.state.request_id,
+            model=self._backend.models.resolve(body.model),
+            num_prompt_tokens=len(chat.generation.prompt_token_ids),
+        )
+        parts = stream_answers(self._backend.generator, [chat.generation])
+        response = await answer(request, parts, reply, stream=bool(body.stream), edge=reply)
+        return _with_id(response, request)
+
+    async def count(self, request: Request) -> Response:
+        """The number of tokens that a conversation would be."""
+        _, chat = await self._prepare(request, CountTokensBody)
+        count = TokenCount(len(chat.generation.prompt_token_ids))
+        return _with_id(json_response(count), request)
+
+    async def _prepare(self, request: Request, schema: type[B]) -> tuple[B, PreparedChat]:
+        arrival_s = time.monotonic()
+        version = request.headers.get(_VERSION_HEADER)
+        if version is not None and version not in VERSIONS:
+            message = f"{_VERSION_HEADER} must be {' or '.join(VERSIONS)}, not {version[:64]}"
+            raise FieldError(message, param=_VERSION_HEADER)
+        raw = await read_body(request, self._backend.limits)
+        body = parse_body(schema, raw)
+        refuse_fields(body, REFUSED)
+        with params_named(NAMES):
+            fields = chat_body(chat_fields(body))
+            return body, await self._chat.prepare(request, fields, raw, arrival_s)
+
+
+def _with_id(response: Response, request: Request) -> Response:
+    """Anthropic's clients look for the request's id under this name."""
+    response.headers["request-id"] = request.state.request_id
+    return response

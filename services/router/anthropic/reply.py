@@ -1,0 +1,151 @@
+"""The answer to a messages request: one object, or events as the model speaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from services.router.anthropic import output as out
+from services.router.anthropic.errors import error_json
+from services.router.chat_events import (
+    ContentDelta,
+    Finish,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegin,
+)
+from services.router.openai.responses import Tally, named_event
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Iterator
+
+    from services.router.chat_events import ChatEvent, ChatReader
+    from services.router.generation import AnswerPiece
+
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_STOP_SEQUENCE = "stop_sequence"
+
+
+class MessageReply:
+    """Builds the reply to one request from the pieces of its answer."""
+
+    #: Nothing follows the last event.
+    done = b""
+
+    def __init__(
+        self, reader: ChatReader, *, request_id: str, model: str, num_prompt_tokens: int
+    ) -> None:
+        self._reader = reader
+        self._tally = Tally(num_prompt_tokens)
+        usage = out.MessageUsage(num_prompt_tokens, 0, 0, 0)
+        self._message = out.Message(f"msg_{request_id}", model, (), usage)
+        self._blocks = BlockWriter()
+        self._has_begun = False
+
+    def event(self, place: int, piece: AnswerPiece) -> bytes:
+        """The events for one piece; the first one of all is a message without content."""
+        del place  # a message has one prompt
+        frames = []
+        if not self._has_begun:
+            self._has_begun = True
+            frames = [named_event(out.MessageStart(self._message)), named_event(out.Ping())]
+        frames += map(named_event, self._advance(piece))
+        return b"".join(frames)
+
+    def last_event(self) -> bytes:
+        """Why it ended, and what it cost."""
+        message = self._ended()
+        stop = out.StopDelta(message.stop_reason, message.stop_sequence)
+        last = out.MessageDelta(stop, message.usage)
+        return named_event(last) + named_event(out.MessageStop())
+
+    def failed(self, error: Exception, *, request_id: str) -> bytes:
+        """The last event where something went wrong on the way."""
+        return b"event: error\ndata: %b\n\n" % error_json(error, request_id=request_id)
+
+    async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> out.Message:
+        """Everything in one object."""
+        async for _, piece in parts:
+            for _ in self._advance(piece):
+                pass
+        return self._ended()
+
+    def _advance(self, piece: AnswerPiece) -> Iterator[msgspec.Struct]:
+        self._tally.add(piece)
+        for event in self._reader.read(piece):
+            if not isinstance(event, Finish):
+                yield from self._blocks.add(event)
+                continue
+            yield from self._blocks.close()
+            self._message.stop_reason = _STOP_REASONS.get(event.reason)
+            if event.reason == "stop" and isinstance(event.stop_reason, str):
+                self._message.stop_reason = _STOP_SEQUENCE
+                self._message.stop_sequence = event.stop_reason
+
+    def _ended(self) -> out.Message:
+        cost = self._tally.final()
+        details = cost.prompt_tokens_details
+        cached = 0 if details is None else details.cached_tokens
+        usage = out.MessageUsage(cost.prompt_tokens - cached, 0, cached, cost.completion_tokens)
+        return msgspec.structs.replace(self._message, content=self._blocks.blocks, usage=usage)
+
+
+class BlockWriter:
+    """Puts the blocks of a message together. One is open at a time; another kind closes it."""
+
+    def __init__(self) -> None:
+        #: Those that are whole.
+        self.blocks: list[out.Block] = []
+        self._open: out.Block | None = None
+        self._texts: list[str] = []
+
+    def add(self, event: ChatEvent) -> Iterator[msgspec.Struct]:
+        """Take one thing in that the model says."""
+        match event:
+            case ContentDelta(text=text):
+                if not isinstance(self._open, out.Text):
+                    yield from self._begin(out.Text(""))
+                yield self._more(text, out.TextDelta(text))
+            case ReasoningDelta(text=text):
+                if not isinstance(self._open, out.Thinking):
+                    yield from self._begin(out.Thinking(""))
+                yield self._more(text, out.ThinkingDelta(text))
+            case ToolCallBegin(id=call_id, name=name):
+                yield from self._begin(out.ToolUse(call_id, name, {}))
+            case ToolCallArguments(text=text) if isinstance(self._open, out.ToolUse):
+                yield self._more(text, out.InputJsonDelta(text))
+
+    def close(self) -> Iterator[msgspec.Struct]:
+        """The open block, if there is one, is whole."""
+        block, text = self._open, "".join(self._texts)
+        if block is None:
+            return
+        index = len(self.blocks)
+        if isinstance(block, out.Text):
+            self.blocks.append(out.Text(text))
+        elif isinstance(block, out.Thinking):
+            self.blocks.append(out.Thinking(text))
+            yield out.BlockDelta(index, out.SignatureDelta())
+        else:
+            self.blocks.append(out.ToolUse(block.id, block.name, read_input(text)))
+        self._open = None
+        self._texts = []
+        yield out.BlockStop(index)
+
+    def _begin(self, block: out.Block) -> Iterator[msgspec.Struct]:
+        yield from self.close()
+        self._open = block
+        yield out.BlockStart(len(self.blocks), block)
+
+    def _more(self, text: str, delta: out.Delta) -> msgspec.Struct:
+        self._texts.append(text)
+        return out.BlockDelta(len(self.blocks), delta)
+
+
+def read_input(arguments: str) -> dict[str, object]:
+    """A tool's input: an object, whatever the model wrote; empty if that was none."""
+    try:
+        return msgspec.json.decode(arguments, type=dict[str, object])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {}

@@ -1,0 +1,169 @@
+"""A messages request as the fields of a chat request."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from services.router.anthropic.schema import (
+    AnyChoice,
+    MessagesBody,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from services.router.openai.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.anthropic.schema import Choice, ContentBlock, InputMessage, PromptFields
+
+#: Fields of a chat by the client's names for them.
+NAMES = {
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "continue_final_message": "messages",
+}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def chat_fields(body: PromptFields) -> dict[str, Any]:
+    """What to ask of a chat.
+
+    Raises:
+        FieldError: a block stands in a message of the wrong side.
+    """
+    fields: dict[str, Any] = {"model": body.model}
+    if isinstance(body, MessagesBody):
+        fields |= {
+            "max_tokens": body.max_tokens,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "stop": body.stop_sequences,
+            **body.extras(),
+        }
+    fields |= _prompt_fields(body)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _prompt_fields(body: PromptFields) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "messages": _messages(body),
+        "chat_template_kwargs": _template_kwargs(body),
+        **_tool_fields(body),
+    }
+    if _is_continued(body.messages[-1]):
+        fields |= {"continue_final_message": True, "add_generation_prompt": False}
+    config = body.output_config
+    if config is not None:
+        fields["reasoning_effort"] = config.effort
+    if config is not None and config.format is not None:
+        schema = {"name": "output", "schema": config.format.schema_, "strict": True}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return fields
+
+
+def _template_kwargs(body: PromptFields) -> dict[str, Any] | None:
+    """Templates of models that can think or not take a switch of this name."""
+    if body.thinking is None:
+        return body.chat_template_kwargs
+    wanted = body.thinking.type != "disabled"
+    return {"enable_thinking": wanted, **(body.chat_template_kwargs or {})}
+
+
+def _tool_fields(body: PromptFields) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if body.tool_choice is not None:
+        fields["tool_choice"] = _choice(body.tool_choice)
+    if not body.tools:
+        return fields
+    fields["tools"] = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description or "",
+                "parameters": tool.input_schema,
+            },
+        }
+        for tool in body.tools
+    ]
+    if body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _choice(choice: Choice) -> Any:
+    if isinstance(choice, AnyChoice):
+        return _CHOICES[choice.type]
+    return {"type": "function", "function": {"name": choice.name}}
+
+
+def _is_continued(last: InputMessage) -> bool:
+    """An assistant's message at the end is the beginning of the answer."""
+    calls = any(isinstance(block, ToolUseBlock) for block in last.content)
+    return last.role == "assistant" and not calls
+
+
+def _messages(body: PromptFields) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if body.system:
+        messages.append({"role": "system", "content": _text(body.system)})
+    for i, message in enumerate(body.messages):
+        if message.role == "assistant":
+            messages.append(_assistant_message(message.content, f"messages[{i}].content"))
+        else:
+            messages += _user_messages(message, f"messages[{i}].content")
+    return messages
+
+
+def _user_messages(message: InputMessage, param: str) -> list[dict[str, Any]]:
+    """The results of calls are messages of their own in a chat."""
+    messages: list[dict[str, Any]] = []
+    texts: list[TextBlock] = []
+    for i, block in enumerate(message.content):
+        if isinstance(block, TextBlock):
+            texts.append(block)
+            continue
+        if message.role != "user" or not isinstance(block, ToolResultBlock):
+            raise _misplaced(block, message.role, f"{param}[{i}]")
+        if texts:
+            messages.append({"role": "user", "content": _text(texts)})
+            texts = []
+        result = _text(block.content or ())
+        messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": result})
+    if texts or not messages:
+        messages.append({"role": message.role, "content": _text(texts)})
+    return messages
+
+
+def _assistant_message(blocks: Sequence[ContentBlock], param: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant"}
+    message["content"] = _text([block for block in blocks if isinstance(block, TextBlock)])
+    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    calls = []
+    for i, block in enumerate(blocks):
+        if isinstance(block, ToolResultBlock):
+            raise _misplaced(block, "assistant", f"{param}[{i}]")
+        if isinstance(block, ToolUseBlock):
+            arguments = json.dumps(block.input, ensure_ascii=False)
+            function = {"name": block.name, "arguments": arguments}
+            calls.append({"id": block.id, "type": "function", "function": function})
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _text(blocks: Sequence[TextBlock]) -> str:
+    """As chat joins the parts of a message."""
+    return "\n".join(block.text for block in blocks)
+
+
+def _misplaced(block: ContentBlock, role: str, param: str) -> FieldError:
+    message = f"{param}: content of type {block.type} does not belong into a message of {role}"
+    return FieldError(message, param=param)

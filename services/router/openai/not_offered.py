@@ -1,0 +1,63 @@
+"""Endpoints that clients look for and that this server does not have: refused, with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import Response  # noqa: TC002 read at run time by the framework
+
+from services.router.openai.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from fastapi import FastAPI
+
+_CODE = "unsupported_endpoint"
+_METHODS = ["GET", "POST", "DELETE"]
+_EMBEDDINGS = "this server generates text: it makes no embeddings"
+_SCORES = "this server generates text: it does not score or rank texts"
+_AUDIO = "this server generates text: it takes and makes no audio"
+_IMAGES = "this server generates text: it takes and makes no images"
+_FILES = "this server keeps no files and runs no jobs: `baton run-batch` answers a file of requests"
+_STATE = "this server keeps no state between requests: send the whole conversation"
+
+#: Path to reason.
+NOT_OFFERED: dict[str, str] = {
+    "/v1/embeddings": _EMBEDDINGS,
+    "/embeddings": _EMBEDDINGS,
+    "/pooling": _EMBEDDINGS,
+    "/v1/rerank": _SCORES,
+    "/v2/rerank": _SCORES,
+    "/rerank": _SCORES,
+    "/v1/score": _SCORES,
+    "/score": _SCORES,
+    "/classify": _SCORES,
+    "/v1/moderations": "this server generates text: it moderates none",
+    "/v1/audio/{rest:path}": _AUDIO,
+    "/v1/images/{rest:path}": _IMAGES,
+    "/v1/videos": _IMAGES,
+    "/v1/realtime": _AUDIO,
+    "/v1/files": _FILES,
+    "/v1/uploads": _FILES,
+    "/v1/batches": _FILES,
+    "/v1/messages/batches": _FILES,
+    "/v1/fine_tuning/jobs": "this server trains nothing",
+    "/v1/vector_stores": _STATE,
+    "/v1/conversations": _STATE,
+    "/v1/assistants": _STATE,
+    "/v1/threads": _STATE,
+}
+
+
+def add_refusals(app: FastAPI) -> None:
+    """Have `app` answer each of them with 400. Whatever the body is, it is not read."""
+    for path, reason in NOT_OFFERED.items():
+        app.add_api_route(path, _refusal(reason), methods=_METHODS, include_in_schema=False)
+
+
+def _refusal(reason: str) -> Callable[[], Awaitable[Response]]:
+    async def refuse() -> Response:
+        raise FieldError(reason, param=None, code=_CODE)
+
+    return refuse

@@ -1,0 +1,91 @@
+"""POST /v1/responses, and what is said of responses that nobody stored."""
+
+from __future__ import annotations
+
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+from starlette.exceptions import HTTPException
+
+from services.router.openai.answers import stream_answers
+from services.router.openai.as_chat import chat_body, params_named, refuse_fields
+from services.router.openai.body import parse_body, read_body
+from services.router.openai.endpoint import answer
+from services.router.openai.responses import json_response
+from services.router.openai.responses_api.reply import ResponseReply
+from services.router.openai.responses_api.schema import REFUSED, ResponsesBody
+from services.router.openai.responses_api.translate import NAMES, chat_fields
+from shared.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from services.router.openai.backend import Backend
+    from services.router.openai.chat import ChatCompletions, PreparedChat
+
+
+#: Of what `include` may ask for, all else would come from tools of OpenAI's own.
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class InputTokens(msgspec.Struct):
+    """How long the prompt is that an input becomes."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"
+
+
+class Responses:
+    """Answers conversations that the client keeps."""
+
+    def __init__(self, backend: Backend, chat: ChatCompletions) -> None:
+        self._backend = backend
+        self._chat = chat
+
+    async def create(self, request: Request) -> Response:
+        """The next items of a conversation, whole or as a stream."""
+        body, chat = await self._prepare(request)
+        reply = ResponseReply(
+            body,
+            chat.new_reader(),
+            request_id=request.state.request_id,
+            model=self._backend.models.resolve(body.model),
+            num_prompt_tokens=len(chat.generation.prompt_token_ids),
+        )
+        parts = stream_answers(self._backend.generator, [chat.generation])
+        return await answer(request, parts, reply, stream=bool(body.stream), edge=reply)
+
+    async def count(self, request: Request) -> Response:
+        """The number of tokens that the same body would be."""
+        _, chat = await self._prepare(request)
+        return json_response(InputTokens(len(chat.generation.prompt_token_ids)))
+
+    async def stored(self) -> Response:
+        """There are none."""
+        message = "responses are not stored here, so that there is none to ask for"
+        raise HTTPException(HTTPStatus.NOT_FOUND, message)
+
+    async def _prepare(self, request: Request) -> tuple[ResponsesBody, PreparedChat]:
+        arrival_s = time.monotonic()
+        raw = await read_body(request, self._backend.limits)
+        body = parse_body(ResponsesBody, raw)
+        refuse_fields(body, REFUSED)
+        _refuse_options(body)
+        with params_named(NAMES):
+            fields = chat_body(chat_fields(body))
+            return body, await self._chat.prepare(request, fields, raw, arrival_s)
+
+
+def _refuse_options(body: ResponsesBody) -> None:
+    """Check fields of which only some values are offered.
+
+    Raises:
+        UnsupportedError: one of them has another one.
+    """
+    if body.truncation == "auto":
+        message = "truncation of auto is not supported: nothing is left out of a conversation"
+        raise UnsupportedError(message, param="truncation")
+    if body.include is not None and _LOGPROBS in body.include:
+        message = f"include of {_LOGPROBS} is not supported: {REFUSED['top_logprobs']}"
+        raise UnsupportedError(message, param="include")

@@ -1,0 +1,114 @@
+"""Puts the items of a response together, and says what a stream's client has to know of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from services.router.chat_events import (
+    ContentDelta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegin,
+)
+from services.router.openai.responses_api import output as out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from services.router.chat_events import ChatEvent
+
+COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
+
+
+class ItemWriter:
+    """At most one item is open at a time: another kind of content closes it."""
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+        #: Those that are whole.
+        self.items: list[out.Item] = []
+        self._open: out.Item | None = None
+        self._texts: list[str] = []
+
+    def add(self, event: ChatEvent) -> Iterator[out.Event]:
+        """Take one thing in that the model says."""
+        match event:
+            case ContentDelta(text=text):
+                yield from self._add_text(text)
+            case ReasoningDelta(text=text):
+                yield from self._add_reasoning(text)
+            case ToolCallBegin(id=call_id, name=name):
+                yield from self.close(COMPLETED)
+                item = out.CallOutput(self._id("fc"), call_id, name, "", IN_PROGRESS)
+                yield self._begin(item)
+            case ToolCallArguments(text=text) if isinstance(self._open, out.CallOutput):
+                self._texts.append(text)
+                place, item_id = len(self.items), self._open.id
+                yield out.ArgumentsDelta(output_index=place, item_id=item_id, delta=text)
+
+    def close(self, status: str) -> Iterator[out.Event]:
+        """The open item, if there is one, is whole; or it was cut off."""
+        item, place, text = self._open, len(self.items), "".join(self._texts)
+        if item is None:
+            return
+        if isinstance(item, out.CallOutput):
+            item.arguments = text
+            yield out.ArgumentsDone(
+                output_index=place, item_id=item.id, name=item.name, arguments=text
+            )
+        elif isinstance(item, out.MessageOutput):
+            part = out.OutputText(text)
+            item.content = (part,)
+            yield out.TextDone(output_index=place, item_id=item.id, text=text)
+            yield out.PartDone(output_index=place, item_id=item.id, part=part)
+        else:
+            thought = out.ReasoningText(text)
+            item.content = (thought,)
+            yield out.ReasoningDone(output_index=place, item_id=item.id, text=text)
+            yield out.PartDone(output_index=place, item_id=item.id, part=thought)
+        item.status = status
+        self._open = None
+        self._texts = []
+        self.items.append(item)
+        yield out.ItemDone(output_index=place, item=item)
+
+    def ensure_message(self) -> Iterator[out.Event]:
+        """An answer that says nothing at all is an empty message."""
+        if self._open is None and not self.items:
+            yield from self._begin_message()
+
+    def _add_text(self, text: str) -> Iterator[out.Event]:
+        if not isinstance(self._open, out.MessageOutput):
+            yield from self.close(COMPLETED)
+            yield from self._begin_message()
+        self._texts.append(text)
+        yield out.TextDelta(output_index=len(self.items), item_id=self._open_id(), delta=text)
+
+    def _begin_message(self) -> Iterator[out.Event]:
+        item = out.MessageOutput(self._id("msg"), IN_PROGRESS, ())
+        yield self._begin(item)
+        place = len(self.items)
+        yield out.PartAdded(output_index=place, item_id=item.id, part=out.OutputText(""))
+
+    def _add_reasoning(self, text: str) -> Iterator[out.Event]:
+        if not isinstance(self._open, out.ReasoningOutput):
+            yield from self.close(COMPLETED)
+            item = out.ReasoningOutput(self._id("rs"), IN_PROGRESS, ())
+            yield self._begin(item)
+            place = len(self.items)
+            yield out.PartAdded(output_index=place, item_id=item.id, part=out.ReasoningText(""))
+        self._texts.append(text)
+        yield out.ReasoningDelta(output_index=len(self.items), item_id=self._open_id(), delta=text)
+
+    def _begin(self, item: out.Item) -> out.Event:
+        self._open = item
+        # A copy: the item itself may be whole before the event has been written.
+        return out.ItemAdded(output_index=len(self.items), item=msgspec.structs.replace(item))
+
+    def _open_id(self) -> str:
+        return "" if self._open is None else self._open.id
+
+    def _id(self, prefix: str) -> str:
+        return f"{prefix}_{self._request_id}_{len(self.items)}"

@@ -1,0 +1,179 @@
+"""The answer to a responses request: one object, or events as the model speaks."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from services.router.chat_events import Finish, ReasoningDelta
+from services.router.openai.errors import error_detail, error_status
+from services.router.openai.responses import Tally, named_event
+from services.router.openai.responses_api import output as out
+from services.router.openai.responses_api.items import COMPLETED, INCOMPLETE, ItemWriter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+
+    from services.router.chat_events import ChatEvent, ChatReader
+    from services.router.generation import AnswerPiece
+    from services.router.openai.responses_api.schema import ResponsesBody
+
+#: Of OpenAI's codes, those that fit; the others say what is wrong with a request.
+_CODES = {429: "rate_limit_exceeded"}
+#: Reasons to finish, of an answer that was not cut off.
+_WHOLE = ("stop", "tool_calls")
+
+
+class ThoughtCount:
+    """Counts the tokens that went into reasoning.
+
+    Those that yield nothing to read (marks, or what a parser holds back) belong to what follows.
+    """
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+        self._num_pending = 0
+
+    def add(self, num_tokens: int, events: Sequence[ChatEvent]) -> None:
+        """Take in a piece: so many tokens, and what was read of them."""
+        self._num_pending += num_tokens
+        if not events:
+            return
+        if all(isinstance(event, ReasoningDelta) for event in events):
+            self.num_tokens += self._num_pending
+        self._num_pending = 0
+
+
+class ResponseReply:
+    """Builds the reply to one request from the pieces of its answer."""
+
+    #: Nothing follows the last event.
+    done = b""
+
+    def __init__(
+        self,
+        body: ResponsesBody,
+        reader: ChatReader,
+        *,
+        request_id: str,
+        model: str,
+        num_prompt_tokens: int,
+    ) -> None:
+        self._response = _skeleton(body, request_id=request_id, model=model)
+        self._reader = reader
+        self._items = ItemWriter(request_id)
+        self._thought = ThoughtCount()
+        self._tally = Tally(num_prompt_tokens)
+        self._num_events = 0
+        self._finish_reason: str | None = None
+
+    def event(self, place: int, piece: AnswerPiece) -> bytes:
+        """The events for one piece; the first ones of all say what is answered."""
+        del place  # a response has one prompt
+        events: list[out.Event] = []
+        if self._num_events == 0:
+            snapshot = msgspec.structs.replace(self._response)
+            events = [out.Created(response=snapshot), out.InProgress(response=snapshot)]
+        return self._encode([*events, *self._advance(piece)])
+
+    def last_event(self) -> bytes:
+        """The whole response."""
+        response = self._ended()
+        kinds = {COMPLETED: out.Completed, INCOMPLETE: out.Incomplete}
+        return self._encode([kinds.get(response.status, out.Failed)(response=response)])
+
+    def failed(self, error: Exception, *, request_id: str) -> bytes:
+        """The last event where something went wrong on the way."""
+        detail = error_detail(error, request_id=request_id)
+        code = _CODES.get(error_status(error), "server_error")
+        response = msgspec.structs.replace(
+            self._response,
+            status="failed",
+            output=self._items.items,
+            error=out.ResponseError(code, detail.message),
+        )
+        return self._encode([out.Failed(response=response)])
+
+    async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> out.Response:
+        """Everything in one object."""
+        async for _, piece in parts:
+            for _ in self._advance(piece):
+                pass
+        return self._ended()
+
+    def _advance(self, piece: AnswerPiece) -> Iterator[out.Event]:
+        self._tally.add(piece)
+        events = self._reader.read(piece)
+        self._thought.add(len(piece.token_ids), events)
+        for event in events:
+            if not isinstance(event, Finish):
+                yield from self._items.add(event)
+                continue
+            self._finish_reason = event.reason
+            yield from self._items.ensure_message()
+            yield from self._items.close(COMPLETED if event.reason in _WHOLE else INCOMPLETE)
+
+    def _ended(self) -> out.Response:
+        cost = self._tally.final()
+        details = cost.prompt_tokens_details
+        response = msgspec.structs.replace(
+            self._response,
+            status=COMPLETED,
+            output=self._items.items,
+            usage=out.ResponseUsage(
+                cost.prompt_tokens,
+                out.InputDetails(0 if details is None else details.cached_tokens),
+                cost.completion_tokens,
+                out.OutputDetails(self._thought.num_tokens),
+                cost.total_tokens,
+            ),
+        )
+        if self._finish_reason in _WHOLE:
+            response.completed_at = int(time.time())
+        elif self._finish_reason == "length":
+            response.status = INCOMPLETE
+            response.incomplete_details = {"reason": "max_output_tokens"}
+        else:
+            response.status = "failed"
+            response.error = out.ResponseError("server_error", "the answer was broken off")
+        return response
+
+    def _encode(self, events: Iterable[out.Event]) -> bytes:
+        frames = []
+        for event in events:
+            event.sequence_number = self._num_events
+            self._num_events += 1
+            frames.append(named_event(event))
+        return b"".join(frames)
+
+
+def _skeleton(body: ResponsesBody, *, request_id: str, model: str) -> out.Response:
+    """A response that has not begun: what the request asked for."""
+    choice: Any = body.tool_choice or "auto"
+    text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
+    reasoning = body.reasoning.model_dump() if body.reasoning else {"effort": None, "summary": None}
+    return out.Response(
+        id=f"resp_{request_id}",
+        created_at=int(time.time()),
+        model=model,
+        status="in_progress",
+        output=(),
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        metadata=body.metadata or {},
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning=reasoning,
+        temperature=body.temperature,
+        text={"format": {"type": "text"}, **text},
+        tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
+        tools=[{"strict": None, **tool.model_dump()} for tool in body.tools or ()],
+        top_p=body.top_p,
+        user=_user(body),
+    )
+
+
+def _user(body: ResponsesBody) -> str | None:
+    user = (body.model_extra or {}).get("user")
+    return user if isinstance(user, str) else None

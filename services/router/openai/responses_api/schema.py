@@ -1,0 +1,237 @@
+"""The body of POST /v1/responses. Every field of OpenAI's is here: read, refused or ignored.
+
+Pydantic reads these annotations at run time.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+from services.router.openai.schema_base import Body, NumTokens
+from services.router.openai.schema_kinds import by_kind, only, text_as
+from services.router.openai.schema_sampling import SamplingExtras
+
+#: What asks for more than an answer to this one request, and why there is none of it.
+REFUSED: dict[str, str] = {
+    "previous_response_id": "responses are not stored here; send the whole conversation as input",
+    "conversation": "conversations are not stored here; send the whole conversation as input",
+    "background": "responses are not stored here; wait for the answer, or stream it",
+    "prompt": "prompts are not stored here; send instructions and input",
+    "context_management": "the conversation is never compacted here",
+    "moderation": "nothing is moderated here",
+    "top_logprobs": "log probabilities are available from /v1/chat/completions",
+}
+#: What may be said and changes nothing.
+IGNORED: dict[str, str] = {
+    "access_programs": "of OpenAI's own service",
+    "image": "there are no images",
+    "max_tool_calls": "counts calls of OpenAI's own tools; functions are the client's to call",
+    "prompt_cache_key": "prefixes are found by their content; see cache_salt",
+    "prompt_cache_options": "prefixes are kept for as long as there is room",
+    "prompt_cache_retention": "prefixes are kept for as long as there is room",
+    "safety_identifier": "nothing is done with it",
+    "service_tier": "see priority",
+    "store": "nothing is stored; the answer says `store: false`",
+    "stream_options": "there is no obfuscation; usage always comes",
+    "user": "only repeated in the answer",
+}
+
+
+class Part(BaseModel):
+    """Of a message, or an item: whatever else is in it is ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class TextPart(Part):
+    """A text, of either side."""
+
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    text: str
+
+
+class Refusal(Part):
+    """What a model of OpenAI's said instead of an answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+_TEXTS = ("input_text", "output_text", "text")
+ContentPart = Annotated[
+    Annotated[TextPart, Tag("(text)")] | Annotated[Refusal, Tag("(refusal)")],
+    by_kind(same=dict.fromkeys(_TEXTS, "text")),
+    BeforeValidator(only("content", *_TEXTS, "refusal")),
+]
+Content = Annotated[
+    list[ContentPart],
+    BeforeValidator(text_as("input_text"), json_schema_input_type=str | list[ContentPart]),
+]
+OutputPart = Annotated[TextPart, BeforeValidator(only("output", *_TEXTS))]
+Output = Annotated[
+    list[OutputPart],
+    BeforeValidator(text_as("input_text"), json_schema_input_type=str | list[OutputPart]),
+]
+
+
+class MessageItem(Part):
+    """Something that was said."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class FunctionCallItem(Part):
+    """A call that the model made in an earlier answer."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutputItem(Part):
+    """What came of it."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Output
+
+
+class ReasoningItem(Part):
+    """What the model thought in an earlier answer; what is encrypted cannot be read here."""
+
+    type: Literal["reasoning"]
+    content: list[TextPart] | None = None
+    summary: list[TextPart] | None = None
+
+
+_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+Item = Annotated[
+    Annotated[MessageItem, Tag("(message)")]
+    | Annotated[FunctionCallItem, Tag("(function_call)")]
+    | Annotated[FunctionCallOutputItem, Tag("(function_call_output)")]
+    | Annotated[ReasoningItem, Tag("(reasoning)")],
+    by_kind("message"),
+    BeforeValidator(only("an item", *_ITEMS, default="message")),
+]
+
+
+def _as_items(value: Any) -> Any:
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class FunctionTool(Part):
+    """A function that the client offers."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+Tool = Annotated[FunctionTool, BeforeValidator(only("a tool", "function"))]
+
+
+class NamedTool(Part):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+def _check_choice(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    return only("tool_choice", "function")(value)
+
+
+Mode = Literal["none", "auto", "required"]
+Choice = Annotated[
+    Annotated[Mode, Tag("(mode)")] | Annotated[NamedTool, Tag("(function)")],
+    Discriminator(lambda value: "(mode)" if isinstance(value, str) else "(function)"),
+    BeforeValidator(_check_choice),
+]
+
+
+class TextFormat(Part):
+    """What the answer's text must be."""
+
+    type: Literal["text"]
+
+
+class JsonFormat(Part):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchemaFormat(Part):
+    """JSON that a schema describes."""
+
+    # A field named `schema` would hide a method of the base class.
+    model_config = ConfigDict(strict=True, extra="ignore", populate_by_name=True)
+
+    type: Literal["json_schema"]
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+Format = Annotated[
+    Annotated[TextFormat, Tag("(text)")]
+    | Annotated[JsonFormat, Tag("(json_object)")]
+    | Annotated[JsonSchemaFormat, Tag("(json_schema)")],
+    by_kind(),
+    BeforeValidator(only("a format", "text", "json_object", "json_schema")),
+]
+
+
+class TextOptions(Part):
+    """How the text is to be."""
+
+    format: Format | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningOptions(Part):
+    """How much the model is to think; reaches templates that ask for it."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    Field(max_length=16),
+]
+
+
+class ResponsesBody(Body, SamplingExtras):
+    """A request for a response."""
+
+    input: Annotated[
+        list[Item],
+        Field(min_length=1),
+        BeforeValidator(_as_items, json_schema_input_type=str | list[Item]),
+    ]
+    instructions: str | None = None
+    max_output_tokens: Annotated[NumTokens, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    metadata: Metadata | None = None
+    truncation: Literal["disabled", "auto"] | None = None
+    include: list[str] | None = None
+    stream: bool | None = None
+    #: Beyond OpenAI's API, as in chat.
+    stop: Any = None

@@ -1,0 +1,150 @@
+"""A responses request as the fields of a chat request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from services.router.openai.responses_api.schema import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    JsonSchemaFormat,
+    MessageItem,
+    NamedTool,
+    ReasoningItem,
+    TextPart,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from services.router.openai.responses_api.schema import (
+        ContentPart,
+        Item,
+        ResponsesBody,
+    )
+
+#: Fields of a chat by the client's names for them.
+NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+#: Models know no developers: their templates leave such messages out, or refuse them.
+_ROLES = {"developer": "system"}
+
+
+def chat_fields(body: ResponsesBody) -> dict[str, Any]:
+    """What to ask of a chat."""
+    fields: dict[str, Any] = {
+        "model": body.model,
+        "messages": _messages(body),
+        "max_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "stop": body.stop,
+        **body.extras(),
+        **_tool_fields(body),
+    }
+    if body.text is not None and body.text.format is not None:
+        fields["response_format"] = _response_format(body.text.format)
+    if body.reasoning is not None and body.reasoning.effort is not None:
+        fields["reasoning_effort"] = body.reasoning.effort
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _tool_fields(body: ResponsesBody) -> dict[str, Any]:
+    if not body.tools:
+        return {"tool_choice": _choice(body.tool_choice)}
+    tools = [
+        {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
+        for tool in body.tools
+    ]
+    return {
+        "tools": tools,
+        "tool_choice": _choice(body.tool_choice),
+        "parallel_tool_calls": body.parallel_tool_calls,
+    }
+
+
+def _choice(choice: str | NamedTool | None) -> Any:
+    if isinstance(choice, NamedTool):
+        return {"type": "function", "function": {"name": choice.name}}
+    return choice
+
+
+def _response_format(wanted: Any) -> dict[str, Any]:
+    if not isinstance(wanted, JsonSchemaFormat):
+        return {"type": wanted.type}
+    schema = wanted.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _messages(body: ResponsesBody) -> list[dict[str, Any]]:
+    writer = MessageWriter()
+    if body.instructions:
+        writer.say("system", body.instructions)
+    for item in body.input:
+        writer.add(item)
+    return writer.messages
+
+
+class MessageWriter:
+    """Puts items together to messages: one of the assistant's may take several items."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        #: The assistant's last message, while further items may belong to it.
+        self._turn: dict[str, Any] | None = None
+
+    def add(self, item: Item) -> None:
+        """Take in the next item."""
+        match item:
+            case MessageItem(role="assistant"):
+                self._answer(text_of(item.content))
+            case MessageItem():
+                self.say(_ROLES.get(item.role, item.role), text_of(item.content))
+            case ReasoningItem():
+                self._think("".join(part.text for part in item.content or item.summary or ()))
+            case FunctionCallItem():
+                self._call(item)
+            case FunctionCallOutputItem():
+                text = text_of(item.output)
+                self._add({"role": "tool", "tool_call_id": item.call_id, "content": text})
+
+    def say(self, role: str, text: str) -> None:
+        """A message of anybody but the assistant. Templates know one system message, in front."""
+        is_more = role == "system" and [m["role"] for m in self.messages] == ["system"]
+        if is_more:
+            self.messages[0]["content"] += f"\n\n{text}"
+        else:
+            self._add({"role": role, "content": text})
+
+    def _add(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        self._turn = None
+
+    def _open(self, *, unless: Iterable[str]) -> dict[str, Any]:
+        """The assistant's message that goes on, or a new one if it has one of these already."""
+        if self._turn is None or any(self._turn.get(name) for name in unless):
+            self._add({"role": "assistant", "content": ""})
+            self._turn = self.messages[-1]
+        return self._turn
+
+    def _think(self, text: str) -> None:
+        turn = self._open(unless=("content", "tool_calls", "reasoning_content"))
+        if text:
+            turn["reasoning_content"] = text
+
+    def _answer(self, text: str) -> None:
+        self._open(unless=("content", "tool_calls"))["content"] = text
+
+    def _call(self, item: FunctionCallItem) -> None:
+        function = {"name": item.name, "arguments": item.arguments}
+        calls = self._open(unless=()).setdefault("tool_calls", [])
+        calls.append({"id": item.call_id, "type": "function", "function": function})
+
+
+def text_of(parts: Sequence[ContentPart]) -> str:
+    """The text of a message: its parts, as chat joins them."""
+    return "\n".join(part.text if isinstance(part, TextPart) else part.refusal for part in parts)

@@ -1,0 +1,62 @@
+"""Hermes, Qwen 2.5 and Qwen 3: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from services.router.parsers.call_schema import list_of_calls
+from services.router.parsers.json_call import JsonMachine
+from services.router.parsers.json_list import JsonListParser
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.parsers.base import TextParser, ToolSpec
+    from services.router.parsers.machine import Steps
+
+BEGIN, END = "<tool_call>", "</tool_call>"
+#: Other families put something else than JSON between the same tags.
+_OTHERS = ("<function=", "<arg_key>")
+
+
+class HermesParser(JsonMachine):
+    """Calls may stand anywhere in the answer. End tags may be missing."""
+
+    def run(self) -> Steps[None]:
+        """See Machine."""
+        yield from self.read_text("<", self._call)
+
+    def _call(self) -> Steps[None]:
+        yield from self.expect(BEGIN)
+        while True:
+            yield from self.skip_space()
+            yield from self.call_object()
+            yield from self.skip_space()
+            yield from self.expect("<")
+            if self.char == "/":
+                yield from self.expect(END[1:])
+                return
+            yield from self.expect(BEGIN[1:])
+
+
+class HermesFormat:
+    """See ToolFormat."""
+
+    special_tokens = (BEGIN, END)
+
+    def parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        del tool_names  # the tags say that it is a call
+        return HermesParser()
+
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
+        """See ToolFormat."""
+        return list_of_calls(tools, arguments="arguments", parallel=parallel)
+
+    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        return JsonListParser(tool_names)
+
+    def is_format_of(self, template: str) -> bool:
+        """See ToolFormat."""
+        return BEGIN in template and not any(other in template for other in _OTHERS)

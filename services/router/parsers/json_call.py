@@ -1,0 +1,188 @@
+"""A call as a JSON object: {"name": …, "arguments": {…}}, read as it comes.
+
+Arguments are passed on as the model wrote them, from their opening brace to the one that closes it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from services.router.parsers.machine import Machine, MalformedError, check_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from services.router.parsers.machine import Steps
+
+    IsKnown = Callable[[str], bool]
+
+_ARGUMENTS = ("arguments", "parameters")
+#: Some models write these as well. Any other key says that the object is no call.
+_IGNORED = ("type", "id")
+_ENDS = " \t\r\n,}]"
+
+
+def any_name(name: str) -> bool:
+    """For formats that mark their calls: a call of an unknown function is one, too."""
+    del name
+    return True
+
+
+class JsonMachine(Machine):
+    """A machine that can read calls in JSON."""
+
+    def call_object(self, is_known: IsKnown = any_name) -> Steps[None]:
+        """Read one call. It begins as soon as its name and the first brace of its arguments are
+        known; from there on it is a call, whatever follows.
+
+        Raises:
+            MalformedError: it is no call, or one of a function that is not `is_known`; or it is,
+                and more stands in the object than belongs there.
+        """
+        yield from self.expect("{")
+        self.in_tail = False
+        yield from self.skip_space()
+        name: str | None = None
+        arguments: str | None = None
+        while self.char != "}":
+            key = yield from self._key()
+            if key == "name" and name is None:
+                name = yield from self._string()
+                if not is_known(name):
+                    raise MalformedError
+                if arguments is not None:
+                    self.whole_call(name, arguments)
+            elif key in _ARGUMENTS and arguments is None:
+                arguments = yield from self._arguments(name)
+            elif key in _IGNORED:
+                yield from self._value()
+            else:
+                raise MalformedError
+            yield from self._end_of_member()
+        yield from self.advance()
+        if name is None:
+            raise MalformedError
+        if arguments is None:
+            self.whole_call(name, "{}")
+        self.drop()
+
+    def call_list(self, is_known: IsKnown = any_name) -> Steps[None]:
+        """Read [call, call, …] with at least one call.
+
+        Raises:
+            MalformedError: it is no such list.
+        """
+        yield from self.expect("[")
+        while True:
+            yield from self.skip_space()
+            yield from self.call_object(is_known)
+            yield from self.skip_space()
+            if self.char != ",":
+                break
+            yield from self.advance()
+        yield from self.expect("]")
+
+    def streamed_object(self, name: str) -> Steps[None]:
+        """Read an object that is the arguments of a call of `name`, and give it out meanwhile.
+
+        Raises:
+            MalformedError: no object stands there, or the text ends within it.
+        """
+        if self.char != "{":
+            raise MalformedError
+        self.begin_call(name)
+        yield from self._scan(self.arguments, self.skip)
+        self.end_arguments()
+
+    def _arguments(self, name: str | None) -> Steps[str]:
+        """Read a call's arguments, held if its name is not known yet."""
+        if self.char == "{" and name is not None:
+            yield from self.streamed_object(name)
+            return ""
+        text = yield from self._held_arguments()
+        if name is not None:
+            self.whole_call(name, text)
+        return text
+
+    def _held_arguments(self) -> Steps[str]:
+        parts: list[str] = []
+        if self.char == "{":
+            yield from self._scan(parts.append, self.advance)
+            return "".join(parts)
+        if self.char == '"':
+            # An object that was written into a string, as clients see arguments.
+            text = yield from self._string()
+            if not _is_object(text):
+                raise MalformedError
+            return text
+        yield from self.expect("null")
+        return "{}"
+
+    def _key(self) -> Steps[str]:
+        key = yield from self._string()
+        yield from self.skip_space()
+        yield from self.expect(":")
+        yield from self.skip_space()
+        return key
+
+    def _end_of_member(self) -> Steps[None]:
+        yield from self.skip_space()
+        if self.char == ",":
+            yield from self.advance()
+            yield from self.skip_space()
+        elif self.char != "}":
+            raise MalformedError
+
+    def _string(self) -> Steps[str]:
+        """Read a string; raises MalformedError if it is none."""
+        parts: list[str] = []
+        if self.char != '"':
+            raise MalformedError
+        yield from self._scan(parts.append, self.advance)
+        try:
+            text = str(json.loads("".join(parts), strict=False))
+        except ValueError as error:
+            raise MalformedError from error
+        check_text(text)
+        return text
+
+    def _value(self) -> Steps[None]:
+        """Read a value that nobody needs."""
+        if self.char and self.char in '{["':
+            yield from self._scan(lambda _: None, self.advance)
+            return
+        while self.char and self.char not in _ENDS:
+            yield from self.advance()
+
+    def _scan(self, take: Callable[[str], None], step: Callable[[], Steps[None]]) -> Steps[None]:
+        """Read an object, a list or a string to its end, by its brackets and quotes alone.
+
+        Raises:
+            MalformedError: the text ends within it.
+        """
+        depth = 0
+        in_string = is_escaped = False
+        while self.char:
+            char = self.char
+            take(char)
+            if in_string:
+                in_string = is_escaped or char != '"'
+                is_escaped = char == "\\" and not is_escaped
+            elif char == '"':
+                in_string = True
+            elif char in "{[":
+                depth += 1
+            elif char in "}]":
+                depth -= 1
+            yield from step()
+            if depth == 0 and not in_string:
+                return
+        raise MalformedError
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,57 @@
+"""[{"name": …, "parameters": {…}}, …] and nothing else: what models write that are held to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from services.router.parsers.call_schema import list_of_calls
+from services.router.parsers.json_call import JsonMachine
+from services.router.parsers.machine import new_call_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from services.router.parsers.base import TextParser, ToolSpec
+    from services.router.parsers.machine import Steps
+
+
+class JsonListParser(JsonMachine):
+    """The list begins the answer. A single call may stand without brackets."""
+
+    def __init__(self, tool_names: frozenset[str], new_id: Callable[[], str] = new_call_id) -> None:
+        super().__init__(new_id)
+        self._tool_names = tool_names
+
+    def run(self) -> Steps[None]:
+        """See Machine."""
+        yield from self.skip_space()
+        if self.char == "[":
+            yield from self.attempt(self.call_list(self._tool_names.__contains__))
+        elif self.char == "{":
+            yield from self.attempt(self.call_object(self._tool_names.__contains__))
+        else:
+            self.give_back()
+        yield from self.read_text("")
+
+
+class JsonListFormat:
+    """For models without a format of their own. See ToolFormat."""
+
+    special_tokens: tuple[str, ...] = ()
+
+    def parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        return JsonListParser(tool_names)
+
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
+        """See ToolFormat."""
+        return list_of_calls(tools, arguments="parameters", parallel=parallel)
+
+    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        return JsonListParser(tool_names)
+
+    def is_format_of(self, template: str) -> bool:
+        """See ToolFormat. Nothing in a template says so."""
+        del template
+        return False

@@ -1,0 +1,80 @@
+"""Llama 3: {"name": …, "parameters": {…}}, several with ; between them.
+
+The tag <|python_tag|> may stand before the first or before each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from services.router.parsers.call_schema import list_of_calls
+from services.router.parsers.json_call import JsonMachine, any_name
+from services.router.parsers.json_list import JsonListParser
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.parsers.base import TextParser, ToolSpec
+    from services.router.parsers.json_call import IsKnown
+    from services.router.parsers.machine import Steps
+
+TAG = "<|python_tag|>"
+
+
+class Llama3JsonParser(JsonMachine):
+    """Without the tag, calls begin the answer and are of functions that the request has: any
+    other JSON is an answer like others.
+    """
+
+    def __init__(self, tool_names: frozenset[str]) -> None:
+        super().__init__()
+        self._tool_names = tool_names
+
+    def run(self) -> Steps[None]:
+        """See Machine."""
+        yield from self.skip_space()
+        if self.char == "{":
+            yield from self.attempt(self._calls(self._tool_names.__contains__))
+        else:
+            self.give_back()
+        yield from self.read_text("<", self._tagged)
+
+    def _tagged(self) -> Steps[None]:
+        yield from self.expect(TAG)
+        yield from self.skip_space()
+        yield from self._calls(any_name)
+
+    def _calls(self, is_known: IsKnown) -> Steps[None]:
+        """Until something follows that is no call; that is malformed, and so becomes text."""
+        while True:
+            yield from self.call_object(is_known)
+            yield from self.skip_space()
+            if self.char == ";":
+                yield from self.advance()
+                yield from self.skip_space()
+            if self.char == "<":
+                yield from self.expect(TAG)
+                yield from self.skip_space()
+
+
+class Llama3JsonFormat:
+    """See ToolFormat."""
+
+    special_tokens = (TAG,)
+
+    def parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        return Llama3JsonParser(tool_names)
+
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
+        """See ToolFormat."""
+        return list_of_calls(tools, arguments="parameters", parallel=parallel)
+
+    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        return JsonListParser(tool_names)
+
+    def is_format_of(self, template: str) -> bool:
+        """See ToolFormat."""
+        asks_for_json = "<|start_header_id|>" in template and '"parameters": ' in template
+        return TAG in template or asks_for_json

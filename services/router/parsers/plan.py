@@ -1,0 +1,70 @@
+"""Which parsers read the answers to one chat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.router.chat_events import ChatReader
+from services.router.parsers.answer import TextAnswerReader
+
+if TYPE_CHECKING:
+    from services.router.parsers.base import ReasoningFormat, TextParser, ToolFormat
+    from shared.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatFormats:
+    """How the served model writes what is not plain text; None: it does not, or nobody knows."""
+
+    tools: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingPlan:
+    """How to read the answers to one chat. Without parsers, all of them is content."""
+
+    #: None: there are no tools to call.
+    tools: ToolFormat | None = None
+    tool_names: frozenset[str] = frozenset()
+    #: The answers are held to the format's schema.
+    is_forced: bool = False
+    parallel: bool = True
+    reasoning: ReasoningFormat | None = None
+    include_reasoning: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to parse."""
+        return self.tools is None and self.reasoning is None
+
+    def shown_token_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Special tokens that the parsers must see, though texts are without special tokens."""
+        texts = [
+            text
+            for used in (self.tools, self.reasoning)
+            if used is not None
+            for text in used.special_tokens
+        ]
+        ids = {tokenizer.token_id(text) for text in texts}
+        return tokenizer.special_token_ids.intersection(i for i in ids if i is not None)
+
+    def new_reader(self, prompt: str) -> ChatReader:
+        """A reader of all answers to this prompt."""
+        return ChatReader(lambda: self._answer_reader(prompt))
+
+    def _answer_reader(self, prompt: str) -> TextAnswerReader:
+        return TextAnswerReader(
+            reasoning=None if self.reasoning is None else self.reasoning.parser(prompt),
+            tools=self._tool_parser(),
+            include_reasoning=self.include_reasoning,
+            parallel=self.parallel,
+        )
+
+    def _tool_parser(self) -> TextParser | None:
+        if self.tools is None:
+            return None
+        if self.is_forced:
+            return self.tools.forced_parser(self.tool_names)
+        return self.tools.parser(self.tool_names)

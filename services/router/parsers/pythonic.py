@@ -1,0 +1,166 @@
+"""Llama 3.2 and 4 and others: [f(a=1), g(b="x")], Python's syntax. Parsed, never evaluated."""
+
+from __future__ import annotations
+
+import ast
+import json
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from services.router.parsers.call_schema import list_of_calls
+from services.router.parsers.json_list import JsonListParser
+from services.router.parsers.machine import Machine, MalformedError, check_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.parsers.base import TextParser, ToolSpec
+    from services.router.parsers.machine import Steps
+
+BEGIN, END = "<|python_start|>", "<|python_end|>"
+#: What models write of JSON among Python's words.
+_JSON_WORDS = {"true": True, "false": False, "null": None}
+_PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+class PythonicParser(Machine):
+    """The list begins the answer, or follows the tag. Each call is given out when it is complete.
+
+    Without the tag, calls are of functions that the request has: other lists are text.
+    """
+
+    def __init__(self, tool_names: frozenset[str]) -> None:
+        super().__init__()
+        self._tool_names = tool_names
+
+    def run(self) -> Steps[None]:
+        """See Machine."""
+        yield from self.skip_space()
+        if self.char == "[":
+            yield from self.attempt(self._list(self._tool_names))
+        else:
+            self.give_back()
+        yield from self.read_text("<", self._tagged)
+
+    def _tagged(self) -> Steps[None]:
+        yield from self.expect(BEGIN)
+        yield from self.skip_space()
+        yield from self._list(None)
+        yield from self.skip_space()
+        yield from self.expect(END)
+
+    def _list(self, known: frozenset[str] | None) -> Steps[None]:
+        yield from self.expect("[")
+        yield from self.skip_space()
+        while True:
+            yield from self._call(known)
+            yield from self.skip_space()
+            if self.char == ",":
+                yield from self.advance()
+                yield from self.skip_space()
+            elif self.char != "]":
+                raise MalformedError
+            if self.char == "]":
+                break
+        yield from self.advance()
+
+    def _call(self, known: frozenset[str] | None) -> Steps[None]:
+        name = yield from self.name()
+        if not name or (known is not None and name not in known):
+            raise MalformedError
+        if self.char != "(":
+            raise MalformedError
+        self.in_tail = False
+        source = yield from self._parenthesis()
+        self.whole_call(name, keyword_arguments(source))
+
+    def _parenthesis(self) -> Steps[str]:
+        """Read (…) to its end, by brackets and quotes alone; what is inside is checked later."""
+        parts: list[str] = []
+        depth = 0
+        quote = ""
+        is_escaped = False
+        while self.char:
+            char = self.char
+            parts.append(char)
+            if quote:
+                if char == quote and not is_escaped:
+                    quote = ""
+                is_escaped = char == "\\" and not is_escaped
+            elif char in "\"'":
+                quote = char
+            else:
+                depth += (char in "([{") - (char in ")]}")
+            yield from self.advance()
+            if depth == 0:
+                return "".join(parts)
+        raise MalformedError
+
+
+def keyword_arguments(source: str) -> str:
+    """The JSON object of "(a=1, b='x')".
+
+    Raises:
+        MalformedError: it is no list of keyword arguments, or a value is more than a literal.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Of escapes that Python does not know; there is no source code to improve.
+            warnings.simplefilter("ignore")
+            call = ast.parse(f"f{source}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise MalformedError
+        values: dict[str, Any] = {}
+        for keyword in call.keywords:
+            if keyword.arg is None or keyword.arg in values:
+                raise MalformedError
+            values[keyword.arg] = _literal(keyword.value)
+        text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+    except _PARSE_ERRORS as error:
+        raise MalformedError from error
+    check_text(text)
+    return text
+
+
+def _literal(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=str() | int() | float() | None as value):
+            return value
+        case ast.Name(id=word) if word in _JSON_WORDS:
+            return _JSON_WORDS[word]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=number)):
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                return -number if isinstance(sign, ast.USub) else number
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_literal(item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            return {_key(key): _literal(value) for key, value in zip(keys, values, strict=True)}
+    raise MalformedError
+
+
+def _key(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise MalformedError
+
+
+class PythonicFormat:
+    """See ToolFormat."""
+
+    special_tokens = (BEGIN, END)
+
+    def parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        return PythonicParser(tool_names)
+
+    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
+        """See ToolFormat."""
+        return list_of_calls(tools, arguments="parameters", parallel=parallel)
+
+    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        return JsonListParser(tool_names)
+
+    def is_format_of(self, template: str) -> bool:
+        """See ToolFormat."""
+        return BEGIN in template or "[func_name1(" in template

@@ -1,0 +1,91 @@
+"""Reasoning between <think> and </think>, before the answer."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from services.router.chat_events import ContentDelta, ReasoningDelta
+from services.router.parsers.machine import Machine
+
+if TYPE_CHECKING:
+    from services.router.parsers.base import TextParser
+    from services.router.parsers.machine import Steps
+
+BEGIN, END = "<think>", "</think>"
+
+
+class Opening(Enum):
+    """Where an answer begins."""
+
+    #: Within the reasoning.
+    INSIDE = auto()
+    #: Before it, if there is any.
+    BEFORE = auto()
+    #: After it.
+    BEYOND = auto()
+
+
+class ThinkParser(Machine):
+    """White space around the tags belongs to neither side."""
+
+    def __init__(self, opening: Opening) -> None:
+        super().__init__()
+        self._opening = opening
+
+    def run(self) -> Steps[None]:
+        """See Machine."""
+        self.holds_space = False
+        if self._opening is Opening.INSIDE:
+            self._enter()
+        if self._opening is not Opening.BEYOND:
+            yield from self.skip_space()
+            if self._opening is Opening.INSIDE:
+                self.drop()
+            yield from self.attempt(self._begin())
+        if self._opening is Opening.INSIDE:
+            yield from self.skip_space()
+            self.drop()
+            yield from self.read_text("<", self._end, once=True)
+            if self.char:
+                yield from self.skip_space()
+                self.drop()
+        yield from self.read_text("")
+
+    def _begin(self) -> Steps[None]:
+        yield from self.expect(BEGIN)
+        self._opening = Opening.INSIDE
+        self._enter()
+
+    def _enter(self) -> None:
+        self.speak(ReasoningDelta)
+        self.holds_space = True
+
+    def _end(self) -> Steps[None]:
+        yield from self.expect(END)
+        self.speak(ContentDelta)
+        self.holds_space = False
+
+
+class ThinkFormat:
+    """See ReasoningFormat."""
+
+    special_tokens = (BEGIN, END)
+
+    def __init__(self, *, opens_unsaid: bool) -> None:
+        """`opens_unsaid`: answers begin within the reasoning even where no tag opens it, as those
+        of DeepSeek R1.
+        """
+        self._opens_unsaid = opens_unsaid
+
+    def parser(self, prompt: str) -> TextParser:
+        """See ReasoningFormat."""
+        end = prompt.rstrip()
+        if end.endswith(END):
+            return ThinkParser(Opening.BEYOND)
+        is_open = self._opens_unsaid or end.endswith(BEGIN)
+        return ThinkParser(Opening.INSIDE if is_open else Opening.BEFORE)
+
+    def is_format_of(self, template: str) -> bool:
+        """See ReasoningFormat."""
+        return END in template or BEGIN in template

@@ -1,0 +1,84 @@
+"""What every parser of tool calls or of reasoning must do, and how tests read what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from services.router.chat_whole import WholeAnswer
+from shared.text.detokenizer import IncrementalDetokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from services.router.chat_events import ParserEvent
+    from services.router.parsers.base import TextParser
+    from shared.text.tokenizer import Tokenizer
+
+    NewParser = Callable[[], TextParser]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a text says, however it came. Ids of calls are left out: they are random."""
+
+    content: str = ""
+    reasoning: str = ""
+    #: Name and arguments.
+    calls: Sequence[tuple[str, str]] = field(default_factory=list)
+
+
+def read(parser: TextParser, pieces: Iterable[str]) -> Said:
+    """Feed all pieces; checks each event's form on the way."""
+    answer = WholeAnswer()
+    for piece in pieces:
+        _add(answer, parser.feed(piece))
+    _add(answer, parser.finish())
+    ids = [call.id for call in answer.calls]
+    assert len(set(ids)) == len(ids)
+    calls = [(call.name, call.arguments) for call in answer.calls]
+    return Said(answer.content, answer.reasoning, calls)
+
+
+def check_every_split(new_parser: NewParser, text: str) -> Said:
+    """Whole, character by character, and in two pieces at every place: it says the same."""
+    whole = read(new_parser(), [text])
+    assert read(new_parser(), text) == whole
+    for place in range(len(text) + 1):
+        assert read(new_parser(), [text[:place], "", text[place:]]) == whole, text[:place]
+    return whole
+
+
+def check_every_byte(new_parser: NewParser, text: str, tokenizer: Tokenizer) -> None:
+    """As it comes from a model: a token for each byte, in two steps at every place, also within
+    characters. `tokenizer` has a token for every byte.
+    """
+    whole = read(new_parser(), [text])
+    ids = _byte_ids(text, tokenizer)
+    for place in range(len(ids) + 1):
+        stream = IncrementalDetokenizer(tokenizer)
+        pieces = [stream.feed(ids[:place]), stream.feed(ids[place:]), stream.flush()]
+        assert read(new_parser(), pieces) == whole, place
+
+
+def check_nothing_lost(text: str, said: Said) -> None:
+    """All that is said was written, in this order; without calls, all that was written is said."""
+    rest = iter(text)
+    assert all(char in rest for char in said.content), "content that was not written"
+    if not said.calls and not said.reasoning:
+        assert said.content == text
+
+
+def _byte_ids(text: str, tokenizer: Tokenizer) -> list[int]:
+    by_bytes = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
+    return [by_bytes[bytes([byte])] for byte in text.encode()]
+
+
+def _add(answer: WholeAnswer, events: list[ParserEvent]) -> None:
+    for event in events:
+        text = getattr(event, "text", None)
+        assert text != "", "an event without text"
+        index = getattr(event, "index", None)
+        answer.add([event])
+        if index is not None:
+            assert index == len(answer.calls) - 1, "calls overlap"

@@ -1,0 +1,66 @@
+"""Parsers by name, from packages, and from what a chat template shows."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.router.parsers import find
+from services.router.parsers.find import (
+    REASONING_FORMATS,
+    TOOL_FORMATS,
+    find_reasoning_format,
+    find_tool_format,
+)
+from services.router.parsers.hermes import HermesFormat
+from shared.errors import ConfigError
+
+TEMPLATES = Path("tests/fakes/chat_templates")
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "pythonic"])
+def test_the_templates_of_a_family_show_its_format(name: str) -> None:
+    template = (TEMPLATES / f"{name}.jinja").read_text()
+    assert find_tool_format("auto", ["plain", template]) is TOOL_FORMATS[name]
+    claims = [n for n, known in TOOL_FORMATS.items() if known.is_format_of(template)]
+    assert claims == [name]
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ messages }}", "<tool_call><function={{ f }}>", "<tool_call> [TOOL_CALLS]"]
+)
+def test_what_is_not_certain_is_not_guessed(template: str) -> None:
+    assert find_tool_format("auto", [template]) is None
+
+
+def test_reasoning_is_seen_in_a_template() -> None:
+    hermes = (TEMPLATES / "hermes.jinja").read_text()
+    assert find_reasoning_format("auto", [hermes]) is REASONING_FORMATS["think"]
+    assert find_reasoning_format("auto", ["{{ messages }}"]) is None
+    assert find_reasoning_format("deepseek_r1", []) is REASONING_FORMATS["deepseek_r1"]
+
+
+def test_none_is_none() -> None:
+    assert find_tool_format("none", ["<tool_call>"]) is None
+    assert find_reasoning_format("none", ["<think>"]) is None
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"no tool call parser 'gpt'; known: auto, none, hermes"):
+        find_tool_format("gpt", [])
+    with pytest.raises(ConfigError, match=r"no reasoning parser 'gpt'; known: auto, none, think"):
+        find_reasoning_format("gpt", [])
+
+
+def test_packages_bring_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    def brought(group: str) -> list[Any]:
+        here = "services.router.parsers.hermes:HermesFormat"
+        return [EntryPoint("mine", here, group), EntryPoint("gone", "no.such.module:X", group)]
+
+    monkeypatch.setattr(find, "entry_points", brought)
+    assert isinstance(find_tool_format("mine", []), HermesFormat)
+    with pytest.raises(ConfigError, match="'gone' cannot be loaded"):
+        find_tool_format("gone", [])

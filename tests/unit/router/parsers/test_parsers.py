@@ -1,0 +1,104 @@
+"""Every parser on texts as models of its family write them, cut at every place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
+from tests.fakes import tiny_tokenizer
+from tests.suites.text_parsers import (
+    Said,
+    check_every_byte,
+    check_every_split,
+    check_nothing_lost,
+    read,
+)
+
+FOLDER = Path(__file__).parent / "examples"
+TOOLS = frozenset({"get_weather", "get_time", "search", "get-news"})
+TOKENIZER = tiny_tokenizer.load()
+
+
+def examples(names: Any) -> list[Any]:
+    """(format's name, example) of every file, with readable ids."""
+    return [
+        pytest.param(name, example, id=f"{name}: {example['says']}")
+        for name in names
+        for example in json.loads((FOLDER / f"{name}.json").read_text())
+    ]
+
+
+TOOL_EXAMPLES = examples(TOOL_FORMATS)
+REASONING_EXAMPLES = examples(REASONING_FORMATS)
+
+
+@pytest.mark.parametrize(("name", "example"), TOOL_EXAMPLES)
+def test_calls_are_found_wherever_the_text_is_cut(name: str, example: Any) -> None:
+    def new_parser() -> Any:
+        return TOOL_FORMATS[name].parser(TOOLS)
+
+    said = check_every_split(new_parser, example["text"])
+    calls = [(call["name"], call["arguments"]) for call in example["calls"]]
+    assert said == Said(example["content"], "", calls)
+    check_every_byte(new_parser, example["text"], TOKENIZER)
+
+
+@pytest.mark.parametrize(("name", "example"), REASONING_EXAMPLES)
+def test_reasoning_is_found_wherever_the_text_is_cut(name: str, example: Any) -> None:
+    def new_parser() -> Any:
+        return REASONING_FORMATS[name].parser(example["prompt"])
+
+    said = check_every_split(new_parser, example["text"])
+    assert said == Said(example["content"], example["reasoning"])
+    check_every_byte(new_parser, example["text"], TOKENIZER)
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_every_beginning_of_an_example_is_read_as_well(name: str) -> None:
+    """An answer may be cut off anywhere."""
+    for example in json.loads((FOLDER / f"{name}.json").read_text()):
+        for place in range(len(example["text"])):
+            text = example["text"][:place]
+            said = read(TOOL_FORMATS[name].parser(TOOLS), [text])
+            assert said == read(TOOL_FORMATS[name].parser(TOOLS), text)
+            check_nothing_lost(text, said)
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_pieces_are_given_out_as_soon_as_they_are_certain(name: str) -> None:
+    """Text at once, and the arguments of a call while they come (but for Python's, which have to
+    be complete to be read)."""
+    parser = TOOL_FORMATS[name].parser(TOOLS)
+    assert len(parser.feed("Hello there")) == 1
+    text = json.loads((FOLDER / f"{name}.json").read_text())[0]["text"]
+    parser = TOOL_FORMATS[name].parser(TOOLS)
+    fed = [bool(parser.feed(char)) for char in text]
+    assert sum(fed) >= (1 if name == "pythonic" else len('{"city": "Zürich", "days": 2}'))
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_random_cuts_change_nothing(data: st.DataObject) -> None:
+    name, example = data.draw(st.sampled_from([e.values for e in TOOL_EXAMPLES]))
+    text = str(example["text"])
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    bounds = zip([0, *cuts], [*cuts, len(text)], strict=True)
+    pieces = [text[start:end] for start, end in bounds]
+    parser = TOOL_FORMATS[str(name)].parser(TOOLS)
+    assert read(parser, pieces) == read(TOOL_FORMATS[str(name)].parser(TOOLS), [text])
+
+
+def test_ids_are_those_of_the_family() -> None:
+    [event, *_] = (
+        TOOL_FORMATS["hermes"].parser(TOOLS).feed('<tool_call>{"name": "search", "arguments": {}}')
+    )
+    assert event.id.startswith("call_")  # type: ignore[union-attr]
+    [event, *_] = TOOL_FORMATS["mistral"].parser(TOOLS).feed("[TOOL_CALLS]search{}")
+    assert len(event.id) == 9  # type: ignore[union-attr]
+    assert event.id.isalnum()  # type: ignore[union-attr]
