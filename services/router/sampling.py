@@ -69,6 +69,7 @@ class SamplingResolver:
             seed=_seed(params.seed),
             logprobs=params.logprobs,
             prompt_logprobs=params.prompt_logprobs,
+            extra_args=params.extra_args,
         )
 
     def _check_prompt(self, ids: Sequence[int], max_model_len: int) -> None:

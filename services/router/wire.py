@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from baton.v1 import common_pb2, decode_pb2
 from services.router.generation import Timings, TokenDetail, TokenText, Usage
 from shared.engine.events import FinishReason
-from shared.rpc.wire import worker_id_to_wire
+from shared.rpc.wire import extra_args_to_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,6 +58,7 @@ def sampling_to_wire(params: SamplingParams) -> common_pb2.SamplingParams:
         sample_index=params.sample_index,
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
+        extra_args=extra_args_to_wire(params.extra_args),
     )
 
 

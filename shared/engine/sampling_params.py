@@ -6,10 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shared.engine.extra_args import check_extra_args
 from shared.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from shared.engine.extra_args import ExtraArg
 
 #: Below this temperature the argmax is taken, as vLLM does.
 GREEDY_TEMPERATURE = 1e-5
@@ -47,6 +50,8 @@ class SamplingParams:
     #: Number of alternatives per output token; None: no logprobs, 0: the sampled token only.
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    #: For custom logits processors; see shared/engine/extra_args.py for what it may hold.
+    extra_args: Mapping[str, ExtraArg] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, ok, rule in self._rules():
@@ -54,6 +59,8 @@ class SamplingParams:
                 raise InvalidRequestError(
                     f"{name} must be {rule}, not {getattr(self, name)!r}", param=name
                 )
+        if self.extra_args:
+            check_extra_args(self.extra_args)
 
     @property
     def is_greedy(self) -> bool:

@@ -10,7 +10,7 @@ from shared.engine.events import FinishReason, PositionLogprobs, TokenLogprob
 from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
 from shared.kv.layout import KVLayout
-from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
+from shared.rpc.wire import extra_args_from_wire, worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,7 @@ def sampling_from_wire(message: common_pb2.SamplingParams) -> SamplingParams:
         sample_index=message.sample_index,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
+        extra_args=extra_args_from_wire(message.extra_args),
     )
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/common.proto\x12\x08\x62\x61ton.v1\"/\n\x0fProtocolVersion\x12\r\n\x05major\x18\x01 \x01(\r\x12\r\n\x05minor\x18\x02 \x01(\r\"-\n\x08WorkerId\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"W\n\x0cPrefixSource\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nnum_blocks\x18\x03 \x01(\r\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x9d\x05\n\x0eSamplingParams\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\r\n\x05min_p\x18\x05 \x01(\x02\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x01\x88\x01\x01\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x02\x12;\n\nlogit_bias\x18\t \x03(\x0b\x32\'.baton.v1.SamplingParams.LogitBiasEntry\x12\x32\n\x11\x61llowed_token_ids\x18\n \x01(\x0b\x32\x12.baton.v1.TokenIdsH\x02\x88\x01\x01\x12/\n\x13\x62\x61\x64_words_token_ids\x18\x0b \x03(\x0b\x32\x12.baton.v1.TokenIds\x12\x12\n\nmin_tokens\x18\x0c \x01(\r\x12\x15\n\reos_token_ids\x18\r \x03(\r\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\r\x12\x12\n\nignore_eos\x18\x0f \x01(\x08\x12\x0c\n\x04seed\x18\x10 \x01(\x04\x12\x14\n\x0csample_index\x18\x11 \x01(\r\x12\x15\n\x08logprobs\x18\x12 \x01(\rH\x03\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x13 \x01(\rH\x04\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x14\n\x12_allowed_token_idsB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"?\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0c\n\x04rank\x18\x03 \x01(\r\"_\n\x10PositionLogprobs\x12&\n\x06\x63hosen\x18\x01 \x01(\x0b\x32\x16.baton.v1.TokenLogprob\x12#\n\x03top\x18\x02 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"?\n\x0ePromptLogprobs\x12-\n\tpositions\x18\x01 \x03(\x0b\x32\x1a.baton.v1.PositionLogprobs\"s\n\rPromptSources\x12\x10\n\x08\x63omputed\x18\x01 \x01(\r\x12\x11\n\tlocal_hit\x18\x02 \x01(\r\x12\x13\n\x0btransferred\x18\x03 \x01(\r\x12\x17\n\x0ftransferred_hit\x18\x04 \x01(\r\x12\x0f\n\x07\x66\x65tched\x18\x05 \x01(\r\"\xaa\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12(\n\x07sources\x18\x04 \x01(\x0b\x32\x17.baton.v1.PromptSources\x12\x19\n\x11recomputed_tokens\x18\x05 \x01(\r\x12\x13\n\x0bnum_replays\x18\x06 \x01(\r\"\xb8\x03\n\x07Timings\x12\x17\n\x0frouter_queue_ms\x18\x01 \x01(\x01\x12\x13\n\x0btokenize_ms\x18\x02 \x01(\x01\x12\x10\n\x08route_ms\x18\x03 \x01(\x01\x12\x17\n\x0f\x64\x65\x63ode_queue_ms\x18\x04 \x01(\x01\x12\x18\n\x10prefill_queue_ms\x18\x05 \x01(\x01\x12\x12\n\nprefill_ms\x18\x06 \x01(\x01\x12\x1b\n\x13transfer_exposed_ms\x18\x07 \x01(\x01\x12\x13\n\x0btransfer_ms\x18\x08 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\t \x01(\x01\x12\x11\n\tdecode_ms\x18\n \x01(\x01\x12\x10\n\x08total_ms\x18\x0b \x01(\x01\x12\x16\n\x0etransfer_bytes\x18\x0c \x01(\x04\x12\x11\n\tconnector\x18\r \x01(\t\x12\x16\n\x0eprefill_worker\x18\x0e \x01(\t\x12\x15\n\rdecode_worker\x18\x0f \x01(\t\x12\x17\n\x0fprefix_fetch_ms\x18\x10 \x01(\x01\x12\x1a\n\x12prefix_fetch_bytes\x18\x11 \x01(\x04\x12\x15\n\rprefix_source\x18\x12 \x01(\t\x12\x11\n\treplay_ms\x18\x13 \x01(\x01*?\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/common.proto\x12\x08\x62\x61ton.v1\"/\n\x0fProtocolVersion\x12\r\n\x05major\x18\x01 \x01(\r\x12\r\n\x05minor\x18\x02 \x01(\r\"-\n\x08WorkerId\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"W\n\x0cPrefixSource\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nnum_blocks\x18\x03 \x01(\r\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"}\n\x08\x45xtraArg\x12\x0e\n\x04\x66lag\x18\x01 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x02 \x01(\x12H\x00\x12\x10\n\x06number\x18\x03 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x12#\n\x04list\x18\x05 \x01(\x0b\x32\x13.baton.v1.ExtraArgsH\x00\x42\x07\n\x05value\".\n\tExtraArgs\x12!\n\x05items\x18\x01 \x03(\x0b\x32\x12.baton.v1.ExtraArg\"\xa0\x06\n\x0eSamplingParams\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\r\n\x05min_p\x18\x05 \x01(\x02\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x01\x88\x01\x01\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x02\x12;\n\nlogit_bias\x18\t \x03(\x0b\x32\'.baton.v1.SamplingParams.LogitBiasEntry\x12\x32\n\x11\x61llowed_token_ids\x18\n \x01(\x0b\x32\x12.baton.v1.TokenIdsH\x02\x88\x01\x01\x12/\n\x13\x62\x61\x64_words_token_ids\x18\x0b \x03(\x0b\x32\x12.baton.v1.TokenIds\x12\x12\n\nmin_tokens\x18\x0c \x01(\r\x12\x15\n\reos_token_ids\x18\r \x03(\r\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\r\x12\x12\n\nignore_eos\x18\x0f \x01(\x08\x12\x0c\n\x04seed\x18\x10 \x01(\x04\x12\x14\n\x0csample_index\x18\x11 \x01(\r\x12\x15\n\x08logprobs\x18\x12 \x01(\rH\x03\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x13 \x01(\rH\x04\x88\x01\x01\x12;\n\nextra_args\x18\x16 \x03(\x0b\x32\'.baton.v1.SamplingParams.ExtraArgsEntry\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x1a\x44\n\x0e\x45xtraArgsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.baton.v1.ExtraArg:\x02\x38\x01\x42\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x14\n\x12_allowed_token_idsB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"?\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0c\n\x04rank\x18\x03 \x01(\r\"_\n\x10PositionLogprobs\x12&\n\x06\x63hosen\x18\x01 \x01(\x0b\x32\x16.baton.v1.TokenLogprob\x12#\n\x03top\x18\x02 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"?\n\x0ePromptLogprobs\x12-\n\tpositions\x18\x01 \x03(\x0b\x32\x1a.baton.v1.PositionLogprobs\"s\n\rPromptSources\x12\x10\n\x08\x63omputed\x18\x01 \x01(\r\x12\x11\n\tlocal_hit\x18\x02 \x01(\r\x12\x13\n\x0btransferred\x18\x03 \x01(\r\x12\x17\n\x0ftransferred_hit\x18\x04 \x01(\r\x12\x0f\n\x07\x66\x65tched\x18\x05 \x01(\r\"\xaa\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12(\n\x07sources\x18\x04 \x01(\x0b\x32\x17.baton.v1.PromptSources\x12\x19\n\x11recomputed_tokens\x18\x05 \x01(\r\x12\x13\n\x0bnum_replays\x18\x06 \x01(\r\"\xb8\x03\n\x07Timings\x12\x17\n\x0frouter_queue_ms\x18\x01 \x01(\x01\x12\x13\n\x0btokenize_ms\x18\x02 \x01(\x01\x12\x10\n\x08route_ms\x18\x03 \x01(\x01\x12\x17\n\x0f\x64\x65\x63ode_queue_ms\x18\x04 \x01(\x01\x12\x18\n\x10prefill_queue_ms\x18\x05 \x01(\x01\x12\x12\n\nprefill_ms\x18\x06 \x01(\x01\x12\x1b\n\x13transfer_exposed_ms\x18\x07 \x01(\x01\x12\x13\n\x0btransfer_ms\x18\x08 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\t \x01(\x01\x12\x11\n\tdecode_ms\x18\n \x01(\x01\x12\x10\n\x08total_ms\x18\x0b \x01(\x01\x12\x16\n\x0etransfer_bytes\x18\x0c \x01(\x04\x12\x11\n\tconnector\x18\r \x01(\t\x12\x16\n\x0eprefill_worker\x18\x0e \x01(\t\x12\x15\n\rdecode_worker\x18\x0f \x01(\t\x12\x17\n\x0fprefix_fetch_ms\x18\x10 \x01(\x01\x12\x1a\n\x12prefix_fetch_bytes\x18\x11 \x01(\x04\x12\x15\n\rprefix_source\x18\x12 \x01(\t\x12\x11\n\treplay_ms\x18\x13 \x01(\x01*?\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_ROLE']._serialized_start=1877
-  _globals['_ROLE']._serialized_end=1940
-  _globals['_FINISHREASON']._serialized_start=1942
-  _globals['_FINISHREASON']._serialized_end=2062
+  _globals['_SAMPLINGPARAMS_EXTRAARGSENTRY']._loaded_options = None
+  _globals['_SAMPLINGPARAMS_EXTRAARGSENTRY']._serialized_options = b'8\001'
+  _globals['_ROLE']._serialized_start=2183
+  _globals['_ROLE']._serialized_end=2246
+  _globals['_FINISHREASON']._serialized_start=2248
+  _globals['_FINISHREASON']._serialized_end=2368
   _globals['_PROTOCOLVERSION']._serialized_start=35
   _globals['_PROTOCOLVERSION']._serialized_end=82
   _globals['_WORKERID']._serialized_start=84
@@ -45,20 +47,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREFIXSOURCE']._serialized_end=218
   _globals['_TOKENIDS']._serialized_start=220
   _globals['_TOKENIDS']._serialized_end=243
-  _globals['_SAMPLINGPARAMS']._serialized_start=246
-  _globals['_SAMPLINGPARAMS']._serialized_end=915
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=779
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=827
-  _globals['_TOKENLOGPROB']._serialized_start=917
-  _globals['_TOKENLOGPROB']._serialized_end=980
-  _globals['_POSITIONLOGPROBS']._serialized_start=982
-  _globals['_POSITIONLOGPROBS']._serialized_end=1077
-  _globals['_PROMPTLOGPROBS']._serialized_start=1079
-  _globals['_PROMPTLOGPROBS']._serialized_end=1142
-  _globals['_PROMPTSOURCES']._serialized_start=1144
-  _globals['_PROMPTSOURCES']._serialized_end=1259
-  _globals['_USAGE']._serialized_start=1262
-  _globals['_USAGE']._serialized_end=1432
-  _globals['_TIMINGS']._serialized_start=1435
-  _globals['_TIMINGS']._serialized_end=1875
+  _globals['_EXTRAARG']._serialized_start=245
+  _globals['_EXTRAARG']._serialized_end=370
+  _globals['_EXTRAARGS']._serialized_start=372
+  _globals['_EXTRAARGS']._serialized_end=418
+  _globals['_SAMPLINGPARAMS']._serialized_start=421
+  _globals['_SAMPLINGPARAMS']._serialized_end=1221
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=1015
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=1063
+  _globals['_SAMPLINGPARAMS_EXTRAARGSENTRY']._serialized_start=1065
+  _globals['_SAMPLINGPARAMS_EXTRAARGSENTRY']._serialized_end=1133
+  _globals['_TOKENLOGPROB']._serialized_start=1223
+  _globals['_TOKENLOGPROB']._serialized_end=1286
+  _globals['_POSITIONLOGPROBS']._serialized_start=1288
+  _globals['_POSITIONLOGPROBS']._serialized_end=1383
+  _globals['_PROMPTLOGPROBS']._serialized_start=1385
+  _globals['_PROMPTLOGPROBS']._serialized_end=1448
+  _globals['_PROMPTSOURCES']._serialized_start=1450
+  _globals['_PROMPTSOURCES']._serialized_end=1565
+  _globals['_USAGE']._serialized_start=1568
+  _globals['_USAGE']._serialized_end=1738
+  _globals['_TIMINGS']._serialized_start=1741
+  _globals['_TIMINGS']._serialized_end=2181
 # @@protoc_insertion_point(module_scope)

@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from array import array
 
+    from shared.engine.sampler.processors.attached import Attached
     from shared.engine.sampling_params import SamplingParams
 
 
 class SamplingState:
     """Parameters and tokens of one sequence. `token_ids` is the sequence's own array and grows."""
 
-    __slots__ = ("changes_logits", "final_token_ids", "num_prompt_tokens", "params", "token_ids")
+    __slots__ = (
+        "changes_logits",
+        "final_token_ids",
+        "num_prompt_tokens",
+        "params",
+        "processors",
+        "token_ids",
+    )
 
     def __init__(
         self, params: SamplingParams, token_ids: array[int], num_prompt_tokens: int
@@ -22,6 +30,8 @@ class SamplingState:
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
         self.final_token_ids = sorted(params.final_token_ids)
+        #: Custom logits processors that this request wants, in order; see `ProcessorSet.prepare`.
+        self.processors: tuple[Attached, ...] = ()
         #: Whether anything but temperature and the filters touches the logits.
         self.changes_logits = bool(
             params.allowed_token_ids is not None

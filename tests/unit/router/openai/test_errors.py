@@ -81,9 +81,7 @@ def with_message(**message: Any) -> dict[str, Any]:
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
         ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
         ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
-        ({"best_of": 3}, "best_of", "unsupported_parameter"),
         ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "unsupported_parameter"),
-        ({"use_beam_search": True}, "use_beam_search", "unsupported_parameter"),
         ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
     ],
 )
