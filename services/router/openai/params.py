@@ -33,6 +33,7 @@ def read_params(
     if max_tokens is not None and min_tokens > max_tokens:
         message = f"min_tokens must be at most max_tokens, which is {max_tokens}, not {min_tokens}"
         raise FieldError(message, param="min_tokens")
+    best_of, beams = _read_best_of(body), _read_beams(body)
     params = GenerationParams(
         max_tokens=max_tokens,
         temperature=body.temperature,
@@ -54,8 +55,8 @@ def read_params(
         # OpenAI's seeds are signed; the engine's are the same 64 bits without the sign.
         seed=None if body.seed is None else body.seed % _UINT64,
         n=body.n or 1,
-        best_of=None if body.use_beam_search else _read_best_of(body),
-        beams=_read_beams(body),
+        best_of=best_of,
+        beams=beams,
         extra_args=_read_extra_args(body),
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
@@ -91,7 +92,8 @@ def _read_best_of(body: GenerationBody) -> int | None:
     if body.best_of is not None and body.best_of < n:
         message = f"best_of must be at least n, which is {n}, not {body.best_of}"
         raise FieldError(message, param="best_of")
-    return None if body.best_of == n else body.best_of
+    # Beams are ranked by the search.
+    return None if body.best_of == n or body.use_beam_search else body.best_of
 
 
 def _read_beams(body: GenerationBody) -> BeamOptions | None:

@@ -88,7 +88,7 @@ class GenerationBody(Body):
     best_of: Annotated[int, Field(ge=1)] | None = None
     use_beam_search: bool | None = None
     length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
-    early_stopping: bool | Literal["never"] | None = None
+    early_stopping: Literal[True, False, "never"] | None = None
     #: Arguments of logits processors that the workers run; the two names mean the same.
     vllm_xargs: ExtraArgs = None
     extra_args: ExtraArgs = None

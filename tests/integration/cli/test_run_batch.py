@@ -6,6 +6,7 @@ import json
 import resource
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,6 @@ from tests.fakes.batch_server import BatchScript, answer_to, batch_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 NUM_REQUESTS = 40
 WAIT_S = 60.0
@@ -271,7 +271,7 @@ def test_files_that_cannot_be_used(batch: Callable[..., BatchOptions], tmp_path:
     with pytest.raises(CommandError, match=r"cannot write .*: No such file"):
         run_batch(batch(output=tmp_path / "no" / "out.jsonl"))
     with pytest.raises(CommandError, match="is not a file"):
-        run_batch(batch(output="/dev/null"))
+        run_batch(batch(output=Path("/dev/null")))
     batch().output.write_text('{"custom_id":"r0","response":null,"error":null}\nmy notes\n')
     with pytest.raises(CommandError, match=r"line 2 of .* is no answer"):
         run_batch(batch())
