@@ -92,20 +92,20 @@ def test_custom_processors_follow_the_answer(
 
 
 def test_custom_processors_see_the_first_token(cluster: Cluster, oracle: LLM) -> None:
-    greedy = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+    greedy = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
 
-    def first(prompt: list[int], sampling: SamplingParams) -> int:
-        return int(oracle.generate([prompt], sampling)[0].outputs[0].token_ids[0])
+    def answer(prompt: list[int], sampling: SamplingParams) -> list[int]:
+        return list(oracle.generate([prompt], sampling)[0].outputs[0].token_ids)
 
     # A prompt after which the most likely token is one that the processor rules out.
     prompts = (prompt_of(100, seed=seed) for seed in range(100))
-    prompt = next(p for p in prompts if first(p, greedy) in p)
-    want = first(prompt, replace(greedy, extra_args={"no_repeat": 100}))
-    assert want not in prompt
-    fields = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True}
+    prompt = next(p for p in prompts if answer(p, greedy)[0] in p)
+    want = answer(prompt, replace(greedy, extra_args={"no_repeat": 100}))
+    assert want[0] not in prompt
+    fields = {"max_tokens": 2, "temperature": 0.0, "ignore_eos": True}
     reply = complete(cluster, prompt, extra_args={"no_repeat": 100}, **fields)
     assert reply["timings"]["prefill_worker"] == "prefill-0"
-    assert tokens(reply) == [[want]]
+    assert tokens(reply) == [want]
 
 
 def test_a_wrong_argument_is_the_clients_fault(cluster: Cluster) -> None:

@@ -53,6 +53,8 @@ class LogitsProcessor(Protocol[State]):
     def new_request(self, request: NewRequest) -> State | None:
         """The state before any token of the output; None: this request wants nothing of it.
 
+        It may be called again for the same request, to begin anew.
+
         Raises:
             InvalidRequestError: an argument is wrong; `param` names it, as "extra_args.name".
         """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from copy import copy
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +66,23 @@ def test_tokens_that_are_taken_back_are_forgotten() -> None:
     assert ruled_out(seq) == [[11, 12]]
     del seq.token_ids[-2:]
     assert ruled_out(seq) == [[7, 9]]
+
+
+def test_guesses_are_not_learned() -> None:
+    seq = make_sequence(make_set(NoRepeat), no_repeat=2)
+    seq.token_ids.append(9)
+    states = []
+    for guesses in ([], [20], [20, 21]):
+        # As a draft is checked: one row behind each of its tokens, in one call.
+        state = copy(seq.sampling_state)
+        state.token_ids = array("q", [*seq.token_ids, *guesses])
+        states.append(state)
+    logits = torch.zeros(4, 50)
+    apply_processors(logits, [seq.sampling_state, *states])
+    found = [(row == NEVER).nonzero().flatten().tolist() for row in logits]
+    assert found == [[7, 9], [7, 9], [9, 20], [20, 21]]
+    seq.token_ids.append(30)
+    assert ruled_out(seq) == [[9, 30]]
 
 
 def test_a_resumed_sequence_knows_what_was_said() -> None:
