@@ -8,7 +8,7 @@ The steps of all beams of all prompts are one batch.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shared.engine.beam_search import BeamSearch, Candidate
 from shared.engine.events import FinishReason, PositionLogprobs
@@ -91,13 +91,13 @@ def run_searches(searches: Sequence[PromptBeams], compute: Compute) -> None:
             each.search.advance([_candidates(next(positions)) for _ in each.search.running])
 
 
-def beam_finish(beam: Beam[object]) -> FinishReason:
+def beam_finish(beam: Beam[Any]) -> FinishReason:
     """Why it ended."""
     return FinishReason.LENGTH if beam.stop_token_id is None else FinishReason.STOP
 
 
 def beam_text(
-    beam: Beam[object],
+    beam: Beam[Any],
     tokenizer: Tokenizer,
     prompt_ids: Sequence[int],
     *,
