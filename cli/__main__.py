@@ -25,6 +25,7 @@ from cli.options import (
     TlsKey,
 )
 from cli.passthrough import EVERYTHING, become
+from cli.run_batch import run_batch
 from shared.errors import BatonError
 
 app = typer.Typer(
@@ -141,6 +142,13 @@ def chat(
     options = ChatOptions(model=model, max_tokens=max_tokens, temperature=temperature, seed=seed)
     secure = _secure(tls_cert, tls_key, tls_ca)
     run_chat(address, message or (), options, system=system, secure=secure)
+
+
+app.command(
+    "run-batch",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog="Without --url, other flags go to the workers of the cluster that is started.",
+)(run_batch)
 
 
 @app.command()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from services.router.resume import AnswerSoFar
     from services.router.routing.explain import Explanation
+    from shared.engine.beam_search import BeamOptions
+    from shared.engine.extra_args import ExtraArg
     from shared.engine.grammar.spec import GrammarSpec
 
 
@@ -40,6 +42,12 @@ class GenerationParams:
     ignore_eos: bool = False
     seed: int | None = None
     n: int = 1
+    #: Make so many answers and give the `n` most likely ones; None: `n`.
+    best_of: int | None = None
+    #: Search for the `n` most likely answers instead of drawing them.
+    beams: BeamOptions | None = None
+    #: For the workers' own logits processors.
+    extra_args: Mapping[str, ExtraArg] = field(default_factory=dict)
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     num_speculative_tokens: int | None = None
@@ -47,6 +55,11 @@ class GenerationParams:
     #: Special tokens that are shown all the same: they mean something to who reads the answer.
     shown_token_ids: frozenset[int] = frozenset()
     grammar: GrammarSpec | None = None
+
+    @property
+    def num_sequences(self) -> int:
+        """How many are computed at a time."""
+        return max(self.n, self.best_of or 0, 0 if self.beams is None else self.beams.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,9 @@ class Job:
     #: Of the prompt; None until somebody needed them.
     block_hashes: Sequence[bytes] | None = None
     streams: list[AnswerStream] = field(default_factory=list)
+    #: Of a beam search: tokens of its answers, and of all its steps. Its streams are but steps.
+    num_beam_tokens: int | None = None
+    num_step_tokens: int = 0
     #: Learns from how the estimate turns out.
     margin: TtftMargin | None = None
 
@@ -52,6 +55,8 @@ class Job:
     @property
     def num_generated_tokens(self) -> int:
         """Made for this call: what another router had made of a resumed answer was paid there."""
+        if self.num_step_tokens:
+            return self.num_step_tokens
         resumed = sum(len(a.token_ids) for a in self.request.resumed if not a.finished)
         return max(0, sum(stream.num_tokens for stream in self.streams) - resumed)
 
@@ -100,10 +105,13 @@ class Job:
         said = (usage for cost in costs if (usage := cost.usage()) is not None)
         # Without a worker's word, nothing may be called a cache hit.
         known = next(said, None) or Usage(computed_tokens=self.num_prompt_tokens)
+        num_answer_tokens = self.num_beam_tokens
+        if num_answer_tokens is None:
+            num_answer_tokens = self.num_finished_tokens + sum(s.num_tokens for s in self.streams)
         return replace(
             known,
             prompt_tokens=self.num_prompt_tokens,
-            completion_tokens=self.num_finished_tokens + sum(s.num_tokens for s in self.streams),
+            completion_tokens=num_answer_tokens,
             recomputed_tokens=sum(cost.num_recomputed_tokens for cost in costs),
             num_replays=sum(cost.num_replays for cost in costs),
             num_draft_tokens=sum(cost.num_guesses[0] for cost in costs),

@@ -92,6 +92,9 @@ def check_params(params: GenerationParams, limits: RequestLimits) -> None:
     if not 1 <= params.n <= limits.max_n:
         message = f"n must be between 1 and {limits.max_n}, not {params.n}"
         raise InvalidRequestError(message, param="n")
+    if params.num_sequences > limits.max_n:
+        message = f"best_of must be at most {limits.max_n}, not {params.num_sequences}"
+        raise InvalidRequestError(message, param="best_of")
     _check_count("stop", params.stop, limits.max_stop_strings, "strings")
     _check_lengths("stop", "a stop string", params.stop, limits)
     _check_count("bad_words", params.bad_words, limits.max_bad_words, "words")

@@ -13,6 +13,7 @@ import structlog
 
 from baton.v1 import decode_pb2
 from services.router.answer_stream import AnswerStream, Call
+from services.router.beams import BeamAnswers
 from services.router.merge import Merge
 from services.router.retry import Losses, RetryPolicy, reason_of
 from services.router.wire import candidate_to_wire, prefix_sources_to_wire, sampling_to_wire
@@ -107,11 +108,12 @@ class Pipeline:
         streams = list(self._streams(job))
         num_unfinished = len(streams)
         route = await self._first_route(job, streams[0])
-        source = (
-            self._attempts(job, streams[0], route)
-            if num_unfinished == 1
-            else self._several(job, streams, route)
-        )
+        if job.request.params.beams is not None:
+            source = BeamAnswers(job, self._tokenizer, self._attempts).pieces(route)
+        elif num_unfinished == 1:
+            source = self._attempts(job, streams[0], route)
+        else:
+            source = self._several(job, streams, route)
         async with aclosing(source) as pieces:
             async for piece in pieces:
                 job.note(piece)

@@ -12,6 +12,7 @@ from services.router.routing.base import PrefixSource, RoutingRequest
 from services.router.routing.explain import explain
 from services.router.routing.scheduler import MAX_SOURCES
 from services.router.ttft_margin import TtftMargin
+from shared.engine.beam_search import check_beam_search
 from shared.errors import BatonError, InvalidRequestError
 from shared.kv.block_hash import hash_blocks, root_hash
 
@@ -71,6 +72,8 @@ class Planner:
             prompt_token_ids=request.prompt_token_ids,
             max_model_len=self._models.max_model_len,
         )
+        if request.params.beams is not None:
+            check_beam_search(request.params.beams, sampling, n=request.params.n)
         check_resumed(
             request.resumed,
             sampling,

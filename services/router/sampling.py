@@ -73,6 +73,7 @@ class SamplingResolver:
             prompt_logprobs=params.prompt_logprobs,
             grammar=params.grammar,
             num_speculative_tokens=params.num_speculative_tokens,
+            extra_args=params.extra_args,
         )
 
     def _check_prompt(self, ids: Sequence[int], max_model_len: int) -> None:

@@ -8,7 +8,7 @@ from baton.v1 import common_pb2, decode_pb2
 from services.router.generation import Timings, TokenDetail, TokenText, Usage
 from shared.engine.events import FinishReason
 from shared.engine.grammar.wire import grammar_to_wire
-from shared.rpc.wire import worker_id_to_wire
+from shared.rpc.wire import extra_args_to_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,6 +61,7 @@ def sampling_to_wire(params: SamplingParams) -> common_pb2.SamplingParams:
         prompt_logprobs=params.prompt_logprobs,
         grammar=None if params.grammar is None else grammar_to_wire(params.grammar),
         num_speculative_tokens=params.num_speculative_tokens,
+        extra_args=extra_args_to_wire(params.extra_args),
     )
 
 

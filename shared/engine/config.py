@@ -78,6 +78,11 @@ class EngineConfig:
         '{"method": "ngram", "num_speculative_tokens": 5}',
     )
 
+    logits_processors: tuple[str, ...] = setting(
+        (),
+        help="custom logits processors: names of installed ones, or module:Class; the same, in the "
+        "same order, for all workers of a model",
+    )
     async_scheduling: bool | None = setting(
         None,
         help="prepare a step while the one before it still runs; by default on a GPU only",

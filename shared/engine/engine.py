@@ -130,7 +130,8 @@ class Engine:
                 f"request {request.request_id} is here already", param="request_id"
             )
         root = root_hash(self.namespace, cache_salt=request.cache_salt)
-        self._scheduler.add(Sequence(request, arrival=next(self._arrivals), root_hash=root))
+        seq = Sequence(request, arrival=next(self._arrivals), root_hash=root)
+        self._scheduler.add(self._parts.processors.prepare(seq))
         self._stalled = False
 
     def abort(self, request_id: str) -> None:
@@ -183,9 +184,8 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether `step` would do anything. If not, only another call can change that."""
-        if self._events or self._steps.in_flight:
-            return True
-        return not self._stalled and self._scheduler.has_work
+        can_schedule = not self._stalled and self._scheduler.has_work
+        return bool(self._events or self._steps.in_flight or can_schedule)
 
     def take_loaded(self) -> None:
         """Let sequences go on whose blocks have arrived from lower tiers; `step` does so too."""

@@ -12,9 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shared.engine.beam_search import BeamOptions, check_beam_search, require_no_constraints
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.grammar.build import build_grammars
+from shared.engine.llm_beams import PromptBeams, run_searches
 from shared.engine.request import EngineRequest
 from shared.engine.request_output import Answer, RequestOutput
 from shared.engine.sampling_params import SamplingParams
@@ -27,6 +29,8 @@ from shared.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from shared.engine.events import PositionLogprobs
 
     Prompt = str | Sequence[int]
     Message = Mapping[str, Any]
@@ -144,6 +148,46 @@ class LLM:
         ]
         return self.generate(prompts, sampling, **options)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        beams: BeamOptions,
+        sampling: SamplingParams | None = None,
+        *,
+        n: int | None = None,
+        skip_special_tokens: bool = True,
+    ) -> list[RequestOutput]:
+        """The `n` most likely answers that a search with `beams` finds, best first; by default all.
+
+        Of `sampling`, lengths, final tokens and `logprobs` count.
+
+        Raises:
+            InvalidRequestError: a prompt or a parameter cannot be served.
+        """
+        sampling = self._with_eos(sampling or SamplingParams(max_tokens=16))
+        num_answers = beams.width if n is None else n
+        require_no_constraints(sampling)
+        check_beam_search(beams, sampling, n=num_answers)
+        jobs = [self._read_prompt(prompt) for prompt in _as_list(prompts)]
+        searches = [
+            PromptBeams(ids, beams, sampling, max_model_len=self.engine.max_model_len)
+            for _, ids in jobs
+        ]
+        run_searches(searches, self._next_tokens)
+        tokenizer = self.tokenizer if self._has_tokenizer else None
+        return [
+            RequestOutput(
+                prompt=text,
+                prompt_token_ids=token_ids,
+                prompt_logprobs=None,
+                outputs=search.outputs(
+                    num_answers, tokenizer, skip_special_tokens=skip_special_tokens
+                ),
+                num_cached_tokens=0,
+            )
+            for (text, token_ids), search in zip(jobs, searches, strict=True)
+        ]
+
     def close(self) -> None:
         """Give the KV memory back."""
         self.grammars.close()
@@ -165,7 +209,7 @@ class LLM:
         prompt: tuple[int, ...],
         sampling: SamplingParams,
         n: int,
-        texts: Mapping[str, Any],
+        texts: Mapping[str, Any] | None,
         resumed: tuple[int, ...],
     ) -> Iterator[tuple[str, Answer]]:
         if n < 1:
@@ -183,10 +227,23 @@ class LLM:
             )
             self.engine.add(self.grammars.ready_now(request))
             text = None
-            if self._has_tokenizer:
+            if self._has_tokenizer and texts is not None:
                 text = AnswerText(self.tokenizer, prompt_ids=prompt, **texts)
                 text.feed(resumed)
             yield request_id, Answer(index, text)
+
+    def _next_tokens(
+        self, steps: Sequence[tuple[tuple[int, ...], tuple[int, ...], SamplingParams]]
+    ) -> list[PositionLogprobs]:
+        """What may follow each prompt with its resumed tokens; all in one batch."""
+        answers: dict[str, Answer] = {}
+        try:
+            for prompt, resumed, sampling in steps:
+                answers |= dict(self._submit(prompt, sampling, 1, None, resumed))
+            self._run(answers)
+        finally:
+            self._abort(answers)
+        return [answer.logprobs[0] for answer in answers.values()]
 
     def _run(self, answers: Mapping[str, Answer]) -> None:
         while self.engine.has_work() or self.engine.wait_for_loads():

@@ -12,11 +12,14 @@ from shared.engine.batch_layout import BatchLayout
 from shared.engine.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
 from shared.engine.kv_storage import KVStorage
 from shared.engine.model_runner import ModelRunner
+from shared.engine.sampler.processors.base import ProcessorContext
+from shared.engine.sampler.processors.load import load_processors
 from shared.engine.step_buffers import step_buffers
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
     from shared.engine.decode_graphs import GraphRecorder
+    from shared.engine.sampler.processors.attached import ProcessorSet
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
 
@@ -27,6 +30,7 @@ class ModelParts:
 
     storage: KVStorage
     runner: ModelRunner
+    processors: ProcessorSet
 
 
 def build_model_parts(
@@ -43,6 +47,7 @@ def build_model_parts(
     `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off.
     """
     device = torch.device(config.device)
+    processors = _processors(loaded, config)
     if config.enforce_eager:
         recorder = None
     elif recorder is None and device.type == "cuda":
@@ -77,4 +82,9 @@ def build_model_parts(
     runner = ModelRunner(
         loaded.model, storage.tensor, batches, max_num_seqs=config.max_num_seqs, graphs=graphs
     )
-    return ModelParts(storage, runner)
+    return ModelParts(storage, runner, processors)
+
+
+def _processors(loaded: LoadedModel, config: EngineConfig) -> ProcessorSet:
+    context = ProcessorContext(loaded.config.vocab_size, config.device)
+    return load_processors(config.logits_processors, context)

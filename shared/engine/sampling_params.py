@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shared.engine.extra_args import check_extra_args
 from shared.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.engine.extra_args import ExtraArg
     from shared.engine.grammar.spec import GrammarSpec
 
 #: Below this temperature the argmax is taken, as vLLM does.
@@ -54,6 +56,8 @@ class SamplingParams:
     grammar: GrammarSpec | None = None
     #: Most tokens that are guessed per step; 0: none. None: what the engine is set to.
     num_speculative_tokens: int | None = None
+    #: For custom logits processors; see shared/engine/extra_args.py for what it may hold.
+    extra_args: Mapping[str, ExtraArg] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, ok, rule in self._rules():
@@ -61,6 +65,8 @@ class SamplingParams:
                 raise InvalidRequestError(
                     f"{name} must be {rule}, not {getattr(self, name)!r}", param=name
                 )
+        if self.extra_args:
+            check_extra_args(self.extra_args)
 
     @property
     def is_greedy(self) -> bool:

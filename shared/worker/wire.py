@@ -11,7 +11,7 @@ from shared.engine.grammar.wire import grammar_from_wire
 from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
 from shared.kv.layout import KVLayout
-from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
+from shared.rpc.wire import extra_args_from_wire, worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +53,7 @@ def sampling_from_wire(message: common_pb2.SamplingParams) -> SamplingParams:
         num_speculative_tokens=(
             message.num_speculative_tokens if message.HasField("num_speculative_tokens") else None
         ),
+        extra_args=extra_args_from_wire(message.extra_args),
     )
 
 

@@ -28,6 +28,9 @@ ENGINE_FLAGS = (
 )  # fmt: skip
 
 
+#: Of the cluster and the oracle; requests without arguments for it go without it.
+PROCESSOR = "tests.fakes.logits_processors:NoRepeat"
+
 #: Far less than the 60 s that a hand-off may take in all.
 STALL_S = 1.5
 
@@ -80,6 +83,7 @@ def oracle(checkpoint: Path) -> LLM:
         block_size=BLOCK_SIZE,
         num_blocks=NUM_BLOCKS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        logits_processors=(PROCESSOR,),
     )
 
 
@@ -91,7 +95,7 @@ def cluster(
     connector = request.param
     cluster = Cluster(checkpoint, tmp_path_factory.mktemp(f"cluster-{connector}"))
     try:
-        flags = (*ENGINE_FLAGS, "--connectors", connector)
+        flags = (*ENGINE_FLAGS, "--connectors", connector, "--logits-processors", PROCESSOR)
         cluster.add_worker("prefill", "prefill-0", *flags)
         cluster.add_worker("decode", "decode-0", *flags, "--local-prefill-threshold", "0")
         cluster.wait_ready()

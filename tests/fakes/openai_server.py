@@ -54,7 +54,14 @@ class Script:
 @contextmanager
 def openai_server(script: Script) -> Iterator[str]:
     """Serve in a thread; gives the base URL."""
-    config = uvicorn.Config(_app(script), port=0, log_level="critical", ws="none", lifespan="off")
+    with served(_app(script)) as url:
+        yield url
+
+
+@contextmanager
+def served(app: FastAPI) -> Iterator[str]:
+    """Serve an application in a thread; gives the base URL."""
+    config = uvicorn.Config(app, port=0, log_level="critical", ws="none", lifespan="off")
     server = uvicorn.Server(config)
     bound = config.bind_socket()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)

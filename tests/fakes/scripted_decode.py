@@ -21,7 +21,7 @@ from shared.identity import Role, WorkerId
 from shared.rpc.server import RpcServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     import grpc
 
@@ -54,6 +54,32 @@ def say(*token_ids: int, per_step: int = 1, **rest: Any) -> Script:
     """An answer of these tokens."""
     chunks = [token_ids[i : i + per_step] for i in range(0, len(token_ids), per_step)]
     return Script([Step(token_ids=chunk) for chunk in chunks], **rest)
+
+
+def with_logprobs(request: decode_pb2.DecodeRequest, *token_ids: int, **rest: Any) -> Script:
+    """An answer of these tokens with the log probabilities that `request` asks for."""
+    if not request.sampling.HasField("logprobs"):
+        return say(*token_ids, **rest)
+    steps = []
+    for token_id in token_ids:
+        top = {token_id + place: -1.0 - place for place in range(request.sampling.logprobs)}
+        extra = decode_pb2.DecodeResponse(logprobs=[position(token_id, -1.0, top)])
+        steps.append(Step(token_ids=(token_id,), extra=extra))
+    return Script(steps, **rest)
+
+
+def position(
+    token_id: int, logprob: float, top: Mapping[int, float]
+) -> common_pb2.PositionLogprobs:
+    """A token and its alternatives, best first."""
+
+    def candidate(token_id: int, logprob: float, rank: int) -> common_pb2.TokenLogprob:
+        return common_pb2.TokenLogprob(token_id=token_id, logprob=logprob, rank=rank)
+
+    return common_pb2.PositionLogprobs(
+        chosen=candidate(token_id, logprob, 1),
+        top=[candidate(*item, rank) for rank, item in enumerate(top.items(), start=1)],
+    )
 
 
 def one_by_one(script: Script) -> tuple[Script, list[asyncio.Event]]:

@@ -21,7 +21,7 @@ from services.router.parts import RouterParts, open_parts
 from shared.identity import Role
 from shared.rpc.server import RpcServer
 from tests.fakes import tiny_tokenizer
-from tests.fakes.scripted_decode import ScriptedDecode, say
+from tests.fakes.scripted_decode import ScriptedDecode, with_logprobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,9 @@ async def start_router(folder: Path) -> RouterSite:
     config = RouterConfig(model=model, request_timeout_s=10, limits=LIMITS)
     stack = AsyncExitStack()
     parts = await stack.enter_async_context(open_parts(config))
-    worker = ScriptedDecode(name="decode-0", scripts=[say(70, 71, 72)])
+    worker = ScriptedDecode(
+        name="decode-0", answer=lambda request: with_logprobs(request, 70, 71, 72)
+    )
     await worker.start()
     stack.push_async_callback(worker.die)
     await parts.registry.register(worker.record, 3600)

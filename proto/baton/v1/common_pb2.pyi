@@ -274,6 +274,68 @@ class Grammar(_message.Message):
 Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 
 @_typing.final
+class ExtraArg(_message.Message):
+    """An argument of a request for the workers' own logits processors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FLAG_FIELD_NUMBER: _builtins.int
+    INTEGER_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    LIST_FIELD_NUMBER: _builtins.int
+    flag: _builtins.bool
+    integer: _builtins.int
+    number: _builtins.float
+    text: _builtins.str
+    @_builtins.property
+    def list(self) -> Global___ExtraArgs:
+        """Not inside another list."""
+
+    def __init__(
+        self,
+        *,
+        flag: _builtins.bool = ...,
+        integer: _builtins.int = ...,
+        number: _builtins.float = ...,
+        text: _builtins.str = ...,
+        list: Global___ExtraArgs | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["flag", b"flag", "integer", b"integer", "list", b"list", "number", b"number", "text", b"text", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flag", b"flag", "integer", b"integer", "list", b"list", "number", b"number", "text", b"text", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_value: _TypeAlias = _typing.Literal["flag", "integer", "number", "text", "list"]  # noqa: Y015
+    _WhichOneofArgType_value: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
+
+Global___ExtraArg: _TypeAlias = ExtraArg  # noqa: Y015
+
+@_typing.final
+class ExtraArgs(_message.Message):
+    """A list of arguments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExtraArg]:
+        """In order."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ExtraArg] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtraArgs: _TypeAlias = ExtraArgs  # noqa: Y015
+
+@_typing.final
 class SamplingParams(_message.Message):
     """How to choose the next token, with vLLM's names and meanings. Token ids only."""
 
@@ -294,6 +356,27 @@ class SamplingParams(_message.Message):
             value: _builtins.float = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ExtraArgsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___ExtraArg: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___ExtraArg | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -320,6 +403,7 @@ class SamplingParams(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     NUM_SPECULATIVE_TOKENS_FIELD_NUMBER: _builtins.int
+    EXTRA_ARGS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """At least 1."""
     temperature: _builtins.float
@@ -378,6 +462,12 @@ class SamplingParams(_message.Message):
         count as its beginning.
         """
 
+    @_builtins.property
+    def extra_args(self) -> _containers.MessageMap[_builtins.str, Global___ExtraArg]:
+        """For the workers' own logits processors; others know nothing of them. Bounded: see
+        shared/engine/extra_args.py.
+        """
+
     def __init__(
         self,
         *,
@@ -402,10 +492,11 @@ class SamplingParams(_message.Message):
         prompt_logprobs: _builtins.int | None = ...,
         grammar: Global___Grammar | None = ...,
         num_speculative_tokens: _builtins.int | None = ...,
+        extra_args: _abc.Mapping[_builtins.str, Global___ExtraArg] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "grammar", b"grammar", "logprobs", b"logprobs", "num_speculative_tokens", b"num_speculative_tokens", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words_token_ids", b"bad_words_token_ids", "eos_token_ids", b"eos_token_ids", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "num_speculative_tokens", b"num_speculative_tokens", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "sample_index", b"sample_index", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words_token_ids", b"bad_words_token_ids", "eos_token_ids", b"eos_token_ids", "extra_args", b"extra_args", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "num_speculative_tokens", b"num_speculative_tokens", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "sample_index", b"sample_index", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed_token_ids: _TypeAlias = _typing.Literal["allowed_token_ids"]  # noqa: Y015
     _WhichOneofArgType__allowed_token_ids: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids"]  # noqa: Y015

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
+from services.router.best_of import best_answers
 from services.router.merge import Merge
 
 if TYPE_CHECKING:
@@ -40,8 +41,11 @@ async def _merged(
 async def _answers(
     generator: Generator, request: GenerationRequest, place: int
 ) -> AsyncGenerator[Part]:
-    # The contract promises an iterator that can be closed, which its type cannot say.
-    pieces = cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
+    if request.params.best_of is None:
+        # The contract promises an iterator that can be closed, which its type cannot say.
+        pieces = cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
+    else:
+        pieces = best_answers(generator, request)
     async with aclosing(pieces):
         async for piece in pieces:
             yield place, piece

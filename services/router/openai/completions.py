@@ -68,7 +68,7 @@ class Completions:
         check_stream_options(body)
         params = self._read_params(body)
         given = read_prompts(body.prompt)
-        check_answers(len(given), params.n, backend.limits)
+        check_answers(len(given), params.num_sequences, backend.limits)
         texts = [prompt for prompt in given if isinstance(prompt, str)]
         check_texts(texts, backend.limits, param="prompt")
         special = body.add_special_tokens is not False

@@ -8,10 +8,14 @@ from services.router.generation import GenerationParams
 from services.router.limits import check_params
 from services.router.openai.errors import FieldError
 from services.router.openai.structured import read_grammar
+from shared.engine.beam_search import BeamOptions, require_no_constraints
+from shared.engine.extra_args import read_extra_args
+from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from services.router.limits import RequestLimits
     from services.router.openai.schema_base import GenerationBody
+    from shared.engine.extra_args import ExtraArg
 
 _UINT64 = 2**64
 
@@ -30,6 +34,7 @@ def read_params(
     if max_tokens is not None and min_tokens > max_tokens:
         message = f"min_tokens must be at most max_tokens, which is {max_tokens}, not {min_tokens}"
         raise FieldError(message, param="min_tokens")
+    best_of, beams = _read_best_of(body), _read_beams(body)
     params = GenerationParams(
         max_tokens=max_tokens,
         temperature=body.temperature,
@@ -51,6 +56,9 @@ def read_params(
         # OpenAI's seeds are signed; the engine's are the same 64 bits without the sign.
         seed=None if body.seed is None else body.seed % _UINT64,
         n=body.n or 1,
+        best_of=best_of,
+        beams=beams,
+        extra_args=_read_extra_args(body),
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
         num_speculative_tokens=body.num_speculative_tokens,
@@ -58,6 +66,8 @@ def read_params(
         grammar=read_grammar(body),
     )
     check_params(params, limits)
+    if params.beams is not None:
+        require_no_constraints(params)
     return params
 
 
@@ -69,6 +79,42 @@ def check_stream_options(body: GenerationBody) -> None:
     if body.stream and body.prompt_logprobs is not None:
         message = "prompt_logprobs is not available when stream is true"
         raise FieldError(message, param="prompt_logprobs")
+    for name in ("use_beam_search", "best_of"):
+        # Which answers are best is known at their end.
+        if body.stream and getattr(body, name) and not (name == "best_of" and _is_all(body)):
+            message = f"{name} is not available when stream is true"
+            raise UnsupportedError(message, param=name)
+
+
+def _is_all(body: GenerationBody) -> bool:
+    return body.best_of == (body.n or 1)
+
+
+def _read_best_of(body: GenerationBody) -> int | None:
+    n = body.n or 1
+    if body.best_of is not None and body.best_of < n:
+        message = f"best_of must be at least n, which is {n}, not {body.best_of}"
+        raise FieldError(message, param="best_of")
+    # Beams are ranked by the search.
+    return None if body.best_of == n or body.use_beam_search else body.best_of
+
+
+def _read_beams(body: GenerationBody) -> BeamOptions | None:
+    if not body.use_beam_search:
+        return None
+    return BeamOptions(
+        width=body.best_of or body.n or 1,
+        length_penalty=1.0 if body.length_penalty is None else body.length_penalty,
+        early_stopping=body.early_stopping or False,
+    )
+
+
+def _read_extra_args(body: GenerationBody) -> dict[str, ExtraArg]:
+    name = "extra_args" if body.vllm_xargs is None else "vllm_xargs"
+    if body.vllm_xargs is not None and body.extra_args is not None:
+        message = "vllm_xargs and extra_args mean the same: give one of them"
+        raise FieldError(message, param="extra_args")
+    return read_extra_args(getattr(body, name), param=name)
 
 
 def _read_stop(value: Any) -> tuple[str, ...]:

@@ -5,9 +5,11 @@ Pydantic reads these annotations at run time.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from shared.engine.extra_args import MAX_ARGS
 
 _INT32_MAX = 2**31 - 1
 _INT64_MIN = -(2**63)
@@ -19,6 +21,18 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 NumLogprobs = Annotated[int, Field(ge=0, le=20)]
 NumTokens = Annotated[int, Field(ge=0, le=_INT32_MAX)]
 NonEmpty = Annotated[str, Field(min_length=1)]
+_SCALAR = {"type": ["string", "number", "boolean"]}
+#: Checked by shared/engine/extra_args.py, which says better what is wrong.
+ExtraArgs = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "type": ["object", "null"],
+            "maxProperties": MAX_ARGS,
+            "additionalProperties": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]},
+        }
+    ),
+]
 
 
 class Body(BaseModel):
@@ -71,6 +85,15 @@ class GenerationBody(Body):
     add_special_tokens: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-_INT32_MAX, le=_INT32_MAX)] | None = None
+    #: Make so many answers and return the `n` with the most likely tokens; not with `stream`.
+    #: With beam search: the number of beams.
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
+    early_stopping: Literal[True, False, "never"] | None = None
+    #: Arguments of logits processors that the workers run; the two names mean the same.
+    vllm_xargs: ExtraArgs = None
+    extra_args: ExtraArgs = None
     #: Refuse the request (429) unless it is expected to be this fast; see docs/routing.md.
     max_ttft_ms: Annotated[float, Field(gt=0)] | None = None
     max_itl_ms: Annotated[float, Field(gt=0)] | None = None

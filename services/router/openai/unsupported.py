@@ -22,7 +22,6 @@ _REFUSED = (
     "prompt_embeds",
     "suffix",
     "truncate_prompt_tokens",
-    "use_beam_search",
     "web_search_options",
 )
 
@@ -41,10 +40,6 @@ def refuse_unsupported(body: pydantic.BaseModel) -> None:
     _check_tools(extra.get("tools"), extra.get("tool_choice"))
     if extra.get("modalities") not in (None, [], ["text"]):
         raise UnsupportedError("modalities other than text are not supported", param="modalities")
-    best_of = extra.get("best_of")
-    n = getattr(body, "n", None) or 1
-    if best_of is not None and (isinstance(best_of, bool) or best_of != n):
-        raise UnsupportedError(f"best_of must equal n, which is {n}", param="best_of")
 
 
 def _check_tools(tools: Any, choice: Any) -> None:

@@ -1,9 +1,9 @@
 """Chooses one token per sequence.
 
 The order is vLLM's: log probabilities of the raw logits; then, in 32 bits: what the grammar allows,
-allowed tokens, bad words, `min_tokens`, bias, penalties, temperature, min-p, top-k, top-p. Then the
-most likely token, or the one at which the cumulative distribution, in the order of the vocabulary,
-passes a random number that depends on (seed, sample index, position) alone.
+allowed tokens, bad words, `min_tokens`, bias, custom processors, penalties, temperature, min-p,
+top-k, top-p. Then the most likely token, or the one at which the cumulative distribution, in the
+order of the vocabulary, passes a random number that depends on (seed, sample index, position) alone.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from shared.engine.sampler.constraints import (
 from shared.engine.sampler.grammar_mask import follow_grammars
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.penalties import apply_penalties
+from shared.engine.sampler.processors.attached import apply_processors
 from shared.engine.sampler.random import uniforms
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _STAGES = (
     rule_out_bad_words,
     hold_back_final_tokens,
     add_bias,
+    apply_processors,
     apply_penalties,
 )
 

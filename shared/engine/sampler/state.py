@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.engine.grammar.base import Grammar
+    from shared.engine.sampler.processors.attached import Attached
     from shared.engine.sampling_params import SamplingParams
 
 
@@ -23,6 +24,7 @@ class SamplingState:
         "grammar",
         "num_prompt_tokens",
         "params",
+        "processors",
         "token_ids",
     )
 
@@ -40,6 +42,8 @@ class SamplingState:
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
         self.final_token_ids = sorted(params.final_token_ids)
+        #: Custom logits processors that this request wants, in order; see `ProcessorSet.prepare`.
+        self.processors: tuple[Attached, ...] = ()
         #: Whether anything but temperature and the filters touches the logits.
         self.changes_logits = bool(
             params.allowed_token_ids is not None

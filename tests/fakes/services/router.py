@@ -56,7 +56,7 @@ class Directory(directory_pb2_grpc.DirectoryServicer):
 
 
 def http_server(port: int, directory: Directory) -> ThreadingHTTPServer:
-    """/ready and streamed chat completions."""
+    """/ready, whole completions and streamed chat completions."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -64,7 +64,11 @@ def http_server(port: int, directory: Directory) -> ThreadingHTTPServer:
             self._send(503 if reasons else 200, json.dumps({"reasons": reasons}))
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            if self.path == "/v1/completions":
+                choice = {"index": 0, "text": f"{body['prompt']}!"}
+                self._send(200, json.dumps({"choices": [choice], "usage": USAGE}))
+                return
             chunks: list[dict[str, Any]] = [{"choices": [{"delta": {"content": w}}]} for w in WORDS]
             chunks.append({"choices": [], "usage": USAGE, "timings": TIMINGS})
             events = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"]

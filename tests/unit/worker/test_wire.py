@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from baton.v1 import common_pb2
@@ -10,6 +12,7 @@ from shared.engine.events import FinishReason, PositionLogprobs, TokenLogprob
 from shared.errors import InvalidRequestError
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
+from shared.rpc.wire import extra_args_to_wire
 from shared.worker import wire
 
 LAYOUT = KVLayout(num_layers=3, num_kv_heads=2, block_size=16, head_dim=80, dtype="float16")
@@ -89,6 +92,7 @@ def test_sampling_keeps_every_field() -> None:
         sample_index=3,
         logprobs=0,
         prompt_logprobs=5,
+        extra_args={"a": common_pb2.ExtraArg(flag=True)},
     )
     params = wire.sampling_from_wire(message)
     for field in message.DESCRIPTOR.fields:
@@ -103,3 +107,31 @@ def test_bad_sampling_names_the_parameter() -> None:
     with pytest.raises(InvalidRequestError) as error:
         wire.sampling_from_wire(common_pb2.SamplingParams(max_tokens=1, top_p=1.5))
     assert error.value.param == "top_p"
+
+
+def test_extra_args_stay_what_they_are() -> None:
+    args = {"a": True, "b": -(2**63), "c": 0.5, "d": "é", "e": (), "f": (False, 1, 1.0, "x")}
+    message = common_pb2.SamplingParams(max_tokens=1, extra_args=extra_args_to_wire(args))
+    read = wire.sampling_from_wire(message.FromString(message.SerializeToString())).extra_args
+    assert read == args
+    assert [type(value) for value in read["f"]] == [bool, int, float, str]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "arg",
+    [
+        common_pb2.ExtraArg(),
+        common_pb2.ExtraArg(number=math.inf),
+        common_pb2.ExtraArg(text="x" * 5000),
+        common_pb2.ExtraArg(
+            list=common_pb2.ExtraArgs(
+                items=[common_pb2.ExtraArg(list=common_pb2.ExtraArgs(items=[]))]
+            )
+        ),
+    ],
+    ids=["nothing", "infinite", "long", "nested"],
+)
+def test_extra_args_that_cannot_be_are_refused(arg: common_pb2.ExtraArg) -> None:
+    message = common_pb2.SamplingParams(max_tokens=1, extra_args={"a": arg})
+    with pytest.raises(InvalidRequestError):
+        wire.sampling_from_wire(message)

@@ -79,9 +79,7 @@ def with_message(**message: Any) -> dict[str, Any]:
         ({"max_tokens": MAX_MODEL_LEN}, "max_tokens", "context_length_exceeded"),
         ({"response_format": "json"}, "response_format", "invalid_type"),
         ({"response_format": {"type": "xml"}}, "response_format", "unsupported_parameter"),
-        ({"best_of": 3}, "best_of", "unsupported_parameter"),
         ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "invalid_value"),
-        ({"use_beam_search": True}, "use_beam_search", "unsupported_parameter"),
         ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
     ],
 )

@@ -1,0 +1,1 @@
+"""`baton run-batch`: a file of requests in OpenAI's batch format, answered line by line."""

@@ -1,0 +1,130 @@
+"""Sends the requests of a batch, again if the server is busy or away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from cli.errors import CommandError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from cli.batch.requests import Request
+
+#: Says that another time may do. Everything else is the answer.
+RETRIED = frozenset(
+    {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+FIRST_DELAY_S = 0.25
+LONGEST_DELAY_S = 30.0
+
+
+class BatchClient:
+    """A connection pool with patience. Use as an asynchronous context manager."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None,
+        verify: ssl.SSLContext | bool,
+        concurrency: int,
+        patience_s: float,
+        timeout_s: float,
+        require_server: Callable[[], None],
+    ) -> None:
+        """It is given up when nobody was answered for `patience_s`, however often it was tried.
+
+        `timeout_s` is the longest time for one answer. `require_server` raises CommandError when
+        nobody can be there any more.
+        """
+        self._patience_s = patience_s
+        self._require_server = require_server
+        self._answered_s = time.monotonic()
+        self.num_retries = 0
+        self._http = httpx.AsyncClient(
+            base_url=url.rstrip("/").removesuffix("/v1"),
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            verify=verify,
+            timeout=httpx.Timeout(timeout_s, connect=10.0),
+            limits=httpx.Limits(max_connections=concurrency),
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> BatchClient:
+        await self._http.__aenter__()
+        self._answered_s = time.monotonic()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._http.__aexit__(*error)
+
+    async def send(self, request: Request) -> dict[str, Any]:
+        """The line of the output for `request`.
+
+        Raises:
+            CommandError: nobody has answered anything for too long.
+        """
+        num_tries = 0
+        while True:
+            reason, delay_s = "", FIRST_DELAY_S * 2**num_tries
+            try:
+                response = await self._http.post(request.url, json=request.body)
+                if response.status_code not in RETRIED:
+                    self._answered_s = time.monotonic()
+                    return _line(request, response)
+                reason = f"the server answered {response.status_code}: {response.text[:200]}"
+                delay_s = _retry_after_s(response) or delay_s
+            except httpx.TransportError as error:
+                self._require_server()
+                reason = f"no answer: {str(error) or type(error).__name__}"
+            num_tries += 1
+            self.num_retries += 1
+            await self._wait(request, min(delay_s, LONGEST_DELAY_S), reason)
+
+    async def _wait(self, request: Request, delay_s: float, reason: str) -> None:
+        silent_s = time.monotonic() - self._answered_s
+        if silent_s > self._patience_s:
+            raise CommandError(
+                f"nothing was answered for {silent_s:.0f} s; {request.custom_id}: {reason}",
+                advice="the same command goes on where this one ended",
+            )
+        # Not all at the same moment again.
+        await asyncio.sleep(delay_s * random.uniform(1.0, 1.25))
+
+
+def _line(request: Request, response: httpx.Response) -> dict[str, Any]:
+    error = None
+    try:
+        body = response.json()
+    except ValueError:
+        body, error = None, {"code": "no_json", "message": response.text[:1000]}
+    return {
+        "id": f"batch_req_{uuid.uuid4().hex}",
+        "custom_id": request.custom_id,
+        "response": {
+            "status_code": response.status_code,
+            "request_id": response.headers.get("x-request-id", ""),
+            "body": body,
+        },
+        "error": error,
+    }
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    """In seconds; the other form, a date, is not used by anybody who counts in seconds."""
+    value = response.headers.get("retry-after", "")
+    return float(value) if value.replace(".", "", 1).isdecimal() else None

@@ -1,0 +1,110 @@
+"""Custom logits processors with the sequences that want them: kept up to date, and run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shared.engine.sampler.processors.base import NewRequest
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Sequence as Seq
+
+    import torch
+
+    from shared.engine.sampler.processors.base import LogitsProcessor
+    from shared.engine.sampler.state import SamplingState
+    from shared.engine.sequence import Sequence
+
+
+class Attached:
+    """A processor's state for one sequence."""
+
+    __slots__ = ("_num_seen", "_request", "_state", "_token_ids", "place", "processor")
+
+    def __init__(
+        self,
+        place: int,
+        processor: LogitsProcessor[Any],
+        request: NewRequest,
+        state: Any,
+        token_ids: array[int],
+    ) -> None:
+        """`token_ids` is the sequence's own array."""
+        #: Among all processors of the engine: the order in which they run.
+        self.place = place
+        self.processor = processor
+        self._request = request
+        self._state = state
+        self._token_ids = token_ids
+        self._num_seen = 0
+
+    def state_for(self, sampling: SamplingState) -> Any:
+        """The state that knows all of the output's tokens, and no other."""
+        if sampling.token_ids is not self._token_ids:
+            # A copy, with tokens that are only guessed: what it learned could not be unlearned.
+            return self._rebuilt(sampling)
+        if self._num_seen > sampling.num_output_tokens:
+            self._state = self._rebuilt(sampling)
+        elif self._num_seen < sampling.num_output_tokens:
+            self._tell(self._state, sampling, self._num_seen)
+        self._num_seen = sampling.num_output_tokens
+        return self._state
+
+    def _rebuilt(self, sampling: SamplingState) -> Any:
+        state = self.processor.new_request(self._request)
+        if sampling.num_output_tokens:
+            self._tell(state, sampling, 0)
+        return state
+
+    def _tell(self, state: Any, sampling: SamplingState, start: int) -> None:
+        tokens = sampling.token_ids[sampling.num_prompt_tokens + start :]
+        self.processor.update(state, tokens.tolist())
+
+    def changes(self, sampling: SamplingState) -> bool:
+        """Whether it can make a difference to this sequence."""
+        return not (self.processor.is_argmax_invariant and sampling.params.is_greedy)
+
+
+class ProcessorSet:
+    """The processors of one engine, in the order in which they run."""
+
+    def __init__(self, processors: Seq[LogitsProcessor[Any]] = ()) -> None:
+        self.processors = tuple(processors)
+
+    def prepare(self, seq: Sequence) -> Sequence:
+        """Attach to a new sequence the processors that want it; returns the same sequence.
+
+        Raises:
+            InvalidRequestError: an argument for one of them is wrong.
+        """
+        if not self.processors:
+            return seq
+        sampling = seq.sampling_state
+        request = NewRequest(sampling.params, seq.request.prompt_token_ids)
+        attached = []
+        for place, processor in enumerate(self.processors):
+            state = processor.new_request(request)
+            if state is not None:
+                attached.append(Attached(place, processor, request, state, sampling.token_ids))
+        sampling.processors = tuple(each for each in attached if each.changes(sampling))
+        if sampling.processors:
+            sampling.changes_logits = True
+            seq.needs_host_tokens = True
+        return seq
+
+
+def apply_processors(logits: torch.Tensor, states: Seq[SamplingState]) -> None:
+    """Run each processor once, for all rows of `logits` [n, vocab] that want it, in place."""
+    wanting: dict[int, list[tuple[int, Attached, Any]]] = {}
+    for row, sampling in enumerate(states):
+        for attached in sampling.processors:
+            group = wanting.setdefault(attached.place, [])
+            group.append((row, attached, attached.state_for(sampling)))
+    # Not in the order of their first rows: that would depend on who else is in the batch.
+    for _, group in sorted(wanting.items()):
+        rows = [row for row, _, _ in group]
+        # A copy, so that nobody can touch the rows of others.
+        own = logits[rows]
+        group[0][1].processor.apply(own, [state for _, _, state in group])
+        logits[rows] = own

@@ -1,0 +1,196 @@
+"""Custom logits processors: found, run in order, and the same wherever a sequence goes on."""
+
+from __future__ import annotations
+
+from array import array
+from copy import copy
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from shared.engine.llm import LLM
+from shared.engine.sampler.processors import load
+from shared.engine.sampler.processors.attached import ProcessorSet, apply_processors
+from shared.engine.sampler.processors.base import ProcessorContext
+from shared.engine.sampler.processors.load import load_processors
+from shared.engine.sampling_params import SamplingParams
+from shared.engine.sequence import Sequence
+from shared.errors import ConfigError, InvalidRequestError
+from tests.fakes.engines import generate, make_engine, make_request
+from tests.fakes.logits_processors import NoRepeat, Sharpen, Shift
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shared.engine.request import EngineRequest
+
+MODULE = "tests.fakes.logits_processors"
+CONTEXT = ProcessorContext(vocab_size=50, device="cpu")
+NEVER = float("-inf")
+PROMPT = [5, 6, 7]
+
+
+def make_set(*kinds: Any) -> ProcessorSet:
+    return ProcessorSet([kind(CONTEXT) for kind in kinds])
+
+
+def make_sequence(
+    processors: ProcessorSet, request: EngineRequest | None = None, **extra: Any
+) -> Sequence:
+    request = request or make_request("r", PROMPT, extra_args=extra, temperature=1.0)
+    return processors.prepare(Sequence(request, arrival=0, root_hash=b""))
+
+
+def ruled_out(*seqs: Sequence) -> list[list[int]]:
+    logits = torch.zeros(len(seqs), 50)
+    apply_processors(logits, [seq.sampling_state for seq in seqs])
+    return [(row == NEVER).nonzero().flatten().tolist() for row in logits]
+
+
+def test_a_processor_follows_the_output() -> None:
+    seq = make_sequence(make_set(NoRepeat), no_repeat=2)
+    assert seq.needs_host_tokens
+    assert seq.sampling_state.changes_logits
+    assert ruled_out(seq) == [[6, 7]]
+    seq.token_ids.extend([9, 11])
+    assert ruled_out(seq) == [[9, 11]]
+    seq.token_ids.append(3)
+    assert ruled_out(seq) == ruled_out(seq) == [[3, 11]]
+
+
+def test_tokens_that_are_taken_back_are_forgotten() -> None:
+    seq = make_sequence(make_set(NoRepeat), no_repeat=2)
+    seq.token_ids.extend([9, 11, 12])
+    assert ruled_out(seq) == [[11, 12]]
+    del seq.token_ids[-2:]
+    assert ruled_out(seq) == [[7, 9]]
+
+
+def test_guesses_are_not_learned() -> None:
+    seq = make_sequence(make_set(NoRepeat), no_repeat=2)
+    seq.token_ids.append(9)
+    states = []
+    for guesses in ([], [20], [20, 21]):
+        # As a draft is checked: one row behind each of its tokens, in one call.
+        state = copy(seq.sampling_state)
+        state.token_ids = array("q", [*seq.token_ids, *guesses])
+        states.append(state)
+    logits = torch.zeros(4, 50)
+    apply_processors(logits, [seq.sampling_state, *states])
+    found = [(row == NEVER).nonzero().flatten().tolist() for row in logits]
+    assert found == [[7, 9], [7, 9], [9, 20], [20, 21]]
+    seq.token_ids.append(30)
+    assert ruled_out(seq) == [[9, 30]]
+
+
+def test_a_resumed_sequence_knows_what_was_said() -> None:
+    request = make_request(
+        "r", PROMPT, resumed_token_ids=(9, 11, 3), extra_args={"no_repeat": 2}, temperature=1.0
+    )
+    assert ruled_out(make_sequence(make_set(NoRepeat), request)) == [[3, 11]]
+
+
+def test_who_wants_nothing_is_left_alone() -> None:
+    processors = make_set(NoRepeat, Sharpen)
+    plain, wanting = make_sequence(processors), make_sequence(processors, no_repeat=1)
+    assert plain.sampling_state.processors == ()
+    assert not plain.needs_host_tokens
+    assert not plain.sampling_state.changes_logits
+    assert ruled_out(plain, wanting, plain) == [[], [7], []]
+
+
+def test_greedy_sequences_go_without_what_keeps_the_most_likely_token() -> None:
+    processors = make_set(Sharpen)
+    request = make_request("r", PROMPT, extra_args={"sharpen": 3.0})
+    greedy = make_sequence(processors, request)
+    assert greedy.sampling_state.processors == ()
+    assert not greedy.needs_host_tokens
+    assert make_sequence(processors, sharpen=3.0).sampling_state.processors
+
+
+def test_the_order_is_the_workers_whoever_else_is_in_the_batch() -> None:
+    processors = make_set(Shift, Sharpen)
+    both = make_sequence(processors, shift=1.0, sharpen=3.0)
+    other = make_sequence(processors, sharpen=2.0)
+    for seqs in ([both], [other, both], [both, other]):
+        logits = torch.full((len(seqs), 50), 2.0)
+        apply_processors(logits, [seq.sampling_state for seq in seqs])
+        assert set(logits[seqs.index(both)].tolist()) == {9.0}
+
+
+def test_wrong_arguments_are_refused(checkpoint: Path) -> None:
+    engine = make_engine(logits_processors=(f"{MODULE}:NoRepeat",))
+    for value in (0, "3", True):
+        with pytest.raises(InvalidRequestError) as refused:
+            engine.add(make_request("r", PROMPT, extra_args={"no_repeat": value}))
+        assert refused.value.param == "extra_args.no_repeat"
+    assert not engine.has_work()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unknown", "there is no logits processor 'unknown'"),
+        ("tests.no_such_module:X", "cannot be loaded"),
+        (f"{MODULE}:NoSuchClass", "cannot be loaded"),
+        (f"{MODULE}:broken", "not with 50 tokens"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_processors([name], CONTEXT)
+
+
+def test_installed_processors_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("no-repeat", f"{MODULE}:NoRepeat", load.ENTRY_POINT_GROUP)
+    asked = []
+
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        asked.append(group)
+        return [entry]
+
+    monkeypatch.setattr(load, "entry_points", entry_points)
+    (found,) = load_processors(["no-repeat"], CONTEXT).processors
+    assert isinstance(found, NoRepeat)
+    assert asked == ["baton.logits_processors"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_answers_obey_and_do_not_depend_on_batch_or_resumption(
+    checkpoint: Path, temperature: float
+) -> None:
+    llm = LLM(
+        checkpoint, num_blocks=64, logits_processors=(f"{MODULE}:NoRepeat", f"{MODULE}:Sharpen")
+    )
+    args = {"no_repeat": 4, "sharpen": 0.2}
+    sampling = SamplingParams(
+        max_tokens=24, temperature=temperature, seed=3, ignore_eos=True, extra_args=args
+    )
+    (alone,) = llm.generate([PROMPT], sampling)
+    tokens = alone.outputs[0].token_ids
+    context = (*PROMPT, *tokens)
+    assert all(context[i] not in context[max(0, i - 4) : i] for i in range(3, len(context)))
+    plain = SamplingParams(max_tokens=24, temperature=temperature, seed=3, ignore_eos=True)
+    assert llm.generate([PROMPT], plain)[0].outputs[0].token_ids != tokens
+    batch = llm.generate([[8, 9], PROMPT, [10]], sampling)
+    assert batch[1].outputs[0].token_ids == tokens
+    for num in (1, 5, 23):
+        (rest,) = llm.generate([PROMPT], sampling, resumed=tokens[:num])
+        assert rest.outputs[0].token_ids == tokens[num:]
+    llm.close()
+
+
+def test_answers_survive_preemption() -> None:
+    names = (f"{MODULE}:NoRepeat",)
+    requests = [
+        make_request(f"r{i}", [i, i + 1, 7], max_tokens=20, extra_args={"no_repeat": 3})
+        for i in range(3)
+    ]
+    roomy = generate(make_engine(logits_processors=names), *requests)
+    engine = make_engine(logits_processors=names, num_blocks=9, max_model_len=32)
+    narrow = generate(engine, *requests)
+    assert engine.stats().counters["num_preemptions"] > 0
+    for i in range(3):
+        assert narrow.tokens(f"r{i}") == roomy.tokens(f"r{i}")
