@@ -57,7 +57,7 @@ LABEL org.opencontainers.image.title="Baton" \
 # Sockets that workers of one host share lie in /run/baton; compiled kernels in /var/cache/baton.
 RUN groupadd --gid 10001 baton \
     && useradd --uid 10001 --gid baton --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin baton \
-    && install -d -o baton -g baton -m 0700 /run/baton /var/cache/baton /secrets \
+    && install -d -o baton -g baton -m 0700 /run/baton /var/cache/baton /secrets /certs /authority \
     && install -d -o baton -g baton -m 0755 /models
 ENV BATON_VENV=/opt/venv \
     BATON_CACHE_DIR=/var/cache/baton \
