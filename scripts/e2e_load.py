@@ -1,7 +1,7 @@
 """Asks a router again and again until /tmp/stop is there, then says how it went.
 
-Runs inside a cluster, where it is given as text: with the standard library only. Each request has a connection of its own, as most
-clients of a Service have; the last line is JSON.
+Runs inside a cluster, where it is given as text: with the standard library only. Each request has a
+connection of its own, so that every router gets some; the last line is JSON.
 """
 
 from __future__ import annotations
