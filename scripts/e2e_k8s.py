@@ -146,7 +146,7 @@ def try_release(flags: Sequence[str], load: Load) -> None:
     helm("lint", "--strict", str(CHART))
     helm("install", RELEASE, str(CHART), *flags, "--dry-run=server")
     helm("install", RELEASE, str(CHART), *flags, "--wait", "--timeout", "10m")
-    print(helm("test", RELEASE, "--logs"))
+    print(helm("test", RELEASE))
     with load.running():
         for component in ("router", "pools.prefill", "pools.decode"):
             upgrade((), f"{component}.podAnnotations.e2e=new")

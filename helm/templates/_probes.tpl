@@ -15,13 +15,13 @@ exec:
 startupProbe:
   {{- include "baton.worker.check" .root | nindent 2 }}
   periodSeconds: 5
-  timeoutSeconds: 5
+  timeoutSeconds: 10
   failureThreshold: {{ div (add (int64 .startupSeconds) 4) 5 }}
 readinessProbe:
   {{- include "baton.worker.check" .root | nindent 2 }}
   periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 2
+  timeoutSeconds: 10
+  failureThreshold: 3
 livenessProbe:
   {{- include "baton.worker.check" .root | nindent 2 }}
   periodSeconds: 30
