@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scripts.e2e_asking import (
     NUM_STREAMS,
@@ -160,7 +160,7 @@ def try_two_hosts(address: str) -> None:
             assert content["timings"]["prefill_worker"], "the second host computed nothing"
 
 
-def _ask(door: Door) -> dict[str, object]:
+def _ask(door: Door) -> dict[str, Any]:
     """The same question over HTTP and gRPC has the same answer; returns that over HTTP."""
     content = asyncio.run(ask_over_http(door))
     over_grpc = asyncio.run(ask_over_grpc(door))

@@ -75,7 +75,7 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 @cache
 def _definitions(version: str) -> dict[str, Any]:
     text = (SCHEMAS / f"v{version}-local-strict" / "_definitions.json").read_text()
-    return dict(json.loads(text)["definitions"])
+    return dict(json.loads(text)["$defs"])
 
 
 @cache
@@ -85,6 +85,6 @@ def _validator(version: str, api_version: str, kind: str) -> Any:
     for name, definition in definitions.items():
         for known in definition.get("x-kubernetes-group-version-kind", ()):
             if (known["group"], known["version"], known["kind"]) == (group, short, kind):
-                schema = {"$ref": f"#/definitions/{name}", "definitions": definitions}
+                schema = {"$ref": f"#/$defs/{name}", "$defs": definitions}
                 return jsonschema_rs.validator_for(schema)
     raise AssertionError(f"Kubernetes {version} has no {api_version} {kind}")
