@@ -78,7 +78,8 @@ COPY services/router services/router
 COPY cli cli
 USER 10001:10001
 EXPOSE 8000 50051
-HEALTHCHECK --interval=5s --timeout=4s --start-period=60s --retries=3 CMD ["/opt/baton/baton", "probe", "router"]
+# A router is healthy once a worker is, and a worker once its model is loaded: that may take minutes, and ends at the first success.
+HEALTHCHECK --interval=5s --timeout=4s --start-period=600s --retries=3 CMD ["/opt/baton/baton", "probe", "router"]
 CMD ["serve", "router"]
 
 FROM base AS worker
@@ -98,5 +99,5 @@ COPY cli cli
 COPY models models
 USER 10001:10001
 EXPOSE 50061 50062 9400
-HEALTHCHECK --interval=5s --timeout=4s --start-period=120s --retries=3 CMD ["/opt/baton/baton", "probe", "worker"]
+HEALTHCHECK --interval=5s --timeout=4s --start-period=600s --retries=3 CMD ["/opt/baton/baton", "probe", "worker"]
 CMD ["serve", "decode"]
