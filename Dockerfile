@@ -61,7 +61,7 @@ RUN groupadd --gid 10001 baton \
     && install -d -o baton -g baton -m 0755 /models
 ENV BATON_VENV=/opt/venv \
     BATON_CACHE_DIR=/var/cache/baton \
-    BATON_LOG_JSON=true \
+    BATON_LOG_FORMAT=json \
     HOME=/tmp
 WORKDIR /opt/baton
 ENTRYPOINT ["/opt/baton/baton"]

@@ -10,6 +10,7 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak helm chart e2e-compose e2e-k8s clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak e2e-compose dashboards clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -53,6 +54,9 @@ proto: setup ## Generate the stubs from proto/
 
 proto-check: setup ## Fail if the committed stubs differ from proto/
 	@$(PY) scripts/generate_stubs.py --check proto
+
+dashboards: setup ## Write the Grafana dashboards
+	@$(PY) -m scripts.dashboards
 
 size: setup ## Lines per folder; fail on files and functions that grew too long
 	@$(PY) scripts/size.py

@@ -89,5 +89,5 @@ async def serve(config: RouterConfig) -> None:
 
 if __name__ == "__main__":
     _config = load_config(RouterConfig, sys.argv[1:], prog="python -m benchmarks.overload.router")
-    configure_logs(service="router", level=_config.log_level, as_json=_config.log_json)
+    configure_logs(service="router", level=_config.log_level, as_json=_config.log_format == "json")
     uvloop.run(serve(_config))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from services.router.resume import AnswerSoFar
     from services.router.routing.explain import Explanation
+    from services.router.tracing import RequestTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,8 @@ class GenerationRequest:
     tokenize_ms: float = 0.0
     #: What the client has of the answers from a router that was lost.
     resumed: tuple[AnswerSoFar, ...] = ()
+    #: None unless the router traces.
+    trace: RequestTrace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,9 @@ def main(
     try:
         config = load_config(config_type, argv, prog=f"python -m services.{role.value}")
         worker = config.worker
-        configure_logs(service=role.value, level=worker.log_level, as_json=worker.log_json)
+        configure_logs(
+            service=role.value, level=worker.log_level, as_json=worker.log_format == "json"
+        )
         code = asyncio.run(
             run_worker(worker, role, service=service, add_service=partial(add_service, config))
         )
