@@ -9,8 +9,7 @@ export PYTHONPATH := .:proto:client
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak helm chart e2e-compose e2e-k8s clean
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak e2e-compose dashboards clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak helm chart e2e-compose e2e-k8s clean dashboards
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
