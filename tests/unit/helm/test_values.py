@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -167,6 +168,29 @@ def test_prometheus_shows_an_operators_key(cases: dict[str, Rendered]) -> None:
     [endpoint] = monitors[0]["spec"]["endpoints"]
     assert endpoint["authorization"]["credentials"]["name"] == "my-operator-key"
     assert endpoint["scheme"] == "https"
+
+
+def test_rules_and_dashboards_are_those_of_observability(cases: dict[str, Rendered]) -> None:
+    source = ROOT / "observability"
+    rules = [yaml.safe_load(path.read_text()) for path in (source / "prometheus/rules").iterdir()]
+    made = [each["spec"] for each in cases["keda"].of("PrometheusRule")]
+    assert sorted(map(str, made)) == sorted(map(str, rules))
+    shown = {
+        name: text
+        for each in cases["keda"].of("ConfigMap", component="monitoring")
+        for name, text in each["data"].items()
+    }
+    files = {path.name: path for path in (source / "grafana/dashboards").iterdir()}
+    assert shown.keys() == files.keys()
+    for name, text in shown.items():
+        assert json.loads(text) == json.loads(files[name].read_text())
+
+
+def test_what_is_scraped_has_the_label_that_rules_ask_for(cases: dict[str, Rendered]) -> None:
+    for component in ("router", "worker"):
+        monitor = cases["keda"].one("ServiceMonitor", component=component)
+        [endpoint] = monitor["spec"]["endpoints"]
+        assert [rule["targetLabel"] for rule in endpoint["relabelings"]] == ["component"]
 
 
 @pytest.mark.parametrize(
