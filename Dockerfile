@@ -57,11 +57,11 @@ LABEL org.opencontainers.image.title="Baton" \
 # Sockets that workers of one host share lie in /run/baton; compiled kernels in /var/cache/baton.
 RUN groupadd --gid 10001 baton \
     && useradd --uid 10001 --gid baton --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin baton \
-    && install -d -o baton -g baton -m 0700 /run/baton /var/cache/baton /secrets \
+    && install -d -o baton -g baton -m 0700 /run/baton /var/cache/baton /secrets /certs /authority \
     && install -d -o baton -g baton -m 0755 /models
 ENV BATON_VENV=/opt/venv \
     BATON_CACHE_DIR=/var/cache/baton \
-    BATON_LOG_JSON=true \
+    BATON_LOG_FORMAT=json \
     HOME=/tmp
 WORKDIR /opt/baton
 ENTRYPOINT ["/opt/baton/baton"]
@@ -78,7 +78,8 @@ COPY services/router services/router
 COPY cli cli
 USER 10001:10001
 EXPOSE 8000 50051
-HEALTHCHECK --interval=5s --timeout=4s --start-period=60s --retries=3 CMD ["/opt/baton/baton", "probe", "router"]
+# A router is healthy once a worker is, and a worker once its model is loaded: that may take minutes, and ends at the first success.
+HEALTHCHECK --interval=5s --timeout=4s --start-period=600s --retries=3 CMD ["/opt/baton/baton", "probe", "router"]
 CMD ["serve", "router"]
 
 FROM base AS worker
@@ -98,5 +99,5 @@ COPY cli cli
 COPY models models
 USER 10001:10001
 EXPOSE 50061 50062 9400
-HEALTHCHECK --interval=5s --timeout=4s --start-period=120s --retries=3 CMD ["/opt/baton/baton", "probe", "worker"]
+HEALTHCHECK --interval=5s --timeout=4s --start-period=600s --retries=3 CMD ["/opt/baton/baton", "probe", "worker"]
 CMD ["serve", "decode"]

@@ -10,9 +10,10 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz faults soak e2e-compose clean
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak helm chart e2e-compose e2e-k8s clean dashboards
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready ## Make the virtual environment with everything in it
 
@@ -54,6 +55,9 @@ proto: setup ## Generate the stubs from proto/
 proto-check: setup ## Fail if the committed stubs differ from proto/
 	@$(PY) scripts/generate_stubs.py --check proto
 
+dashboards: setup ## Write the Grafana dashboards
+	@$(PY) -m scripts.dashboards
+
 size: setup ## Lines per folder; fail on files and functions that grew too long
 	@$(PY) scripts/size.py
 
@@ -84,8 +88,18 @@ conformance: setup ## 300 JSON Schemas x random weights: fail unless every finis
 
 overload: setup ## Offer up to three times what a cluster can serve, 14 minutes (OVERLOAD="--help" for options)
 	@$(PY) -m benchmarks.overload run $(OVERLOAD) && $(PY) -m benchmarks.overload page
+
+helm: setup ## Put helm into the virtual environment, for the chart's tests, unless it is installed
+	@command -v helm >/dev/null || $(PY) scripts/get_helm.py
+
+chart: setup ## Bring the chart's schema up to date with the services' settings
+	@$(PY) scripts/chart_schema.py
+
 e2e-compose: setup ## Try compose.yaml on this machine's Docker, from nothing to nothing
-	@$(PY) scripts/e2e_compose.py
+	@$(PY) scripts/e2e_compose.py $(COMPOSE)
+
+e2e-k8s: setup ## Install the chart on a real cluster, upgrade it under load, remove it (KUBECONFIG=…, K8S="--help" for options)
+	@$(PY) scripts/e2e_k8s.py $(K8S)
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .run

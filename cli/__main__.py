@@ -209,11 +209,15 @@ def probe(
     port: Annotated[
         int | None, typer.Option(envvar="BATON_PORT", help="Its port.", show_envvar=False)
     ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Ask one service whether it serves; the exit code says so. For health checks."""
     from cli.probe import PROBES
 
-    typer.echo(PROBES[kind](host, port or DEFAULT_PORTS[kind]))
+    secure = _secure(tls_cert, tls_key, tls_ca)
+    typer.echo(PROBES[kind](host, port or DEFAULT_PORTS[kind], secure))
 
 
 @app.command("provide-model")

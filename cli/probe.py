@@ -1,4 +1,7 @@
-"""Asks one service whether it serves: what a container's health check runs."""
+"""Asks one service whether it serves: what a container's health check runs.
+
+With TLS it shows the service's own certificate, found where the service finds it.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,28 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cli.errors import CommandError
+from cli.secure import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cli.secure import Secure
+
 TIMEOUT_S = 3.0
 
 
-def probe_router(host: str, port: int) -> str:
+def probe_router(host: str, port: int, secure: Secure | None = None) -> str:
     """What the router says; see `GET /ready`.
 
     Raises:
         CommandError: it is not up, or does not serve.
     """
     # The environment's proxy cannot reach this machine's own ports.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    url = f"http://{host}:{port}/ready"
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if secure is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=secure.context()))
+    opener = urllib.request.build_opener(*handlers)
+    url = f"{'http' if secure is None else 'https'}://{host}:{port}/ready"
     try:
         with opener.open(url, timeout=TIMEOUT_S) as answer:
             return str(answer.read().decode())
@@ -36,14 +45,14 @@ def probe_router(host: str, port: int) -> str:
         raise CommandError(f"{url}: {error}") from error
 
 
-def probe_worker(host: str, port: int) -> str:
+def probe_worker(host: str, port: int, secure: Secure | None = None) -> str:
     """What the worker's gRPC health service says.
 
     Raises:
         CommandError: it is not up, or does not serve.
     """
     target = f"{host}:{port}"
-    with grpc.insecure_channel(target, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with open_channel(target, secure) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
@@ -56,4 +65,7 @@ def probe_worker(host: str, port: int) -> str:
 
 
 #: By the name that the command line uses.
-PROBES: dict[str, Callable[[str, int], str]] = {"router": probe_router, "worker": probe_worker}
+PROBES: dict[str, Callable[[str, int, Secure | None], str]] = {
+    "router": probe_router,
+    "worker": probe_worker,
+}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import urllib.request
 from contextlib import closing
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from cli.secure import Access
 
 TIMEOUT_S = 3.0
+#: The router says its time in whole seconds.
+MAX_CLOCK_OFF_S = 3.0
 ROLES = {common_pb2.ROLE_PREFILL: "prefill", common_pb2.ROLE_DECODE: "decode"}
 
 
@@ -51,6 +56,7 @@ def _check(
         yield fail("router", f"{url}: {missing}", "look into the router's log")
     else:
         yield ok("router", f"{url} serves")
+        yield from _clock(url, access)
     infos: list[worker_pb2.GetInfoResponse] = []
     addresses: dict[str, str] = {}
     for worker in workers:
@@ -64,6 +70,22 @@ def _check(
         addresses[name] = address
         yield _worker(name, address, info, load)
     yield from _pairs(infos, addresses, access)
+
+
+def _clock(url: str, access: Access) -> Iterator[Finding]:
+    """Certificates, keys that expire and traces go by the clock; a second more or less is none."""
+    context = None if access.secure is None else access.secure.context()
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=TIMEOUT_S, context=context) as answer:
+            theirs = parsedate_to_datetime(answer.headers["date"])
+    except (OSError, TypeError, ValueError):
+        return
+    off_s = abs((datetime.now(UTC) - theirs).total_seconds())
+    text = f"{off_s:.0f} s from the router's"
+    if off_s > MAX_CLOCK_OFF_S:
+        yield warn("clock", text, "let both follow a time server")
+    else:
+        yield ok("clock", "agrees with the router's")
 
 
 def _ask(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,11 +14,11 @@ from cli.doctor.checkpoint import check_model
 from cli.doctor.cluster import check_cluster
 from cli.doctor.finding import Level, fail, ok
 from cli.doctor.machine import check_machine, check_ports
+from cli.doctor.surroundings import check_surroundings
 from cli.places import SHIPPED_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from cli.doctor.finding import Finding
     from cli.secure import Access
@@ -38,7 +40,8 @@ def run_doctor(
     levels: Counter[Level] = Counter()
     sections = (
         ("this machine", check_machine()),
-        ("model", check_model((model or SHIPPED_MODEL).resolve())),
+        ("surroundings", check_surroundings(os.environ, secure=access.secure)),
+        ("model", _model(model)),
         ("cluster", _cluster(host, port, grpc_port, access, required=require_cluster)),
     )
     for title, findings in sections:
@@ -48,6 +51,17 @@ def run_doctor(
         highlight=False,
     )
     return levels[Level.FAIL] == 0
+
+
+def _model(folder: Path | None) -> Iterator[Finding]:
+    """The one that is named, that of this container's services, or the shipped one."""
+    named = os.environ.get("BATON_MODEL")
+    if folder is None and named is not None:
+        folder = Path(named)
+    if folder is None and not SHIPPED_MODEL.is_dir():
+        yield ok("model", "none is named: --model or BATON_MODEL")
+        return
+    yield from check_model((folder or SHIPPED_MODEL).resolve())
 
 
 def _cluster(

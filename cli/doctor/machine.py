@@ -7,12 +7,12 @@ import os
 import platform
 import resource
 import shutil
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import fail, ok, warn
+from cli.places import ROOT
 from cli.ports import is_free
 
 if TYPE_CHECKING:
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
 
     from cli.doctor.finding import Finding
 
+#: The router's image has no other service, and no torch.
+_ONLY_ROUTER = not (ROOT / "services" / "decode").is_dir()
+#: Images have no Makefile; the workers' has no web framework.
+_ONLY_WORKER = not _ONLY_ROUTER and not (ROOT / "Makefile").is_file()
 #: Distribution, and whether a process of the cluster cannot run without it.
 PACKAGES = (
-    ("torch", True),
+    ("torch", not _ONLY_ROUTER),
     ("grpcio", True),
     ("protobuf", True),
     ("tokenizers", True),
-    ("safetensors", True),
-    ("pyzmq", True),
-    ("fastapi", True),
+    ("safetensors", not _ONLY_ROUTER),
+    ("pyzmq", not _ONLY_ROUTER),
+    ("fastapi", not _ONLY_WORKER),
     ("triton", False),
 )
 #: Processor features that the CPU path gains from.
@@ -37,7 +41,6 @@ FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 COMPILERS = ("g++", "clang++", "c++")
 MIN_FILES = 1024
 MIN_MEMORY_GIB = 2.0
-REDIS = ("127.0.0.1", 6379)
 
 
 def check_machine() -> Iterator[Finding]:
@@ -45,10 +48,10 @@ def check_machine() -> Iterator[Finding]:
     yield from check_python()
     yield from check_packages()
     yield from check_processor()
-    yield from check_compiler()
+    if not _ONLY_ROUTER:
+        yield from check_compiler()
     yield from check_memory()
     yield from check_limits()
-    yield from check_redis()
 
 
 def check_python() -> Iterator[Finding]:
@@ -65,7 +68,7 @@ def check_packages() -> Iterator[Finding]:
             if needed:
                 yield fail(name, "not installed", "run `make setup`")
             else:
-                yield ok(name, "not installed; only GPU workers use it")
+                yield ok(name, "not installed; nothing here needs it")
 
 
 def check_processor() -> Iterator[Finding]:
@@ -115,17 +118,6 @@ def check_limits() -> Iterator[Finding]:
         yield warn("open files", f"limit {soft}", f"ulimit -n {min(max(hard, soft), 65536)}")
     else:
         yield ok("open files", f"limit {soft}")
-
-
-def check_redis() -> Iterator[Finding]:
-    """Optional: clusters without it use the directory inside the router."""
-    try:
-        with socket.create_connection(REDIS, timeout=1):
-            yield ok("redis", f"listens on {REDIS[0]}:{REDIS[1]}")
-    except OSError:
-        where = shutil.which("redis-server")
-        text = f"installed ({where}), not running" if where else "not installed"
-        yield ok("redis", f"{text}; optional")
 
 
 def check_ports(host: str, ports: dict[str, int]) -> Iterator[Finding]:

@@ -52,7 +52,12 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         block_size=parts.layout.block_size,
         max_model_len=parts.max_model_len,
     )
-    servicer = DecodeServicer(answer=answer, gate=parts.gate, metrics=DecodeMetrics(parts.metrics))
+    servicer = DecodeServicer(
+        answer=answer,
+        gate=parts.gate,
+        metrics=DecodeMetrics(parts.metrics),
+        tracer=parts.tracer,
+    )
     decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server.server)
 
 

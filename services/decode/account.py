@@ -10,6 +10,8 @@ from services.decode.decider import PrefillPlace
 from shared.worker.reuse.prefix_reuse import PrefixFetchReport
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from services.decode.prefill_attempt import HandOffReport
 
 
@@ -19,7 +21,7 @@ class Account:
     def __init__(self, *, num_prompt_tokens: int, num_resumed_tokens: int = 0) -> None:
         """`num_resumed_tokens` of the answer were emitted before it came here."""
         self.place = PrefillPlace.LOCAL_NO_WORKER
-        self._num_prompt_tokens = num_prompt_tokens
+        self.num_prompt_tokens = num_prompt_tokens
         self._num_resumed_tokens = num_resumed_tokens
         self._num_output_tokens = num_resumed_tokens
         self._num_draft_tokens = 0
@@ -88,10 +90,10 @@ class Account:
         num_recomputed = 0
         if self._num_resumed_tokens:
             # The last token's KV is computed here for the first time.
-            num_tokens = self._num_prompt_tokens + self._num_resumed_tokens
+            num_tokens = self.num_prompt_tokens + self._num_resumed_tokens
             num_recomputed = max(0, num_tokens - here - moved - 1)
         return common_pb2.Usage(
-            prompt_tokens=self._num_prompt_tokens,
+            prompt_tokens=self.num_prompt_tokens,
             completion_tokens=self._num_output_tokens,
             cached_tokens=sources.local_hit + sources.transferred_hit,
             sources=sources,
@@ -104,9 +106,9 @@ class Account:
         self, here: int, moved: int, fetched: int, *, is_remote: bool
     ) -> common_pb2.PromptSources:
         """Of the tokens held `here`, then `moved` as a hit, the last of those `fetched`."""
-        num_here = min(here, self._num_prompt_tokens)
-        num_moved = min(moved, self._num_prompt_tokens - num_here)
-        rest = self._num_prompt_tokens - num_here - num_moved
+        num_here = min(here, self.num_prompt_tokens)
+        num_moved = min(moved, self.num_prompt_tokens - num_here)
+        rest = self.num_prompt_tokens - num_here - num_moved
         return common_pb2.PromptSources(
             computed=0 if is_remote else rest,
             local_hit=num_here,
@@ -114,6 +116,21 @@ class Account:
             transferred_hit=num_moved,
             fetched=max(0, fetched - (moved - num_moved)),
         )
+
+    def stages(self) -> Iterator[tuple[str, float, float]]:
+        """What this worker did, from when to when, up to now."""
+        now_s = time.monotonic()
+        admitted_s = now_s if self._admitted_s is None else self._admitted_s
+        fetched_s = min(admitted_s, self._arrived_s + self._fetch.duration_ms / 1e3)
+        if self._fetch.attempted:
+            yield "prefix_fetch", self._arrived_s, fetched_s
+        yield "queue", fetched_s, admitted_s
+        if self._admitted_s is None:
+            return
+        first_token_s = now_s if self._first_token_s is None else self._first_token_s
+        yield "prefill", admitted_s, first_token_s
+        if self._first_token_s is not None:
+            yield "generate", first_token_s, now_s
 
     def timings(self) -> common_pb2.Timings:
         """This worker's share of the request's time."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.request_stream import RequestStream
     from shared.engine.sampling_params import SamplingParams
+    from shared.telemetry.tracing import Span
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 
 
@@ -40,6 +41,7 @@ class Answer:
     def __init__(
         self,
         request: decode_pb2.DecodeRequest,
+        span: Span | None = None,
         *,
         engine: EngineThread,
         hand_off: HandOff,
@@ -50,6 +52,7 @@ class Answer:
         max_model_len: int,
     ) -> None:
         self._request = request
+        self._span = span
         self._sampling: SamplingParams = sampling_from_wire(request.sampling)
         self._engine = engine
         self._hand_off = hand_off
@@ -131,6 +134,7 @@ class Answer:
             blocks=event.block_ids[first_block:],
             first_block=first_block,
             report=report,
+            span=self._span,
         )
         # Closed before anything below: nobody may write to blocks that the engine uses.
         async with aclosing(tokens):

@@ -12,6 +12,7 @@ from prometheus_client import Counter
 
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from services.decode.prefill_attempt import PrefillAttempt
+from services.decode.tracing import trace_transfer, under
 from shared.errors import (
     BatonError,
     DeadlineError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from shared.connector.base import InboundTransfer
     from shared.identity import WorkerId
     from shared.rpc.channel import ChannelPool
+    from shared.telemetry.tracing import Span
     from shared.worker.breaker import PeerBreaker
     from shared.worker.peers import Peer, PeerBook
 
@@ -99,6 +101,7 @@ class HandOff:
         blocks: Sequence[int],
         first_block: int,
         report: HandOffReport,
+        span: Span | None = None,
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
         """Have `blocks` filled with the prompt's KV from block `first_block` on.
 
@@ -119,7 +122,7 @@ class HandOff:
                 continue
             num_attempts += 1
             tokens = self._attempt(
-                request, worker, candidate.address, blocks, first_block, remaining_s, report
+                request, worker, candidate.address, blocks, first_block, remaining_s, report, span
             )
             try:
                 # Closed by us, not by the garbage collector: the caller will use the blocks.
@@ -149,24 +152,31 @@ class HandOff:
         first_block: int,
         timeout_s: float,
         report: HandOffReport,
+        parent: Span | None,
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
         began_s = time.monotonic()
-        peer = await self._peers.meet(worker, address, timeout_s=min(self._stall_s, timeout_s))
-        timeout_s = max(0.0, timeout_s - (time.monotonic() - began_s))
-        attempt = PrefillAttempt(
-            peer,
-            request_id=request.request_id,
-            blocks=blocks,
-            timeout_s=timeout_s,
-            stall_s=self._stall_s,
-        )
+        with under(parent, "decode.hand_off", worker=worker.name) as span:
+            peer = await self._peers.meet(worker, address, timeout_s=min(self._stall_s, timeout_s))
+            opened_s = time.monotonic()
+            timeout_s = max(0.0, timeout_s - (opened_s - began_s))
+            attempt = PrefillAttempt(
+                peer,
+                request_id=request.request_id,
+                blocks=blocks,
+                timeout_s=timeout_s,
+                stall_s=self._stall_s,
+            )
 
-        def start(inbound: InboundTransfer) -> Call:
-            return self._call(request, peer, inbound, first_block, timeout_s)
+            def start(inbound: InboundTransfer) -> Call:
+                return self._call(request, peer, inbound, first_block, timeout_s, span)
 
-        async with aclosing(attempt.run(start, report)) as tokens:
-            async for token in tokens:
-                yield token
+            async with aclosing(attempt.run(start, report)) as tokens:
+                async for token in tokens:
+                    if span is not None:
+                        span.event("first_token", time.monotonic())
+                    yield token
+            if span is not None:
+                trace_transfer(span, report, opened_s)
 
     def _blame(self, worker: WorkerId, address: str, error: BatonError, request_id: str) -> None:
         """Let the worker rest, if it is to blame, and shake hands again before the next time."""
@@ -203,6 +213,7 @@ class HandOff:
         inbound: InboundTransfer,
         first_block: int,
         timeout_s: float,
+        span: Span | None,
     ) -> Call:
         stub = prefill_pb2_grpc.PrefillStub(self._channels.get(peer.address))
         message = prefill_pb2.PrefillRequest(
@@ -220,4 +231,5 @@ class HandOff:
         if first_block:
             # A chat's earlier answer is here and nowhere else.
             message.prefix_sources.append(self._own_source(first_block))
-        return stub.Prefill(message, timeout=timeout_s)
+        metadata = None if span is None else tuple(span.headers.items())
+        return stub.Prefill(message, timeout=timeout_s, metadata=metadata)

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Histogram
 
+from shared.telemetry.buckets import LATENCY_S
+from shared.worker.request_metrics import RequestTimes
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from services.decode.account import Account
 
+#: Of a metric that is older than the rule that times are in seconds.
 _MS_BUCKETS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
@@ -18,6 +22,13 @@ class DecodeMetrics:
     """What the answers of this worker cost, summed up."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._times = RequestTimes(registry)
+        self._decode_s = Histogram(
+            "baton_request_decode_time_seconds",
+            "First token to last.",
+            buckets=LATENCY_S,
+            registry=registry,
+        )
         self._places = Counter(
             "baton_prefill_place",
             "Prompts by where they were computed.",
@@ -48,5 +59,9 @@ class DecodeMetrics:
         self._prompt_tokens.labels("local_cache_hit").inc(sources.local_hit)
         self._prompt_tokens.labels("external_kv_transfer").inc(sources.transferred)
         timings = account.timings()
+        self._times.queue_s.observe(timings.decode_queue_ms / 1e3)
+        self._times.prefill_s.observe(timings.prefill_ms / 1e3)
+        self._times.prompt_tokens.observe(account.num_prompt_tokens)
+        self._decode_s.observe(timings.decode_ms / 1e3)
         if timings.connector:
             self._exposed.labels(timings.connector).observe(timings.transfer_exposed_ms)

@@ -6,9 +6,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import grpc
+from structlog.contextvars import bind_contextvars
 
 from baton.v1 import decode_pb2, decode_pb2_grpc
 from services.decode.session import AnswerSession
+from services.decode.tracing import begin_span, trace_account
+from shared.errors import BatonError
 from shared.worker.pump import pumped
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from services.decode.answer import Answer
     from services.decode.metrics import DecodeMetrics
+    from shared.telemetry.tracing import Span, Tracer
     from shared.worker.gate import RequestGate
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -27,13 +31,16 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
     def __init__(
         self,
         *,
-        answer: Callable[[decode_pb2.DecodeRequest], Answer],
+        answer: Callable[[decode_pb2.DecodeRequest, Span | None], Answer],
         gate: RequestGate,
         metrics: DecodeMetrics,
+        tracer: Tracer | None,
     ) -> None:
+        """With a `tracer` answers have spans."""
         self._answer = answer
         self._gate = gate
         self._metrics = metrics
+        self._tracer = tracer
 
     async def Generate(  # noqa: N802 the name in the contract
         self, request: decode_pb2.DecodeRequest, context: Context
@@ -54,11 +61,24 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
     async def _answers(
         self, request: decode_pb2.DecodeRequest
     ) -> AsyncGenerator[decode_pb2.DecodeResponse, None]:
-        async with self._gate.enter():
-            answer = self._answer(request)
-            try:
-                async with aclosing(answer.run()) as pieces:
-                    async for piece in pieces:
-                        yield piece
-            finally:
-                self._metrics.observe(answer.account)
+        # Each answer is made in a task of its own, with which this context ends.
+        bind_contextvars(request_id=request.request_id)
+        span = None if self._tracer is None else begin_span(self._tracer, request)
+        try:
+            async with self._gate.enter():
+                answer = self._answer(request, span)
+                try:
+                    async with aclosing(answer.run()) as pieces:
+                        async for piece in pieces:
+                            yield piece
+                finally:
+                    self._metrics.observe(answer.account)
+                    if span is not None:
+                        trace_account(span, answer.account)
+        except BatonError as error:
+            if span is not None:
+                span.fail(error)
+            raise
+        finally:
+            if span is not None:
+                span.end()

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import prefill_pb2_grpc
 from services.prefill.config import PrefillConfig
+from services.prefill.metrics import PrefillMetrics
 from services.prefill.servicer import PrefillServicer
+from services.prefill.watch import PrefillWatch
 from shared.identity import Role
 from shared.text.token_table import read_token_table
 from shared.worker.process import main
@@ -29,6 +31,7 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, server: RpcServer) ->
         grammars=parts.grammars,
         timeout_s=config.worker.transfer_timeout_s,
         is_healthy=lambda: not parts.gate.unhealthy,
+        watch=PrefillWatch(PrefillMetrics(parts.metrics), parts.tracer),
     )
     prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, server.server)
 

@@ -12,7 +12,7 @@ from shared.errors import InternalError
 from shared.worker.wire import logprobs_to_wire, prompt_logprobs_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from shared.connector.base import Connector, Ticket
     from shared.engine.events import EngineEvent
@@ -41,13 +41,39 @@ class PrefillJob:
         self._ticket = ticket
         self._connector = connector
         self._first_block = first_block
-        self._num_tokens = num_tokens
-        self._prefix_fetch = prefix_fetch
+        self.num_tokens = num_tokens
+        self.prefix_fetch = prefix_fetch
         self._deadline_s = time.monotonic() + timeout_s
         self._progress = progress
         self._publisher: Publisher | None = None
-        self._num_cached_tokens = 0
-        self._arrived_s = self._admitted_s = self._sampled_s = time.monotonic()
+        self.num_cached_tokens = 0
+        self.arrived_s = self.admitted_s = self.sampled_s = time.monotonic()
+
+    def stages(self, now_s: float) -> Iterator[tuple[str, float, float]]:
+        """What was done, from when to when, if it was over at `now_s`."""
+        fetch_s = self.prefix_fetch.duration_ms / 1e3
+        if self.prefix_fetch.attempted:
+            yield "prefix_fetch", self.arrived_s - fetch_s, self.arrived_s
+        yield "queue", self.arrived_s, self.admitted_s
+        yield "compute", self.admitted_s, self.sampled_s
+        sent_s = None if self._publisher is None else self._publisher.started_s
+        if sent_s is not None:
+            yield "transfer", sent_s, now_s
+
+    @property
+    def queue_s(self) -> float:
+        """From the arrival, without the fetching of a prefix, to the first step."""
+        return self.admitted_s - self.arrived_s
+
+    @property
+    def compute_s(self) -> float:
+        """From the first step to the first token."""
+        return self.sampled_s - self.admitted_s
+
+    @property
+    def num_fetched_tokens(self) -> int:
+        """Of the cached ones: what came from a peer for this request."""
+        return self.prefix_fetch.num_used(self.num_cached_tokens)
 
     async def run(
         self, events: AsyncIterator[EngineEvent]
@@ -64,7 +90,7 @@ class PrefillJob:
                 case Computed():
                     self._advance(event.num_computed_tokens)
                 case NewTokens():
-                    self._sampled_s = time.monotonic()
+                    self.sampled_s = time.monotonic()
                     yield prefill_pb2.PrefillResponse(first_token=_first_token(event))
                 case Failed():
                     raise event.error
@@ -81,8 +107,8 @@ class PrefillJob:
 
     async def _begin(self, event: Admitted) -> None:
         # The step that admits it may have begun a moment before it came.
-        self._admitted_s = max(self._arrived_s, event.at_s)
-        self._num_cached_tokens = event.num_cached_tokens
+        self.admitted_s = max(self.arrived_s, event.at_s)
+        self.num_cached_tokens = event.num_cached_tokens
         outbound = await self._connector.connect(self._ticket, self._remaining_s)
         self._publisher = Publisher(
             outbound,
@@ -97,8 +123,8 @@ class PrefillJob:
             raise InternalError(f"request {self._request_id}: computed before it was admitted")
         self._progress.num_computed_tokens = num_computed_tokens
         num_final = num_computed_tokens // self._ticket.layout.block_size
-        if num_computed_tokens >= self._num_tokens:
-            num_final = self._ticket.layout.num_blocks(self._num_tokens)
+        if num_computed_tokens >= self.num_tokens:
+            num_final = self._ticket.layout.num_blocks(self.num_tokens)
         self._publisher.advance(num_final)
 
     async def _finish(self) -> prefill_pb2.PrefillDone:
@@ -109,19 +135,19 @@ class PrefillJob:
             digest=digest,
             num_blocks=self._ticket.num_blocks,
             num_bytes=self._ticket.num_blocks * self._ticket.layout.block_bytes,
-            cached_tokens=self._num_cached_tokens,
-            queue_ms=(self._admitted_s - self._arrived_s) * 1e3,
-            compute_ms=(self._sampled_s - self._admitted_s) * 1e3,
+            cached_tokens=self.num_cached_tokens,
+            queue_ms=self.queue_s * 1e3,
+            compute_ms=self.compute_s * 1e3,
             transfer_ms=self._publisher.transfer_ms,
             prefix_fetch=self._fetch_to_wire(),
         )
 
     def _fetch_to_wire(self) -> prefill_pb2.PrefixFetch | None:
-        fetch = self._prefix_fetch
+        fetch = self.prefix_fetch
         if not fetch.attempted:
             return None
         return prefill_pb2.PrefixFetch(
-            num_tokens=fetch.num_used(self._num_cached_tokens),
+            num_tokens=self.num_fetched_tokens,
             num_bytes=fetch.num_bytes,
             duration_ms=fetch.duration_ms,
             source=fetch.source,

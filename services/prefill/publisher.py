@@ -37,13 +37,14 @@ class Publisher:
         self._num_final = first_block
         self._num_sent = first_block
         self._advanced = asyncio.Event()
-        self._started_s: float | None = None
+        #: When the first piece was sent.
+        self.started_s: float | None = None
         self._task = asyncio.create_task(self._send_all())
 
     @property
     def transfer_ms(self) -> float:
         """Since the first piece was sent."""
-        return 0.0 if self._started_s is None else (time.monotonic() - self._started_s) * 1e3
+        return 0.0 if self.started_s is None else (time.monotonic() - self.started_s) * 1e3
 
     def advance(self, num_final_blocks: int) -> None:
         """The first `num_final_blocks` blocks of the prompt will not change any more."""
@@ -78,8 +79,8 @@ class Publisher:
                 self._advanced.clear()
                 await self._advanced.wait()
                 continue
-            if self._started_s is None:
-                self._started_s = time.monotonic()
+            if self.started_s is None:
+                self.started_s = time.monotonic()
             start, end = self._num_sent, self._num_final
             await self._outbound.push(start - self._first_block, self._blocks[start:end])
             self._num_sent = end

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from baton.v1 import transfer_pb2
+    from services.prefill.watch import PrefillWatch
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
@@ -49,8 +50,10 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         grammars: GrammarCompiler,
         timeout_s: float,
         is_healthy: Callable[[], bool],
+        watch: PrefillWatch,
     ) -> None:
         """`is_healthy` says whether the engine makes progress."""
+        self._watch = watch
         self._worker = worker
         self._info = info
         self._connectors = {connector.name: connector for connector in connectors}
@@ -87,26 +90,28 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         context: Context,
         progress: prefill_pb2.PrefillProgress,
     ) -> AsyncGenerator[prefill_pb2.PrefillResponse, None]:
-        async with self._gate.enter():
-            ticket = ticket_from_wire(request.ticket)
-            connector = check_ticket(ticket, self._worker, self._info, self._connectors)
-            _check_range(request, ticket)
-            stream, fetch = await self._submit(request)
-            job = PrefillJob(
-                request_id=request.request_id,
-                ticket=ticket,
-                connector=connector,
-                first_block=request.first_block,
-                num_tokens=len(request.token_ids),
-                prefix_fetch=fetch,
-                timeout_s=min(self._timeout_s, context.time_remaining() or self._timeout_s),
-                progress=progress,
-            )
-            try:
-                async for response in job.run(stream):
-                    yield response
-            finally:
-                await run_to_end(self._end(job, stream))
+        metadata = context.invocation_metadata() or ()
+        with self._watch.over(request, metadata) as watched:
+            async with self._gate.enter():
+                ticket = ticket_from_wire(request.ticket)
+                connector = check_ticket(ticket, self._worker, self._info, self._connectors)
+                _check_range(request, ticket)
+                stream, fetch = await self._submit(request)
+                job = watched.job = PrefillJob(
+                    request_id=request.request_id,
+                    ticket=ticket,
+                    connector=connector,
+                    first_block=request.first_block,
+                    num_tokens=len(request.token_ids),
+                    prefix_fetch=fetch,
+                    timeout_s=min(self._timeout_s, context.time_remaining() or self._timeout_s),
+                    progress=progress,
+                )
+                try:
+                    async for response in job.run(stream):
+                        yield response
+                finally:
+                    await run_to_end(self._end(job, stream))
 
     async def _submit(
         self, request: prefill_pb2.PrefillRequest

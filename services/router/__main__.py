@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
+import socket
 import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
@@ -23,9 +25,11 @@ from services.router.metrics import MeteredGenerator, observe_state
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
+from services.router.request_log import LoggedGenerator
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
 from services.router.slow_reader import StallGuard
 from services.router.tenant_metrics import TenantMetrics
+from services.router.tracing import TracedGenerator
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
@@ -34,6 +38,7 @@ from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.server import ServerTls, https_context
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
+from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from services.router.parts import RouterParts
     from services.router.security import RouterSecurity
     from shared.rpc.tls.files import CertificateFiles
+    from shared.telemetry.tracing import Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -76,15 +82,16 @@ async def serve(config: RouterConfig) -> None:
         observe_state(parts, metrics)
         if keys is not None:
             metrics.register(keys)
-        generator = MeteredGenerator(
-            limited(config, parts, metrics), metrics, model=parts.models.names[0]
-        )
-        rpc = _rpc_server(config, parts, generator, security, certificates)
+        tracer = open_tracer("router", instance=_instance(), environ=os.environ)
+        if tracer is not None:
+            stack.push_async_callback(tracer.close)
+        generator = front(config, parts, metrics, tracer)
+        rpc = _rpc_server(config, parts, generator, security, certificates, tracer)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
         stack.push_async_callback(rpc.stop, 0)
         http = HttpServer(
-            _http_app(config, parts, generator, metrics, keys, stopping),
+            _http_app(config, parts, generator, metrics, keys, stopping, tracer),
             drain_grace_s=config.drain_grace_s,
             tls=None
             if certificates is None
@@ -110,6 +117,7 @@ def _http_app(
     metrics: CollectorRegistry,
     keys: KeyRing | None,
     stopping: asyncio.Event,
+    tracer: Tracer | None,
 ) -> FastAPI:
     def not_ready_because() -> Sequence[str]:
         if stopping.is_set():
@@ -132,7 +140,26 @@ def _http_app(
         rate_headers=parts.limits.headers,
         keys=keys,
         open_metrics=config.access.open_metrics,
+        traced=tracer is not None,
     )
+
+
+def front(
+    config: RouterConfig,
+    parts: RouterParts,
+    registry: CollectorRegistry,
+    tracer: Tracer | None = None,
+) -> Generator:
+    """The pipeline behind everything that looks at what it does."""
+    model = parts.models.names[0]
+    generator: Generator = MeteredGenerator(limited(config, parts, registry), registry, model=model)
+    if config.log_requests:
+        generator = LoggedGenerator(generator)
+    return generator if tracer is None else TracedGenerator(generator, tracer, model=model)
+
+
+def _instance() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def limited(
@@ -175,6 +202,7 @@ def _rpc_server(
     generator: Generator,
     security: RouterSecurity,
     certificates: CertificateFiles | None,
+    tracer: Tracer | None,
 ) -> RpcServer:
     tls = None
     if certificates is not None:
@@ -197,6 +225,7 @@ def _rpc_server(
         rate_headers=parts.limits.headers,
         caller_of=security.caller_of_call,
         limits=limits,
+        traced=tracer is not None,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(
@@ -209,7 +238,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the router until it is told to stop; returns the exit code."""
     try:
         config = load_config(RouterConfig, argv, prog="python -m services.router")
-        configure_logs(service="router", level=config.log_level, as_json=config.log_json)
+        configure_logs(
+            service="router", level=config.log_level, as_json=config.log_format == "json"
+        )
         uvloop.run(serve(config))
     except ConfigError as error:
         sys.stderr.write(f"router cannot start: {error}\n")

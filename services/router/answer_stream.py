@@ -16,7 +16,7 @@ from services.router.wire import (
     token_detail,
 )
 from shared.engine.events import FinishReason
-from shared.errors import InvalidRequestError
+from shared.errors import BatonError, InvalidRequestError
 from shared.text.answer_text import AnswerText
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from services.router.routing.base import Route
     from services.router.routing.book import Book, Booking
     from services.router.sessions import SessionPool
+    from shared.telemetry.tracing import Span
     from shared.text.answer_text import TextPiece
     from shared.text.tokenizer import Tokenizer
 
@@ -44,6 +45,8 @@ class Call:
     block_hashes: Sequence[bytes] = ()
     #: The worker has the prompt's KV already, from another answer.
     follows: bool = False
+    #: Of this call alone; `pieces` ends it. None unless the router traces.
+    span: Span | None = None
 
 
 class AnswerStream:
@@ -117,9 +120,15 @@ class AnswerStream:
                 yield piece
                 if piece.finish_reason is not None:
                     return
+        except BatonError as error:
+            if call.span is not None:
+                call.span.fail(error)
+            raise
         finally:
             answer.cancel()
             booking.release()
+            if call.span is not None:
+                call.span.end()
 
     def _booked(self, call: Call) -> Booking:
         num_tokens = len(call.request.token_ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
+from typing import Literal
 
 from services.router.limits import RequestLimits
 from shared.config import flag_name, setting
@@ -92,7 +93,12 @@ class RouterConfig:
     )
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
-    log_json: bool = setting(False, help="log in JSON")
+    log_format: Literal["console", "json"] = setting(
+        "console", help="console: columns for people; json: one object per line"
+    )
+    log_requests: bool = setting(
+        False, help="log a line per request: its outcome, tokens and times; never its text"
+    )
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     limits: RequestLimits = field(default_factory=RequestLimits)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from services.router.resume import AnswerSoFar
     from services.router.routing.explain import Explanation
+    from services.router.tracing import RequestTrace
     from shared.engine.beam_search import BeamOptions
     from shared.engine.extra_args import ExtraArg
     from shared.engine.grammar.spec import GrammarSpec
@@ -82,6 +83,8 @@ class GenerationRequest:
     tokenize_ms: float = 0.0
     #: What the client has of the answers from a router that was lost.
     resumed: tuple[AnswerSoFar, ...] = ()
+    #: None unless the router traces.
+    trace: RequestTrace | None = None
 
 
 @dataclass(frozen=True, slots=True)

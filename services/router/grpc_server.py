@@ -8,6 +8,8 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
+from structlog.contextvars import bind_contextvars
+
 from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.caller import ANYBODY, Caller
 from services.router.generation import GenerationRequest
@@ -26,6 +28,7 @@ from services.router.limits import (
     texts_in,
 )
 from shared.errors import InvalidRequestError
+from shared.telemetry.trace_context import INCOMING, Incoming, metadata_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -61,10 +64,12 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         caller_of: Callable[[Metadata], Caller] = lambda _metadata: ANYBODY,
         rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] = lambda _: (),
         limits: RequestLimits = DEFAULT_LIMITS,
+        traced: bool = False,
     ) -> None:
         """`caller_of` says from a call's metadata whose request it is, `rate_headers` what a
-        tenant has left of its limits.
+        tenant has left of its limits. `traced`: callers may say which trace a request belongs to.
         """
+        self._traced = traced
         self._generator = generator
         self._tokenizer = tokenizer
         self._chat_template = chat_template
@@ -142,6 +147,11 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             message = f"request_id must have at most {MAX_REQUEST_ID_CHARS} characters"
             raise InvalidRequestError(message, param="request_id")
         request_id = request.request_id or f"grpc-{secrets.token_hex(16)}"
+        bind_contextvars(request_id=request_id)
+        if self._traced:
+            is_chat = isinstance(request, router_pb2.ChatRequest)
+            headers = metadata_in(context.invocation_metadata() or ())
+            INCOMING.set(Incoming(headers, "chat" if is_chat else "text_completion"))
         check_num_tokens(len(ids), self._limits, param="prompt")
         # Another router may be working on a request that its client gave the same name.
         suffix = f"-{secrets.token_hex(4)}" if request.request_id else ""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from contextlib import aclosing
 from functools import partial
-from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
+from services.router.directory_metrics import DirectoryMetrics
+from services.router.request_metrics import RequestMetrics
 from shared.errors import BatonError
 from shared.identity import Role
+from shared.telemetry.buckets import ITL_S, TTFT_S
+from shared.telemetry.build_info import add_build_info
+from shared.telemetry.plain_histogram import PlainHistogram
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -24,20 +26,6 @@ if TYPE_CHECKING:
 
     from services.router.generation import AnswerPiece, GenerationRequest, Generator
     from services.router.parts import RouterParts
-
-# vLLM's buckets, so that its dashboards fit.
-_TTFT_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
-    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
-)  # fmt: skip
-_ITL_S = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
-    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-_LATENCY_S = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0,
-    60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
-)  # fmt: skip
 
 
 class TokenMetrics(Collector):
@@ -50,8 +38,7 @@ class TokenMetrics(Collector):
     def __init__(self, model: str) -> None:
         self._model = model
         self._num_tokens = 0
-        self._num_gaps = [0] * (len(_ITL_S) + 1)
-        self._gaps_s = 0.0
+        self._gaps_s = PlainHistogram(ITL_S)
 
     def add_tokens(self, count: int) -> None:
         """Tokens were sent."""
@@ -59,8 +46,7 @@ class TokenMetrics(Collector):
 
     def add_gap(self, gap_s: float) -> None:
         """So much time was between two pieces of one answer."""
-        self._num_gaps[bisect_left(_ITL_S, gap_s)] += 1
-        self._gaps_s += gap_s
+        self._gaps_s.add(gap_s)
 
     def collect(self) -> Iterator[Metric]:
         """As Prometheus wants it."""
@@ -71,9 +57,7 @@ class TokenMetrics(Collector):
         gaps = HistogramMetricFamily(
             "baton_inter_token_latency_seconds", "Between pieces of one answer.", labels=labels
         )
-        bounds = [*map(floatToGoString, _ITL_S), "+Inf"]
-        counts = accumulate(self._num_gaps)
-        gaps.add_metric([self._model], list(zip(bounds, counts, strict=True)), self._gaps_s)
+        self._gaps_s.sample(gaps, [self._model])
         yield gaps
 
 
@@ -97,7 +81,9 @@ class ReplayMetrics(Collector):
 
 def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     """Gauges that read the router's state whenever Prometheus asks."""
+    add_build_info(registry, role="router")
     registry.register(ReplayMetrics(parts.pipeline.replays))
+    registry.register(DirectoryMetrics(parts.index, parts.follower))
     inside = Gauge("baton_num_requests_running", "Requests being served.", registry=registry)
     inside.set_function(lambda: parts.admission.num_inside)
     waiting = Gauge("baton_num_requests_waiting", "Requests in the queue.", registry=registry)
@@ -127,24 +113,14 @@ class MeteredGenerator:
         self._tokens = TokenMetrics(model)
         registry.register(self._tokens)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            family = Histogram(name, text, ["model_name"], buckets=buckets, registry=registry)
-            return family.labels(model)
-
-        def counter(name: str, text: str) -> Counter:
-            return Counter(name, text, ["model_name"], registry=registry).labels(model)
-
-        self._ttft = histogram(
-            "baton_time_to_first_token_seconds", "Arrival to first token.", _TTFT_S
-        )
-        self._latency = histogram(
-            "baton_e2e_request_latency_seconds", "Arrival to end.", _LATENCY_S
-        )
-        self._queue = histogram(
-            "baton_request_queue_time_seconds", "Waiting for admission.", _LATENCY_S
-        )
-        self._prompt_tokens = counter("baton_prompt_tokens", "Prompt tokens.")
-        self._cached_tokens = counter("baton_prefix_cache_hits", "Prompt tokens nobody computed.")
+        self._requests = RequestMetrics(registry, model=model)
+        self._ttft = Histogram(
+            "baton_time_to_first_token_seconds",
+            "Arrival to first token.",
+            ["model_name"],
+            buckets=TTFT_S,
+            registry=registry,
+        ).labels(model)
         self._finished = Counter(
             "baton_request_success", "Answers by end.", ["finished_reason"], registry=registry
         )
@@ -161,6 +137,8 @@ class MeteredGenerator:
             async with aclosing(answers) as pieces:
                 async for piece in pieces:
                     self._observe(piece, last_s, arrival_s)
+                    if piece.timings is not None:
+                        self._ended(request, piece, arrival_s)
                     yield piece
         except BatonError as error:
             self._failed.labels(type(error).__name__).inc()
@@ -177,9 +155,15 @@ class MeteredGenerator:
             last_s[piece.index] = now_s
         if piece.finish_reason is not None:
             self._finished.labels(piece.finish_reason.value).inc()
-        if piece.usage is not None:
-            self._prompt_tokens.inc(piece.usage.prompt_tokens)
-            self._cached_tokens.inc(piece.usage.cached_tokens)
-        if piece.timings is not None:
-            self._latency.observe(now_s - arrival_s)
-            self._queue.observe(piece.timings.router_queue_ms / 1000)
+
+    def _ended(self, request: GenerationRequest, piece: AnswerPiece, arrival_s: float) -> None:
+        """Its last piece says what it cost."""
+        usage, timings = piece.usage, piece.timings
+        if usage is None or timings is None:
+            return
+        self._requests.used(usage)
+        self._requests.took(
+            timings,
+            latency_s=time.monotonic() - arrival_s,
+            num_tokens_each=usage.completion_tokens / request.params.n,
+        )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from services.router.routing.base import PrefixLookup
     from shared.directory.base import BlockDirectory, WorkerRegistry
     from shared.directory.index import BlockIndex
+    from shared.directory.redis.follower import RedisFollower
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
 
@@ -53,6 +54,8 @@ class RouterParts:
     registry: WorkerRegistry
     blocks: BlockDirectory
     index: BlockIndex
+    #: None without Redis.
+    follower: RedisFollower | None
     endpoints: EndpointPool
     admission: Admission
     planner: Planner
@@ -139,6 +142,7 @@ def _build(
         registry=directory.registry,
         blocks=directory.blocks,
         index=directory.index,
+        follower=directory.follower,
         endpoints=endpoints,
         admission=admission,
         planner=planner,

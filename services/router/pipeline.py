@@ -250,6 +250,12 @@ class Pipeline:
         if stream.index or emitted:
             # The prompt's logprobs are the same for all answers, and cost the cached prefix.
             request.sampling.ClearField("prompt_logprobs")
+        span = None
+        if job.request.trace is not None:
+            span = job.request.trace.call(
+                route.decode.name, request_id=request.request_id, queue_ms=job.queue_ms
+            )
+            request.trace_context.update(span.headers)
         return Call(
             route=route,
             book=self._book,
@@ -258,6 +264,7 @@ class Pipeline:
             timeout_s=job.remaining_s(),
             block_hashes=job.block_hashes or (),
             follows=follows,
+            span=span,
         )
 
     def _report(self, route: Route, error: BatonError, *, emitted: bool) -> None:

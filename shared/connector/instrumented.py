@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from shared.errors import TransferError, TransferFailure
+from shared.telemetry.buckets import NUM_BYTES, STAGE_S
+from shared.telemetry.plain_histogram import PlainHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,6 +77,9 @@ class TransferCounters:
         default_factory=lambda: defaultdict(float)
     )
     num_transfers: Counter[tuple[str, Direction, str]] = field(default_factory=Counter)
+    #: Of those that succeeded: how long each took, and how much it moved.
+    durations: dict[tuple[str, Direction], PlainHistogram] = field(default_factory=dict)
+    sizes: dict[tuple[str, Direction], PlainHistogram] = field(default_factory=dict)
     num_open: int = 0
 
     def began(self, connector: str, direction: Direction) -> None:
@@ -91,6 +96,9 @@ class TransferCounters:
         self.num_copied_bytes[key] += end.num_copied_bytes
         self.duration_s[key] += end.duration_s
         self.num_transfers[(*key, end.outcome)] += 1
+        if end.outcome == OK:
+            self.durations.setdefault(key, PlainHistogram(STAGE_S)).add(end.duration_s)
+            self.sizes.setdefault(key, PlainHistogram(NUM_BYTES)).add(end.num_bytes)
 
 
 class _Tally:

@@ -1,6 +1,11 @@
-"""The names of what an engine counts."""
+"""What an engine counts."""
 
 from __future__ import annotations
+
+from collections import Counter
+
+from shared.telemetry.buckets import STEP_TOKENS
+from shared.telemetry.plain_histogram import PlainHistogram
 
 #: What `EngineStats.counters` counts since start.
 COUNTERS = (
@@ -23,3 +28,18 @@ COUNTERS = (
     "spec_decode_num_draft_tokens",
     "spec_decode_num_accepted_tokens",
 )
+
+
+class EngineCounters(Counter[str]):
+    """`COUNTERS`, and how many tokens the steps had. Written to per step, never per token."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(COUNTERS, 0))
+        #: May be read in any thread.
+        self.step_sizes = PlainHistogram(STEP_TOKENS)
+
+    def add_step(self, num_tokens: int) -> None:
+        """A step was scheduled that computes so many tokens."""
+        self["engine_steps"] += 1
+        self["computed_tokens"] += num_tokens
+        self.step_sizes.add(num_tokens)

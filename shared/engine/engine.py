@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from itertools import count
 from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.engine.counters import COUNTERS
+from shared.engine.counters import EngineCounters
 from shared.engine.engine_stats import read_stats
 from shared.engine.events import FinishReason
 from shared.engine.kv_staging import KVStaging
@@ -82,7 +81,7 @@ class Engine:
         #: What this engine knows by content, in all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
         self._scheduler = build_scheduler(self._pool, self.prefix_cache, offload, config)
-        self._counters = Counter(dict.fromkeys(COUNTERS, 0))
+        self._counters = EngineCounters()
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
         self._steps = build_pipeline(
             loaded,

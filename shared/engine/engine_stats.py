@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from shared.engine.events import EngineStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from shared.engine.counters import EngineCounters
     from shared.engine.offload.stats import TierStats
     from shared.engine.scheduler import Scheduler
     from shared.kv.block_pool import BlockPool
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 def read_stats(
     scheduler: Scheduler,
     pool: BlockPool,
-    counters: Mapping[str, int],
+    counters: EngineCounters,
     *,
     tiers: dict[BlockTier, TierStats],
     accepted_per_pos: tuple[int, ...],
@@ -34,6 +33,7 @@ def read_stats(
         num_free_blocks=pool.num_free,
         num_cached_blocks=pool.num_cached,
         counters=dict(counters),
+        step_sizes=counters.step_sizes,
         accepted_per_pos=accepted_per_pos,
         tiers=tiers,
     )

@@ -14,6 +14,7 @@ from shared.kv.change_log import CacheChange as CacheChange  # part of what the 
 if TYPE_CHECKING:
     from shared.engine.offload.stats import TierStats
     from shared.kv.tier import BlockTier
+    from shared.telemetry.plain_histogram import PlainHistogram
 
 
 class FinishReason(StrEnum):
@@ -117,5 +118,7 @@ class EngineStats:
     counters: dict[str, int] = field(default_factory=dict)
     #: Drafts that were right, by their place in the draft, since start.
     accepted_per_pos: tuple[int, ...] = ()
+    #: Tokens per step; goes on counting after the snapshot.
+    step_sizes: PlainHistogram | None = None
     #: Of the tiers below the pool, if there are any.
     tiers: dict[BlockTier, TierStats] = field(default_factory=dict)

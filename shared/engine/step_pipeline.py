@@ -19,9 +19,9 @@ from shared.engine.sequence import Status
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterable, Mapping
 
+    from shared.engine.counters import EngineCounters
     from shared.engine.events import EngineEvent
     from shared.engine.model_runner import LaunchedStep, ModelRunner
     from shared.engine.postprocess import Postprocessor
@@ -40,7 +40,7 @@ class StepPipeline:
         scheduler: Scheduler,
         runner: ModelRunner,
         postprocessor: Postprocessor,
-        counters: Counter[str],
+        counters: EngineCounters,
         *,
         overlap: bool,
         speculator: Speculator | None = None,
@@ -98,7 +98,7 @@ class StepPipeline:
             try:
                 self._in_flight = self._runner.launch(num_new_tokens)
             except Exception as error:  # the batch fails, the engine goes on
-                log.exception("step_failed", num_sequences=len(num_new_tokens))
+                log.exception("step_failed", request_ids=_ids(num_new_tokens))
                 return self._collect(earlier) + self._fail(num_new_tokens, error)
             self._in_flight.began_s = self._began_s
             if self._speculator is not None:
@@ -138,7 +138,7 @@ class StepPipeline:
         try:
             result = self._runner.collect(step)
         except Exception as error:  # the batch fails, and what was built on it
-            log.exception("step_failed", num_sequences=len(step.num_new_tokens))
+            log.exception("step_failed", request_ids=_ids(step.num_new_tokens))
             later = self._take_in_flight()
             seqs = dict.fromkeys(step.num_new_tokens)
             for failed in (step, later):
@@ -180,11 +180,15 @@ class StepPipeline:
 
     def _count(self, output: SchedulerOutput) -> None:
         counters = self._counters
-        counters["engine_steps"] += bool(output.num_new_tokens)
-        counters["computed_tokens"] += sum(output.num_new_tokens.values())
+        if output.num_new_tokens:
+            counters.add_step(sum(output.num_new_tokens.values()))
         counters["num_preemptions"] += len(output.preempted)
         counters["prefix_cache_queries"] += output.num_cache_queries
         counters["prefix_cache_hits"] += output.num_cache_hits
+
+
+def _ids(seqs: Iterable[Sequence]) -> list[str]:
+    return [seq.request_id for seq in seqs]
 
 
 def failure(seq: Sequence, error: Exception) -> Failed:

@@ -11,10 +11,20 @@ import structlog
 def configure_logs(*, service: str, level: str, as_json: bool) -> None:
     """Send structlog and the standard library's loggers to standard error in one format.
 
-    Called once, by `__main__`.
+    Called once, by `__main__`. Every line names the service; lines about a request have its
+    `request_id`, and its `trace_id` where there is a trace (bound by who begins to serve it).
     """
+
+    def add_service(
+        _logger: object, _method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        # No context variable: threads begin with an empty context.
+        event["service"] = service
+        return event
+
     shared_processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        add_service,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -40,4 +50,3 @@ def configure_logs(*, service: str, level: str, as_json: bool) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.bind_contextvars(service=service)

@@ -152,7 +152,9 @@ class WorkerConfig:
         30.0, help="how often an idle worker asks itself for something, to see whether it works"
     )
     log_level: str = setting("info", help="debug, info, warning or error")
-    log_json: bool = setting(False, help="log in JSON")
+    log_format: Literal["console", "json"] = setting(
+        "console", help="console: columns for people; json: one object per line"
+    )
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     reuse: ReuseSettings = field(default_factory=ReuseSettings)

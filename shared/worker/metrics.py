@@ -5,20 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prometheus_client import start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
     from shared.connector.base import Connector
-    from shared.connector.instrumented import TransferCounters
+    from shared.connector.instrumented import Direction, TransferCounters
     from shared.engine.events import EngineStats
+    from shared.telemetry.plain_histogram import PlainHistogram
 
     #: The values of a metric's labels, and its value.
     _Rows = Sequence[tuple[tuple[str, ...], float]]
@@ -47,9 +52,17 @@ _TIER_COUNTERS = {
 class EngineCollector(Collector):
     """Reads the engine's last snapshot whenever Prometheus asks."""
 
-    def __init__(self, stats: Callable[[], EngineStats], *, model: str) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        *,
+        model: str,
+        cache_config: Mapping[str, str] | None = None,
+    ) -> None:
+        """`cache_config` says how the KV cache is set up."""
         self._stats = stats
         self._model = model
+        self._cache_config = dict(cache_config or {})
 
     def collect(self) -> Iterator[Metric]:
         """One family per number."""
@@ -83,6 +96,7 @@ class EngineCollector(Collector):
             counter.add_metric([self._model], value)
             yield counter
         yield self._accepted(stats)
+        yield from self._steps(stats)
         yield from self._tiers(stats)
 
     def _accepted(self, stats: EngineStats) -> Metric:
@@ -95,6 +109,30 @@ class EngineCollector(Collector):
         for position, count in enumerate(stats.accepted_per_pos):
             counter.add_metric([self._model, str(position)], count)
         return counter
+
+    def _steps(self, stats: EngineStats) -> Iterator[Metric]:
+        """How large steps are, and what the cache is like that they work on."""
+        sizes = HistogramMetricFamily(
+            "baton_iteration_tokens_total", "Tokens that one step computes.", labels=["model_name"]
+        )
+        if stats.step_sizes is not None:
+            stats.step_sizes.sample(sizes, [self._model])
+        yield sizes
+        labels = ["model_name", *self._cache_config]
+        config = GaugeMetricFamily(
+            "baton_cache_config_info",
+            "Always 1; the labels say how the KV cache is set up.",
+            labels=labels,
+        )
+        config.add_metric([self._model, *self._cache_config.values()], 1)
+        yield config
+        cached = GaugeMetricFamily(
+            "baton_kv_cache_free_cached_blocks",
+            "KV blocks that nobody uses and that still hold a prefix.",
+            labels=["model_name"],
+        )
+        cached.add_metric([self._model], stats.num_cached_blocks)
+        yield cached
 
     def _tiers(self, stats: EngineStats) -> Iterator[Metric]:
         """One family per number, a sample of each for every tier below the pool."""
@@ -158,12 +196,27 @@ class TransferCollector(Collector):
                 for reason, count in tuple(connector.refusals.items())
             ),
         )
+        yield _histogram(
+            "baton_kv_transfer_time_seconds", "How long transfers took.", counters.durations
+        )
+        yield _histogram(
+            "baton_kv_transfer_size_bytes", "How much each transfer moved.", counters.sizes
+        )
 
 
 def _counter(name: str, text: str, labels: Sequence[str], rows: _Rows) -> CounterMetricFamily:
     family = CounterMetricFamily(name, text, labels=labels)
     for key, value in rows:
         family.add_metric([str(part) for part in key], value)
+    return family
+
+
+def _histogram(
+    name: str, text: str, each: Mapping[tuple[str, Direction], PlainHistogram]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, text, labels=("connector", "direction"))
+    for key, one in tuple(each.items()):
+        one.sample(family, [str(part) for part in key])
     return family
 
 

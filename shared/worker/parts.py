@@ -28,6 +28,8 @@ from shared.rpc.channel import ChannelPool
 from shared.rpc.tls.files import open_certificates
 from shared.rpc.tls.identity import PeerRole
 from shared.rpc.wire import worker_id_to_wire
+from shared.telemetry.build_info import add_build_info
+from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
 from shared.worker.breaker import BreakerMetrics
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from shared.kv.layout import KVLayout
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
+    from shared.telemetry.tracing import Tracer
     from shared.text.token_table import TokenTable
     from shared.worker.config import WorkerConfig
     from shared.worker.reuse.prefix_reuse import PrefixReuse
@@ -82,6 +85,8 @@ class WorkerParts:
     gate: RequestGate
     metrics: CollectorRegistry
     releases: ReleaseMeter
+    #: None unless the environment asks for traces.
+    tracer: Tracer | None
     #: Of all circuit breakers of this worker.
     breakers: BreakerMetrics
     #: What the engine's blocks contain, if KV events are published.
@@ -129,6 +134,9 @@ async def open_parts(
     worker = WorkerId.born(config.name)
     certificates = open_certificates(config.tls, PeerRole(role.value))
     async with AsyncExitStack() as stack:
+        tracer = open_tracer(role.value, instance=worker.name, environ=os.environ)
+        if tracer is not None:
+            stack.push_async_callback(tracer.close)
         engine = await asyncio.to_thread(_build_engine, config, role)
         contents = engine.record_contents() if config.kv_events_endpoint else None
         stack.callback(engine.close)
@@ -142,7 +150,7 @@ async def open_parts(
             config.engine, lambda: read_token_table(config.model.model, engine.vocab_size)
         )
         stack.callback(grammars.close)
-        metrics = _metrics(config, thread, transfers, connectors)
+        metrics = _metrics(config, role, engine, thread, transfers, connectors)
         metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
         breakers = BreakerMetrics(metrics)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
@@ -164,6 +172,7 @@ async def open_parts(
             gate=_gate(config),
             metrics=metrics,
             releases=ReleaseMeter(thread, metrics),
+            tracer=tracer,
             breakers=breakers,
             contents=contents,
         )
@@ -192,14 +201,32 @@ def _reuse(
     )
 
 
+def _cache_config(config: WorkerConfig, engine: Engine) -> dict[str, str]:
+    """Labels of a metric; vLLM's names where it has such a thing."""
+    layout = engine.layout
+    return {
+        "block_size": str(layout.block_size),
+        "num_blocks": str(engine.num_blocks),
+        "block_bytes": str(layout.block_bytes),
+        "cache_dtype": str(layout.dtype),
+        "enable_prefix_caching": str(config.engine.enable_prefix_caching).lower(),
+    }
+
+
 def _metrics(
     config: WorkerConfig,
+    role: Role,
+    engine: Engine,
     thread: EngineThread,
     transfers: TransferCounters,
     connectors: Sequence[Connector],
 ) -> CollectorRegistry:
     metrics = CollectorRegistry()
-    metrics.register(EngineCollector(thread.stats, model=config.model.name))
+    add_build_info(metrics, role=role.value)
+    cache_config = _cache_config(config, engine)
+    metrics.register(
+        EngineCollector(thread.stats, model=config.model.name, cache_config=cache_config)
+    )
     metrics.register(TransferCollector(transfers, connectors))
     return metrics
 

@@ -81,7 +81,9 @@ def main(
     try:
         config = load_config(config_type, argv, prog=f"python -m services.{role.value}")
         worker = config.worker
-        configure_logs(service=role.value, level=worker.log_level, as_json=worker.log_json)
+        configure_logs(
+            service=role.value, level=worker.log_level, as_json=worker.log_format == "json"
+        )
         # Before there are threads: they inherit it.
         os.nice(worker.niceness)
         code = asyncio.run(

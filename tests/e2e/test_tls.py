@@ -20,7 +20,9 @@ from cli.cluster import Cluster as LocalCluster
 from cli.cluster import ClusterSpec
 from cli.doctor.cluster import check_cluster
 from cli.doctor.finding import Level
+from cli.errors import CommandError
 from cli.ports import free_port
+from cli.probe import probe_router, probe_worker
 from cli.secure import Access, Secure, open_channel
 from shared.rpc.tls.identity import PeerRole
 from tests.e2e.asking import ask, prompt_of
@@ -116,6 +118,19 @@ def test_the_tokens_are_those_of_one_engine(running: Running, oracle: LLM) -> No
     url = f"{running.local.spec.url}/v1/models"
     with urllib.request.urlopen(url, context=secure.context(), timeout=5) as response:
         assert b"tiny" in response.read()
+    _assert_probes_are_answered(running)
+
+
+def _assert_probes_are_answered(running: Running) -> None:
+    """A health check runs beside its service, and shows the certificate that this one has."""
+    certificates, spec = running.certificates, running.local.spec
+    assert "ready" in probe_router("127.0.0.1", spec.port, Secure(certificates.ca))
+    host, _, port = running.workers()["decode-0"].rpartition(":")
+    role = PeerRole.DECODE
+    own = Secure(certificates.ca, certificates.cert(role), certificates.key(role))
+    assert probe_worker(host, int(port), own) == "SERVING"
+    with pytest.raises(CommandError):
+        probe_worker(host, int(port))
 
 
 def test_outsiders_stay_outside(running: Running) -> None:

@@ -51,6 +51,26 @@ Global___PrefillCandidate: _TypeAlias = PrefillCandidate  # noqa: Y015
 class DecodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TraceContextEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
@@ -59,6 +79,7 @@ class DecodeRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     NUM_RESUMED_TOKENS_FIELD_NUMBER: _builtins.int
     PREFIX_SOURCES_FIELD_NUMBER: _builtins.int
+    TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; unique per answer."""
     cache_salt: _builtins.bytes
@@ -85,6 +106,12 @@ class DecodeRequest(_message.Message):
     def prefix_sources(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PrefixSource]:
         """Whom to fetch a longer prefix from, best first, for whichever worker computes the prompt."""
 
+    @_builtins.property
+    def trace_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """W3C Trace Context (traceparent, tracestate) of the caller's span; empty if it does not trace.
+        Here because many requests share a session, and with it the metadata of its call.
+        """
+
     def __init__(
         self,
         *,
@@ -96,10 +123,11 @@ class DecodeRequest(_message.Message):
         priority: _builtins.int = ...,
         num_resumed_tokens: _builtins.int = ...,
         prefix_sources: _abc.Iterable[_common_pb2.PrefixSource] | None = ...,
+        trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

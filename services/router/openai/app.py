@@ -29,6 +29,7 @@ from services.router.openai.schema_tokenize import (
     TokenizeTextBody,
 )
 from services.router.openai.tokenize import TokenizeEndpoints
+from services.router.openai.trace import TraceMiddleware
 from services.router.rate_headers import RateLimitMiddleware
 
 if TYPE_CHECKING:
@@ -63,12 +64,14 @@ def create_app(
     rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] | None = None,
     keys: Authenticator | None = None,
     open_metrics: bool = False,
+    traced: bool = False,
 ) -> FastAPI:
     """The HTTP application. It starts nothing and owns nothing of `backend`.
 
     `not_ready_because` is asked on every GET /ready; it names what is missing, or nothing.
     `rate_headers` says what a tenant has left of its limits.
-    Without `keys` everybody may ask for everything.
+    Without `keys` everybody may ask for everything. `traced`: clients may say which trace a request
+    belongs to.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
     _add_generation(app, backend)
@@ -83,6 +86,8 @@ def create_app(
         app.add_middleware(RateLimitMiddleware, rate_headers)
     if keys is not None:
         app.add_middleware(AuthMiddleware, keys=keys, open_metrics=open_metrics)
+    if traced:
+        app.add_middleware(TraceMiddleware)
     # Outermost: what is refused at the door has an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app

@@ -48,6 +48,21 @@ async def test_requests_are_counted_and_timed(bench: Bench) -> None:
     assert value("baton_time_to_first_token_seconds_count", **model) == 1
     assert value("baton_inter_token_latency_seconds_count", **model) == 2
     assert value("baton_e2e_request_latency_seconds_count", **model) == 1
+    for name in (
+        "prompt_tokens",
+        "generation_tokens",
+        "prefill_time_seconds",
+        "queue_time_seconds",
+    ):
+        assert value(f"baton_request_{name}_count", **model) == 1
+    assert value("baton_request_generation_tokens_sum", **model) == 4
+    assert value("baton_prefix_cache_queries_total", **model) == 5
+    # Two answers of 3 and 1 tokens are 2 each.
+    assert value("baton_request_time_per_output_token_seconds_count", **model) == 1
+    assert value("baton_request_stage_seconds_count", stage="decode") == 1
+    assert value("baton_request_stage_seconds_count", stage="transfer") is None
+    assert value("baton_routed_requests_total", prefill="local") == 1
+    assert value("baton_directory_workers") is not None
     assert value("baton_workers_ready", role="decode") == 1
     assert value("baton_num_requests_running") == 0
     assert value("baton_num_requests_waiting") == 0

@@ -45,7 +45,7 @@ async def _ports(process: Process) -> tuple[int, int]:
 async def router(config: RouterConfig) -> AsyncIterator[tuple[Process, str, str]]:
     process = await _start(
         *("--model", str(config.model), "--host", "127.0.0.1", "--port", "0"),
-        *("--grpc-port", "0", "--log-json"),
+        *("--grpc-port", "0", "--log-format", "json"),
     )
     http_port, grpc_port = await _ports(process)
     yield process, f"http://127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}"

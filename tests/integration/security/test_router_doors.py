@@ -50,7 +50,7 @@ class Router:
         flags += ["--cluster-token", str(cluster_token_file(folder))]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "services.router", *flags, "--log-json"],
+                [sys.executable, "-m", "services.router", *flags, "--log-format", "json"],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"},
                 stdout=log,

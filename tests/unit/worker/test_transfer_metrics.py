@@ -51,6 +51,11 @@ async def test_what_was_moved_and_refused_is_exported_by_connector() -> None:
         'baton_kv_transfers_total{connector="local",direction="outbound",outcome="timeout"} 1.0',
         'baton_kv_transfer_refusals_total{connector="local",reason="late"} 5.0',
         "baton_kv_transfers_open 1.0",
+        # Of those that succeeded.
+        f"baton_kv_transfer_time_seconds_count{inbound} 2.0",
+        'baton_kv_transfer_time_seconds_bucket{connector="local",direction="inbound",le="0.2"} 0.0',
+        'baton_kv_transfer_time_seconds_bucket{connector="local",direction="inbound",le="0.5"} 2.0',
+        f"baton_kv_transfer_size_bytes_sum{inbound} 700.0",
     } <= lines
     await connector.close()
     memory.close()

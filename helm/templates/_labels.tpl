@@ -1,0 +1,33 @@
+{{/* dict "root" $ "component" NAME, and "model", "role", "pool" where there are such. */}}
+{{- define "baton.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "baton.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- with .model }}
+baton.dev/model: {{ . }}
+{{- end }}
+{{- with .pool }}
+baton.dev/pool: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.labels" -}}
+{{ include "baton.selectorLabels" . }}
+{{- with .role }}
+baton.dev/role: {{ . }}
+{{- end }}
+app.kubernetes.io/part-of: baton
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of whatever belongs to the release as a whole: dict "root" $ "component" NAME. */}}
+{{- define "baton.peerSelector" -}}
+podSelector:
+  matchLabels:
+    {{- include "baton.selectorLabels" . | nindent 4 }}
+{{- end -}}

@@ -1,0 +1,31 @@
+{{/* Where routers and workers may go: the directory, name servers, and what you add. */}}
+{{- define "baton.egress.common" -}}
+{{- if .Values.redis.internal }}
+- ports:
+    - {port: 6379}
+  to:
+    - {{- include "baton.peerSelector" (dict "root" . "component" "redis") | nindent 6 }}
+{{- else }}
+- ports:
+    - {port: {{ int64 .Values.redis.external.port }}}
+{{- end }}
+{{- with .Values.networkPolicy.dns }}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+  to:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- with .Values.networkPolicy.extraEgress }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* UCX, behind the connector nixl, takes ports of its own choice. */}}
+{{- define "baton.worker.ports" -}}
+{{- if not .Values.networkPolicy.allPortsBetweenWorkers -}}
+ports:
+  - {port: 50061}
+  - {port: 50062}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,62 @@
+{{/* Whether a process serves. Kubelets have gRPC probes from 1.24 on, and without TLS; elsewhere `baton probe` asks. */}}
+
+{{- define "baton.worker.check" -}}
+{{- if and (not .Values.tls.enabled) (semverCompare ">=1.24.0-0" .Capabilities.KubeVersion.Version) -}}
+grpc:
+  port: 50061
+{{- else -}}
+exec:
+  command: [/opt/baton/baton, probe, worker]
+{{- end -}}
+{{- end -}}
+
+{{/* dict "root" $ "startupSeconds" N. Loading a model takes as long as it takes; a worker that is stuck for five minutes is started anew. */}}
+{{- define "baton.worker.probes" -}}
+startupProbe:
+  {{- include "baton.worker.check" .root | nindent 2 }}
+  periodSeconds: 5
+  timeoutSeconds: 10
+  failureThreshold: {{ div (add (int64 .startupSeconds) 4) 5 }}
+readinessProbe:
+  {{- include "baton.worker.check" .root | nindent 2 }}
+  periodSeconds: 10
+  timeoutSeconds: 10
+  failureThreshold: 3
+livenessProbe:
+  {{- include "baton.worker.check" .root | nindent 2 }}
+  periodSeconds: 30
+  timeoutSeconds: 10
+  failureThreshold: 10
+{{- end -}}
+
+{{/* dict "root" $ "path" PATH. Kubelets show no certificate: where one is asked for, `baton probe` shows the router's own. */}}
+{{- define "baton.router.check" -}}
+{{- if and .root.Values.tls.enabled .root.Values.tls.requireClientCertificates -}}
+exec:
+  command: [/opt/baton/baton, probe, router]
+{{- else -}}
+httpGet:
+  path: {{ .path }}
+  port: http
+  {{- if .root.Values.tls.enabled }}
+  scheme: HTTPS
+  {{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* dict "root" $. A router without workers lives, and is not ready. */}}
+{{- define "baton.router.probes" -}}
+readinessProbe:
+  {{- include "baton.router.check" (dict "root" .root "path" "/ready") | nindent 2 }}
+  periodSeconds: 3
+  timeoutSeconds: 5
+  failureThreshold: 2
+{{- if not (and .root.Values.tls.enabled .root.Values.tls.requireClientCertificates) }}
+livenessProbe:
+  {{- include "baton.router.check" (dict "root" .root "path" "/health") | nindent 2 }}
+  initialDelaySeconds: 10
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end }}
+{{- end -}}

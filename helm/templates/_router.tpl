@@ -1,0 +1,28 @@
+{{/* dict "root" $ "name" MODEL "router" VALUES: what a router is told beside what all are told */}}
+{{- define "baton.router.env" -}}
+- name: BATON_MODEL
+  value: {{ include "baton.model.path" . }}
+- name: BATON_SERVED_MODEL_NAME
+  value: {{ include "baton.model.served" . | quote }}
+- name: BATON_PORT
+  value: "8000"
+- name: BATON_GRPC_PORT
+  value: "50051"
+- name: BATON_DRAIN_GRACE_S
+  value: {{ int64 .router.drainGraceSeconds | quote }}
+{{- if .root.Values.auth.apiKeys.enabled }}
+- name: BATON_API_KEYS
+  value: /etc/baton/keys/keys.toml
+{{- else }}
+- name: BATON_INSECURE_BIND
+  value: "true"
+{{- end }}
+{{- if and .root.Values.tls.enabled .root.Values.tls.requireClientCertificates }}
+- name: BATON_TLS_CLIENT_CERTS
+  value: "true"
+{{- end }}
+{{- include "baton.settings" .router.settings }}
+{{- with .router.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,1 @@
+"""Writes the Grafana dashboards of observability/grafana/dashboards."""

@@ -1,0 +1,101 @@
+"""Is it up, is it fast, is it full."""
+
+from __future__ import annotations
+
+from scripts.dashboards.panels import Line, Page, Panel, Row
+from scripts.dashboards.queries import (
+    ROUTER,
+    per_worker,
+    quantiles,
+    rate,
+    stat,
+)
+
+OVERVIEW = Page(
+    uid="baton-overview",
+    title="Baton: overview",
+    help="Is it up, is it fast, is it full.",
+    rows=(
+        Row(
+            title="Now",
+            panels=(
+                stat("Decode workers", 'max(baton_workers_ready{role="decode"})'),
+                stat("Prefill workers", 'max(baton_workers_ready{role="prefill"})'),
+                stat("Requests per second", rate("baton_request_success_total"), "reqps"),
+                stat("Tokens per second", rate("baton_generation_tokens_total", where=ROUTER)),
+                stat(
+                    "Errors",
+                    "baton:request_errors:ratio >= 0 or vector(0)",
+                    "percentunit",
+                    "Failed through no fault of the client, of all requests.",
+                ),
+                stat("Refused", "baton:requests_refused:ratio >= 0 or vector(0)", "percentunit"),
+            ),
+        ),
+        Row(
+            title="Latency",
+            panels=(
+                Panel(
+                    title="Time to first token",
+                    unit="s",
+                    lines=quantiles("baton_time_to_first_token_seconds"),
+                ),
+                Panel(
+                    title="Between tokens",
+                    unit="s",
+                    lines=quantiles("baton_inter_token_latency_seconds"),
+                ),
+                Panel(
+                    title="Whole requests",
+                    unit="s",
+                    lines=quantiles("baton_e2e_request_latency_seconds"),
+                ),
+            ),
+        ),
+        Row(
+            title="Load",
+            panels=(
+                Panel(
+                    title="Requests",
+                    is_stacked=True,
+                    lines=(
+                        Line(f"sum(baton_num_requests_running{{{ROUTER}}})", "running"),
+                        Line(f"sum(baton_num_requests_waiting{{{ROUTER}}})", "waiting"),
+                    ),
+                ),
+                Panel(
+                    title="Tokens per second",
+                    is_stacked=True,
+                    lines=(
+                        Line(rate("baton_prompt_tokens_total"), "prompt"),
+                        Line(rate("baton_generation_tokens_total", where=ROUTER), "generated"),
+                    ),
+                ),
+                Panel(
+                    title="Prompt tokens waiting in routers",
+                    help="What prefill has before it: scale prefill workers by this.",
+                    lines=(Line("sum(baton_num_tokens_waiting)", "tokens"),),
+                ),
+                Panel(
+                    title="Ends",
+                    unit="reqps",
+                    is_stacked=True,
+                    lines=(
+                        Line(
+                            rate("baton_request_success_total", "finished_reason"),
+                            "{{finished_reason}}",
+                        ),
+                        Line(rate("baton_request_failure_total", "error"), "{{error}}"),
+                    ),
+                ),
+                per_worker(
+                    "KV blocks in use",
+                    "baton_kv_cache_usage_perc",
+                    "percentunit",
+                    "Scale decode workers by this.",
+                ),
+                per_worker("Running sequences", "baton_num_requests_running"),
+            ),
+        ),
+    ),
+)

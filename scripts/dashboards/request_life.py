@@ -1,0 +1,98 @@
+"""Where the time of a request goes."""
+
+from __future__ import annotations
+
+from scripts.dashboards.panels import Line, Page, Panel, Row
+from scripts.dashboards.queries import (
+    PREFILL,
+    ROUTER,
+    mean,
+    quantiles,
+    rate,
+)
+
+LIFE = Page(
+    uid="baton-request-life",
+    title="Baton: a request's life",
+    help="Where the time of a request goes, stage by stage.",
+    rows=(
+        Row(
+            title="Stages",
+            panels=(
+                Panel(
+                    title="Mean time per stage",
+                    unit="s",
+                    width=12,
+                    help="first_token sums up what is before it; decode includes transfer_exposed.",
+                    lines=(Line(mean("baton_request_stage_seconds", "stage"), "{{stage}}"),),
+                ),
+                Panel(
+                    title="99 % of the requests",
+                    unit="s",
+                    width=12,
+                    lines=(
+                        Line(
+                            "histogram_quantile(0.99, sum by (stage, le) "
+                            "(rate(baton_request_stage_seconds_bucket[$__rate_interval])))",
+                            "{{stage}}",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        Row(
+            title="Before the first token",
+            panels=(
+                Panel(
+                    title="In the router's queue",
+                    unit="s",
+                    lines=quantiles("baton_request_queue_time_seconds", ROUTER),
+                ),
+                Panel(
+                    title="In the prefill workers' queues",
+                    unit="s",
+                    lines=quantiles("baton_request_queue_time_seconds", PREFILL),
+                ),
+                Panel(
+                    title="Computing prompts",
+                    unit="s",
+                    lines=quantiles("baton_request_prefill_time_seconds", ROUTER),
+                ),
+            ),
+        ),
+        Row(
+            title="After it",
+            panels=(
+                Panel(
+                    title="Time per output token",
+                    unit="s",
+                    lines=quantiles("baton_request_time_per_output_token_seconds"),
+                ),
+                Panel(
+                    title="First token to last",
+                    unit="s",
+                    lines=quantiles("baton_request_decode_time_seconds", ROUTER),
+                ),
+                Panel(
+                    title="Answers that went on elsewhere",
+                    lines=(Line(rate("baton_router_replays_total"), "per second"),),
+                ),
+            ),
+        ),
+        Row(
+            title="What is asked",
+            panels=(
+                Panel(
+                    title="Prompt tokens", lines=quantiles("baton_request_prompt_tokens", ROUTER)
+                ),
+                Panel(title="Output tokens", lines=quantiles("baton_request_generation_tokens")),
+                Panel(
+                    title="Tokens per step",
+                    lines=(
+                        Line(mean("baton_iteration_tokens_total", "component"), "{{component}}"),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,62 @@
+"""Counters of the prefill worker."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter
+
+from shared.worker.request_metrics import RequestTimes
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from services.prefill.job import PrefillJob
+
+
+class PrefillOutcome(StrEnum):
+    """How a prefill ended; the label of a metric."""
+
+    OK = "ok"
+    #: It never began: the worker takes no more, or cannot do what is asked.
+    REFUSED = "refused"
+    #: It failed here, or its transfer did.
+    FAILED = "failed"
+    #: Its caller went away.
+    CANCELLED = "cancelled"
+
+
+class PrefillMetrics:
+    """What prefills on this worker took."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._times = RequestTimes(registry)
+        self._prefills = Counter(
+            "baton_prefills",
+            "Prompts for decode workers, by how it ended.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "baton_prompt_tokens_by_source",
+            "Prompt tokens by where their KV came from.",
+            ["source"],
+            registry=registry,
+        )
+        for outcome in PrefillOutcome:
+            self._prefills.labels(outcome.value)
+
+    def count(self, outcome: PrefillOutcome) -> None:
+        """A prefill has ended."""
+        self._prefills.labels(outcome.value).inc()
+
+    def succeeded(self, job: PrefillJob) -> None:
+        """What one that has ended well took."""
+        self._times.queue_s.observe(job.queue_s)
+        self._times.prefill_s.observe(job.compute_s)
+        self._times.prompt_tokens.observe(job.num_tokens)
+        num_fetched = job.num_fetched_tokens
+        self._tokens.labels("local_cache_hit").inc(job.num_cached_tokens - num_fetched)
+        self._tokens.labels("external_kv_transfer").inc(num_fetched)
+        self._tokens.labels("local_compute").inc(job.num_tokens - job.num_cached_tokens)

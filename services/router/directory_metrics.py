@@ -1,0 +1,49 @@
+"""What a router knows of who holds which block, and whether it still hears news of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from shared.directory.index import BlockIndex
+    from shared.directory.redis.follower import RedisFollower
+
+
+class DirectoryMetrics(Collector):
+    """Reads the directory whenever Prometheus asks."""
+
+    def __init__(self, index: BlockIndex, follower: RedisFollower | None) -> None:
+        """Without a `follower` the directory is in this process, and always there."""
+        self._index = index
+        self._follower = follower
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus wants it."""
+        index, follower = self._index, self._follower
+        connected = follower is None or follower.connected
+        yield GaugeMetricFamily(
+            "baton_directory_blocks", "Different blocks known to be held.", value=index.num_entries
+        )
+        yield GaugeMetricFamily(
+            "baton_directory_workers", "Workers that hold any.", value=len(index.workers)
+        )
+        yield GaugeMetricFamily(
+            "baton_directory_connected", "0 while Redis does not answer.", value=float(connected)
+        )
+        yield CounterMetricFamily(
+            "baton_directory_snapshots",
+            "Workers whose blocks were read from Redis all at once.",
+            value=0 if follower is None else follower.num_snapshots,
+        )
+        yield CounterMetricFamily(
+            "baton_directory_malformed",
+            "Entries of Redis that made no sense and were left out.",
+            value=0 if follower is None else follower.num_malformed,
+        )

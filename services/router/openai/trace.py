@@ -1,0 +1,27 @@
+"""Tells who serves a request of the trace that its client is in. Only there if anybody traces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.telemetry.trace_context import INCOMING, Incoming, headers_in
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+#: Paths that are no conversation.
+_COMPLETIONS = "/v1/completions"
+
+
+class TraceMiddleware:
+    """Reads `traceparent` and `tracestate`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http":
+            operation = "text_completion" if scope["path"] == _COMPLETIONS else "chat"
+            INCOMING.set(Incoming(headers_in(scope["headers"]), operation))
+        await self._app(scope, receive, send)

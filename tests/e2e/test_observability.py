@@ -1,0 +1,212 @@
+"""What operators see of a cluster: one trace per request, metrics as documented, lines with ids."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from baton.v1 import common_pb2, router_pb2
+from tests.e2e.asking import prompt_of
+from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.processes import Cluster, free_port
+from tests.fakes.metrics_table import documented, exposed
+from tests.fakes.otlp_collector import ExportedSpan, OtlpCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: All spans of a request whose prompt a prefill worker computes.
+SPANS = {
+    "text_completion tiny": None,
+    "router.prepare": "text_completion tiny",
+    "router.queue": "text_completion tiny",
+    "router.route": "text_completion tiny",
+    "router.call": "text_completion tiny",
+    "decode": "router.call",
+    "decode.queue": "decode",
+    "decode.prefill": "decode",
+    "decode.generate": "decode",
+    "decode.hand_off": "decode",
+    "decode.transfer": "decode.hand_off",
+    "prefill": "decode.hand_off",
+    "prefill.queue": "prefill",
+    "prefill.compute": "prefill",
+    "prefill.transfer": "prefill",
+}
+#: Those that follow one another from the client's first byte to its last.
+STAGES = (
+    "router.prepare", "router.queue", "router.route",
+    "decode.queue", "decode.prefill", "decode.generate",
+)  # fmt: skip
+UNEXPLAINED = 0.05
+NUM_TOKENS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A cluster that exports its traces to `collector`, and where its logs are."""
+
+    cluster: Cluster
+    collector: OtlpCollector
+    folder: Path
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Of a process's log."""
+        text = (self.folder / f"{name}.log").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def observed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    """A router, a prefill and a decode worker."""
+    folder = tmp_path_factory.mktemp("observed")
+    collector = OtlpCollector()
+    flags = ("--log-format", "json")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        cluster = Cluster(checkpoint, folder, router_flags=(*flags, "--log-requests"))
+        try:
+            for role in ("prefill", "decode"):
+                more = ("--local-prefill-threshold", "0") if role == "decode" else ()
+                cluster.add_worker(
+                    role, f"{role}-0", *ENGINE_FLAGS, *flags, "--connectors", "zmq",
+                    "--metrics-port", str(free_port()), *more,
+                )  # fmt: skip
+            cluster.wait_ready()
+            yield Observed(cluster, collector, folder)
+        finally:
+            cluster.stop()
+            collector.stop()
+
+
+def complete(
+    observed: Observed, *, num_tokens: int = NUM_TOKENS, sampled: bool = True, seed: int = 0
+) -> tuple[str, float, float]:
+    """One completion over HTTP in a trace of the client's; the trace's id, and when it was asked
+    and had its answer.
+    """
+    trace_id = secrets.token_hex(16)
+    traceparent = f"00-{trace_id}-{secrets.token_hex(8)}-{'01' if sampled else '00'}"
+    body = {
+        "model": "tiny", "prompt": prompt_of(200, seed), "max_tokens": num_tokens,
+        "temperature": 0, "ignore_eos": True, "stream": True,
+    }  # fmt: skip
+    request = urllib.request.Request(
+        f"{observed.cluster.url}/v1/completions",
+        json.dumps(body).encode(),
+        {"content-type": "application/json", "traceparent": traceparent, "x-request-id": trace_id},
+    )
+    began_s = time.time()
+    with urllib.request.urlopen(request, timeout=60) as response:
+        assert response.read().rstrip().endswith(b"[DONE]")
+    return trace_id, began_s, time.time()
+
+
+def test_a_request_is_one_trace_over_all_processes(observed: Observed) -> None:
+    trace_id, _, _ = complete(observed, num_tokens=5)
+    spans = observed.collector.wait_for(trace_id, *SPANS)
+    by_name = {span.name: span for span in spans}
+    by_id = {span.span_id: span.name for span in spans}
+    assert {name: by_id.get(span.parent_id) for name, span in by_name.items()} == SPANS
+    assert len(spans) == len(SPANS)
+    assert {span.service for span in spans} == {"baton-router", "baton-decode", "baton-prefill"}
+    root = by_name["text_completion tiny"].attributes
+    assert root["gen_ai.operation.name"] == "text_completion"
+    assert root["gen_ai.request.model"] == "tiny"
+    assert root["gen_ai.request.max_tokens"] == root["gen_ai.usage.output_tokens"] == 5
+    assert root["gen_ai.usage.input_tokens"] == 200
+    assert root["gen_ai.response.finish_reasons"] == ["length"]
+    assert root["baton.connector"] == "zmq"
+    assert by_name["decode.transfer"].attributes["baton.transfer_bytes"] > 0
+    assert "first_token" in by_name["text_completion tiny"].events
+
+
+def test_the_stages_add_up_to_what_the_client_waited(observed: Observed) -> None:
+    shares = []
+    # What else runs on this machine may come between the processes, but hardly every time.
+    for seed in range(1, 6):
+        trace_id, began_s, ended_s = complete(observed, seed=seed)
+        stages = [s for s in observed.collector.wait_for(trace_id, *SPANS) if s.name in STAGES]
+        explained_s = covered_s(stages, began_s, ended_s)
+        shares.append(explained_s / (ended_s - began_s))
+        if shares[-1] >= 1 - UNEXPLAINED:
+            return
+    raise AssertionError(f"the stages explain only {shares} of the client's time")
+
+
+def covered_s(spans: list[ExportedSpan], began_s: float, ended_s: float) -> float:
+    """Seconds of the interval in which at least one of the spans was open."""
+    total_s, reached_s = 0.0, began_s
+    for span in sorted(spans, key=lambda span: span.began_s):
+        until_s = min(span.ended_s, ended_s)
+        total_s += max(0.0, until_s - max(span.began_s, reached_s))
+        reached_s = max(reached_s, until_s)
+    return total_s
+
+
+def test_who_is_not_sampled_leaves_no_span(observed: Observed) -> None:
+    unseen, _, _ = complete(observed, num_tokens=2, sampled=False)
+    seen, _, _ = complete(observed, num_tokens=2)
+    observed.collector.wait_for(seen, *SPANS)
+    assert observed.collector.trace(unseen) == []
+
+
+def test_a_grpc_client_names_its_trace_in_the_metadata(observed: Observed) -> None:
+    trace_id, parent_id = secrets.token_hex(16), secrets.token_hex(8)
+    request = router_pb2.GenerateRequest(
+        prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=prompt_of(40))),
+        params=router_pb2.GenerationParams(max_tokens=3, ignore_eos=True),
+    )
+    metadata = (("traceparent", f"00-{trace_id}-{parent_id}-01"),)
+    list(observed.cluster.router_stub().Generate(request, timeout=60, metadata=metadata))
+    spans = observed.collector.wait_for(trace_id, "text_completion tiny", "prefill", "decode")
+    [root] = [span for span in spans if span.name == "text_completion tiny"]
+    assert root.parent_id == parent_id
+
+
+@pytest.mark.parametrize("name", ["router", "prefill-0", "decode-0"])
+def test_metrics_are_those_of_the_documentation(observed: Observed, name: str) -> None:
+    complete(observed, num_tokens=4, seed=9)
+    role = name.removesuffix("-0")
+    url = f"{observed.cluster.url}/metrics"
+    if name != "router":
+        argv = observed.cluster.workers[name].argv
+        url = f"http://127.0.0.1:{argv[argv.index('--metrics-port') + 1]}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as response:
+        found = exposed(response.read().decode())
+    sections = (
+        ("Every process", "Router") if role == "router" else ("Every process", "Every worker")
+    )
+    expected = documented(*sections, f"{role.capitalize()} worker")
+    assert {n: kind for n, (kind, _) in found.items()} == {n: r.kind for n, r in expected.items()}
+    labels = {n: found for n, (_, found) in found.items() if found is not None}
+    assert labels == {n: expected[n].labels for n in labels}
+
+
+def test_lines_about_a_request_have_its_ids(observed: Observed) -> None:
+    trace_id, _, _ = complete(observed, num_tokens=2, seed=10)
+    lines = observed.lines("router")
+    assert {line["service"] for line in lines} == {"router"}
+    [ended] = [line for line in lines if line.get("request_id") == trace_id]
+    assert ended["event"] == "request_ended"
+    assert ended["trace_id"] == trace_id
+    assert (ended["num_prompt_tokens"], ended["num_output_tokens"]) == (200, 2)
+
+
+def test_a_worker_s_lines_have_the_ids_too(observed: Observed) -> None:
+    """The last one here: the prefill worker is gone afterwards."""
+    observed.cluster.workers["prefill-0"].kill()
+    trace_id, _, _ = complete(observed, num_tokens=2, seed=11)
+    failed = [line for line in observed.lines("decode-0") if line["event"] == "prefill_failed"]
+    assert trace_id in {line["trace_id"] for line in failed}
+    assert all(trace_id in line["request_id"] for line in failed if line["trace_id"] == trace_id)
+    spans = observed.collector.wait_for(trace_id, "text_completion tiny", "decode.hand_off")
+    assert [span.is_error for span in spans if span.name == "decode.hand_off"] == [True]

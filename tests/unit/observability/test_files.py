@@ -1,0 +1,108 @@
+"""Rules and dashboards ask for metrics that exist, and mean what their tests say."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts.dashboards.__main__ import FOLDER, files, outdated
+from tests.fakes.metrics_table import documented
+
+ROOT = Path(__file__).parents[3]
+PROMETHEUS = ROOT / "observability" / "prometheus"
+RULES = sorted((PROMETHEUS / "rules").glob("*.yaml"))
+TESTS = sorted((PROMETHEUS / "tests").glob("*.yaml"))
+_METRIC = re.compile(r"\bbaton[_:][a-z0-9_:]+")
+
+
+def rules() -> list[dict[str, Any]]:
+    return [
+        rule
+        for path in RULES
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+
+
+def queries() -> dict[str, str]:
+    """Every panel's."""
+    found = {}
+    for name, text in ((path.name, text) for path, text in files().items()):
+        for panel in json.loads(text)["panels"]:
+            for number, target in enumerate(panel.get("targets", ())):
+                found[f"{name}: {panel['title']} {number}"] = target["expr"]
+    return found
+
+
+def known() -> set[str]:
+    samples = {sample for row in documented().values() for sample in row.samples()}
+    return samples | {rule["record"] for rule in rules() if "record" in rule}
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_s_metrics_exist(rule: dict[str, Any]) -> None:
+    names = set(_METRIC.findall(rule["expr"]))
+    assert names or "up{" in rule["expr"]
+    assert names <= known()
+
+
+@pytest.mark.parametrize("panel", queries())
+def test_a_panel_s_metrics_exist(panel: str) -> None:
+    names = set(_METRIC.findall(queries()[panel]))
+    assert names
+    assert names <= known()
+
+
+def test_the_dashboards_are_those_of_the_generator() -> None:
+    assert outdated() == []
+    uids = [json.loads(path.read_text())["uid"] for path in FOLDER.glob("*.json")]
+    assert len(set(uids)) == 4
+
+
+def test_every_alert_is_tested_and_explained() -> None:
+    alerts = {rule["alert"]: rule for rule in rules() if "alert" in rule}
+    [tests] = [path.read_text() for path in TESTS if path.name == "alerts_test.yaml"]
+    fired = set(re.findall(r"exp_samples:\n\s+- labels: '\{alertname=\"(\w+)\"\}'", tests))
+    assert fired == alerts.keys()
+    manual = (ROOT / "docs" / "operations.md").read_text()
+    assert set(re.findall(r"^#### (Baton\w+)$", manual, re.MULTILINE)) == alerts.keys()
+    for name, rule in alerts.items():
+        assert rule["annotations"]["runbook"] == f"docs/operations.md#{name.lower()}"
+
+
+def promtool() -> str:
+    path = shutil.which("promtool")
+    if path is None:
+        pytest.skip("promtool is not installed")
+    return path
+
+
+def test_promtool_finds_that_alerts_fire_when_they_should() -> None:
+    result = subprocess.run(
+        [promtool(), "test", "rules", *map(str, TESTS)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_promtool_can_read_the_configuration_and_every_query(tmp_path: Path) -> None:
+    text = (PROMETHEUS / "prometheus.yaml").read_text()
+    config = tmp_path / "prometheus.yaml"
+    config.write_text(text.replace("/etc/prometheus/rules", str(PROMETHEUS / "rules")))
+    panels = [
+        {"record": f"panel:{number}", "expr": expr.replace("$__rate_interval", "5m")}
+        for number, expr in enumerate(queries().values())
+    ]
+    asked = tmp_path / "panels.yaml"
+    asked.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": panels}]}))
+    for command in (["config", str(config)], ["rules", str(asked)]):
+        result = subprocess.run(
+            [promtool(), "check", *command], capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
