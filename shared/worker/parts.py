@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2, transfer_pb2, worker_pb2
-from shared.connector.instrumented import InstrumentedConnector, TransferCounters
-from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
-from shared.connector.staged import StagedConnector
-from shared.connector.staging_pool import StagingPool
+from shared.connector.instrumented import TransferCounters
 from shared.directory.base import WorkerRecord
 from shared.directory.probe import probe_digest
 from shared.engine.engine import Engine
@@ -33,6 +28,7 @@ from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
 from shared.worker.breaker import BreakerMetrics
 from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from shared.worker.connectors import open_connectors
 from shared.worker.gate import RequestGate
 from shared.worker.grammar_metrics import GrammarCollector
 from shared.worker.metrics import EngineCollector, TransferCollector
@@ -43,6 +39,7 @@ from shared.worker.wire import layout_to_wire, offer_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
 
     from shared.connector.base import Connector
     from shared.engine.grammar.compiler import GrammarCompiler
@@ -142,7 +139,7 @@ async def open_parts(
         stack.callback(engine.close)
         thread = await _started(EngineThread(engine), stack)
         transfers = TransferCounters()
-        connectors = await _connectors(config, worker, engine, transfers, stack)
+        connectors = await open_connectors(config, worker, engine, transfers, stack)
         channels = ChannelPool(token=token, certificates=certificates)
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
@@ -255,51 +252,6 @@ async def _started(thread: EngineThread, stack: AsyncExitStack) -> EngineThread:
     await thread.start()
     stack.push_async_callback(thread.stop)
     return thread
-
-
-async def _connectors(
-    config: WorkerConfig,
-    worker: WorkerId,
-    engine: Engine,
-    transfers: TransferCounters,
-    stack: AsyncExitStack,
-) -> Sequence[Connector]:
-    settings = ConnectorSettings(
-        runtime_dir=config.runtime_dir or _default_runtime_dir(),
-        endpoint=f"tcp://{config.host}:{config.transfer_port}",
-        advertise_host=config.reachable_host,
-        advertise_port=config.advertise_transfer_port,
-        encrypt=config.encrypts_transfers,
-    )
-    memory = engine.kv_memory
-    if memory is not None:
-        created = create(config.connectors, worker=worker, memory=memory, settings=settings)
-    else:
-        layout = engine.layout
-        staging = engine.stage_kv(
-            max(
-                config.transfer_staging_bytes // layout.block_bytes,
-                layout.num_blocks(engine.max_model_len),
-            )
-        )
-        stack.callback(staging.close)
-        if ON_DEVICE.intersection(config.connectors):
-            settings = replace(settings, device=staging.share())
-        inner = create(config.connectors, worker=worker, memory=staging.memory, settings=settings)
-        pool = StagingPool(staging.memory.num_blocks)
-        created = [
-            one if one.name in ON_DEVICE else StagedConnector(one, pool, staging) for one in inner
-        ]
-    connectors = [InstrumentedConnector(inner, observer=transfers) for inner in created]
-    for connector in connectors:
-        await connector.start()
-        stack.push_async_callback(connector.close)
-    return connectors
-
-
-def _default_runtime_dir() -> Path:
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(base) / f"baton-{os.getuid()}"
 
 
 def _peer_info(

@@ -3,7 +3,8 @@
 The order is vLLM's: log probabilities of the raw logits; then, in 32 bits: what the grammar allows,
 allowed tokens, bad words, `min_tokens`, bias, custom processors, penalties, temperature, min-p,
 top-k, top-p. Then the most likely token, or the one at which the cumulative distribution, in the
-order of the vocabulary, passes a random number that depends on (seed, sample index, position) alone.
+order of the vocabulary, passes a random number that depends on (seed, sample index, position)
+alone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,74 @@
+"""The ways by which a worker moves blocks, made and started as its settings say."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.connector.instrumented import InstrumentedConnector
+from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
+from shared.connector.staged import StagedConnector
+from shared.connector.staging_pool import StagingPool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AsyncExitStack
+
+    from shared.connector.base import Connector
+    from shared.connector.instrumented import TransferCounters
+    from shared.engine.engine import Engine
+    from shared.identity import WorkerId
+    from shared.worker.config import WorkerConfig
+
+
+async def open_connectors(
+    config: WorkerConfig,
+    worker: WorkerId,
+    engine: Engine,
+    transfers: TransferCounters,
+    stack: AsyncExitStack,
+) -> Sequence[Connector]:
+    """Start them all; `stack` closes them.
+
+    Raises:
+        ConfigError: one of them is not known, or cannot be had here.
+    """
+    settings = ConnectorSettings(
+        runtime_dir=config.runtime_dir or _default_runtime_dir(),
+        endpoint=f"tcp://{config.host}:{config.transfer_port}",
+        advertise_host=config.reachable_host,
+        advertise_port=config.advertise_transfer_port,
+        encrypt=config.encrypts_transfers,
+    )
+    memory = engine.kv_memory
+    if memory is not None:
+        created = create(config.connectors, worker=worker, memory=memory, settings=settings)
+    else:
+        layout = engine.layout
+        staging = engine.stage_kv(
+            max(
+                config.transfer_staging_bytes // layout.block_bytes,
+                layout.num_blocks(engine.max_model_len),
+            )
+        )
+        stack.callback(staging.close)
+        if ON_DEVICE.intersection(config.connectors):
+            settings = replace(settings, device=staging.share())
+        inner = create(config.connectors, worker=worker, memory=staging.memory, settings=settings)
+        pool = StagingPool(staging.memory.num_blocks)
+        created = [
+            one if one.name in ON_DEVICE else StagedConnector(one, pool, staging) for one in inner
+        ]
+    connectors = [InstrumentedConnector(inner, observer=transfers) for inner in created]
+    for connector in connectors:
+        await connector.start()
+        stack.push_async_callback(connector.close)
+    return connectors
+
+
+def _default_runtime_dir() -> Path:
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return Path(base) / f"baton-{os.getuid()}"
