@@ -89,6 +89,7 @@ def test_sampling_keeps_every_field() -> None:
         sample_index=3,
         logprobs=0,
         prompt_logprobs=5,
+        num_speculative_tokens=6,
     )
     params = wire.sampling_from_wire(message)
     for field in message.DESCRIPTOR.fields:
