@@ -143,10 +143,7 @@ async def open_parts(
         channels = ChannelPool(token=token, certificates=certificates)
         stack.push_async_callback(channels.close)
         info = _peer_info(worker, engine, connectors)
-        grammars = build_grammars(
-            config.engine, lambda: read_token_table(config.model.model, engine.vocab_size)
-        )
-        stack.callback(grammars.close)
+        grammars = _grammars(config, engine, read_token_table, stack)
         metrics = _metrics(config, role, engine, thread, transfers, connectors)
         metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
         breakers = BreakerMetrics(metrics)
@@ -226,6 +223,16 @@ def _metrics(
     )
     metrics.register(TransferCollector(transfers, connectors))
     return metrics
+
+
+def _grammars(
+    config: WorkerConfig, engine: Engine, read_token_table: ReadTokenTable, stack: AsyncExitStack
+) -> GrammarCompiler:
+    grammars = build_grammars(
+        config.engine, lambda: read_token_table(config.model.model, engine.vocab_size)
+    )
+    stack.callback(grammars.close)
+    return grammars
 
 
 def _build_engine(config: WorkerConfig, role: Role) -> Engine:

@@ -37,7 +37,15 @@ SAMPLES: dict[str, Any] = {
 
 def test_every_parameter_of_the_contract_can_be_given() -> None:
     fields = set(contract.GenerationParams.DESCRIPTOR.fields_by_name)
-    assert fields == set(GenerationParams.__annotations__) == set(SAMPLES)
+    assert fields == {*SAMPLES, "grammar"}
+    assert set(GenerationParams.__annotations__) == {*SAMPLES, "structured_outputs"}
+
+
+def test_structured_outputs_arrive_as_a_grammar() -> None:
+    request = generate_request("hi", {"structured_outputs": {"regex": "a+"}})
+    sent = contract.GenerateRequest.FromString(request.SerializeToString()).params
+    assert [field.name for field, _ in sent.ListFields()] == ["grammar"]
+    assert sent.grammar.text == "a+"
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))

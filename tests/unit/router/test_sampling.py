@@ -7,6 +7,8 @@ import pytest
 from services.router.generation import GenerationParams
 from services.router.sampling import SamplingResolver
 from services.router.wire import sampling_to_wire
+from shared.engine.grammar.spec import GrammarKind, GrammarSpec
+from shared.engine.grammar.wire import grammar_from_wire
 from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
 from shared.text.generation_defaults import GenerationDefaults
@@ -154,13 +156,16 @@ def test_all_fields_reach_the_wire() -> None:
         sample_index=3,
         logprobs=0,
         prompt_logprobs=5,
+        num_speculative_tokens=6,
+        grammar=GrammarSpec(kind=GrammarKind.REGEX, text="a"),
     )
     wire = sampling_to_wire(params)
     for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "min_tokens", "seed"):
         assert getattr(wire, name) == getattr(params, name)
     for name in ("repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos"):
         assert getattr(wire, name) == getattr(params, name)
-    for name in ("sample_index", "logprobs", "prompt_logprobs"):
+    assert grammar_from_wire(wire.grammar) == params.grammar
+    for name in ("sample_index", "logprobs", "prompt_logprobs", "num_speculative_tokens"):
         assert getattr(wire, name) == getattr(params, name)
     assert dict(wire.logit_bias) == params.logit_bias
     assert tuple(wire.allowed_token_ids.ids) == params.allowed_token_ids

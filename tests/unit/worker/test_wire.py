@@ -92,6 +92,8 @@ def test_sampling_keeps_every_field() -> None:
         sample_index=3,
         logprobs=0,
         prompt_logprobs=5,
+        num_speculative_tokens=6,
+        grammar=common_pb2.Grammar(kind=common_pb2.GRAMMAR_KIND_REGEX, text="a"),
         extra_args={"a": common_pb2.ExtraArg(flag=True)},
     )
     params = wire.sampling_from_wire(message)
@@ -100,7 +102,8 @@ def test_sampling_keeps_every_field() -> None:
         assert value not in (None, (), {}) or field.name == "logprobs", field.name
     assert params.bad_words_token_ids == ((2, 3),)
     assert params.logprobs == 0
-    assert params.final_token_ids == {8}
+    # With a grammar, `ignore_eos` says nothing.
+    assert params.final_token_ids == {0, 8}
 
 
 def test_bad_sampling_names_the_parameter() -> None:
