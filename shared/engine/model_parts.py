@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 class ModelParts:
     """Everything of an engine that knows tensors."""
 
+    loaded: LoadedModel
     storage: KVStorage
     runner: ModelRunner
     processors: ProcessorSet
@@ -82,7 +83,7 @@ def build_model_parts(
     runner = ModelRunner(
         loaded.model, storage.tensor, batches, max_num_seqs=config.max_num_seqs, graphs=graphs
     )
-    return ModelParts(storage, runner, processors)
+    return ModelParts(loaded, storage, runner, processors)
 
 
 def _processors(loaded: LoadedModel, config: EngineConfig) -> ProcessorSet:
