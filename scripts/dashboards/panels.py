@@ -34,7 +34,10 @@ class Panel:
 
     def to_json(self, panel_id: int, x: int, y: int) -> dict[str, Any]:
         """Grafana's form, at a place."""
-        custom = {"fillOpacity": 20 if self.is_stacked else 0, "showPoints": "never"}
+        custom: dict[str, Any] = {
+            "fillOpacity": 20 if self.is_stacked else 0,
+            "showPoints": "never",
+        }
         if self.is_stacked:
             custom["stacking"] = {"mode": "normal"}
         return {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from baton.v1 import decode_pb2
     from services.decode.account import Account
     from services.decode.prefill_attempt import HandOffReport
-    from shared.telemetry.tracing import Span, Tracer
+    from shared.telemetry.tracing import Span, Tracer, Value
 
 
 def begin_span(tracer: Tracer, request: decode_pb2.DecodeRequest) -> Span:
@@ -53,7 +53,7 @@ def trace_transfer(span: Span, report: HandOffReport, opened_s: float) -> None:
     """Everything has arrived and was verified: what was waited for beside the computation."""
     if report.receipt is None:
         return
-    attributes = {
+    attributes: dict[str, Value] = {
         "baton.connector": report.connector,
         "baton.transfer_bytes": report.receipt.num_bytes,
         "baton.transfer_exposed_ms": report.exposed_ms,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from baton.v1 import prefill_pb2
     from services.prefill.job import PrefillJob
     from services.prefill.metrics import PrefillMetrics
-    from shared.telemetry.tracing import Span, Tracer
+    from shared.telemetry.tracing import Span, Tracer, Value
 
 
 class Watched:
@@ -65,7 +65,7 @@ def _begin(
     request: prefill_pb2.PrefillRequest,
     metadata: Iterable[tuple[str, str | bytes]],
 ) -> Span:
-    attributes = {
+    attributes: dict[str, Value] = {
         "baton.request_id": request.request_id,
         "gen_ai.usage.input_tokens": len(request.token_ids),
         "baton.first_block": request.first_block,

@@ -7,10 +7,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from structlog.contextvars import bind_contextvars
-
 from shared.errors import BatonError
-from shared.telemetry.trace_context import INCOMING
+from shared.telemetry.trace_context import INCOMING, Incoming
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -79,7 +77,7 @@ class TracedGenerator:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
         """See Generator."""
-        incoming = INCOMING.get()
+        incoming = INCOMING.get() or Incoming()
         began_s = request.arrival_s or time.monotonic()
         span = self._tracer.start(
             f"{incoming.operation} {self._model}",
@@ -87,9 +85,8 @@ class TracedGenerator:
             began_s=began_s,
             attributes=_asked(request, incoming.operation, self._model),
         )
-        # Never taken back: the request's context ends with its task, and who closes this generator
-        # may be another one.
-        bind_contextvars(trace_id=span.trace_id)
+        # Not a context variable of its own: pieces may be asked for in other tasks than the first.
+        incoming.trace_id = span.trace_id
         trace = RequestTrace(span, began_s=began_s)
         inner = self._generator.generate(replace(request, trace=trace))
         try:

@@ -7,6 +7,8 @@ import sys
 
 import structlog
 
+from shared.telemetry.trace_context import INCOMING
+
 
 def configure_logs(*, service: str, level: str, as_json: bool) -> None:
     """Send structlog and the standard library's loggers to standard error in one format.
@@ -15,16 +17,19 @@ def configure_logs(*, service: str, level: str, as_json: bool) -> None:
     `request_id`, and its `trace_id` where there is a trace (bound by who begins to serve it).
     """
 
-    def add_service(
+    def add_origin(
         _logger: object, _method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
         # No context variable: threads begin with an empty context.
         event["service"] = service
+        incoming = INCOMING.get()
+        if incoming is not None and incoming.trace_id:
+            event.setdefault("trace_id", incoming.trace_id)
         return event
 
     shared_processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
-        add_service,
+        add_origin,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

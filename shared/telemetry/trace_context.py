@@ -14,20 +14,21 @@ HEADERS = frozenset({"traceparent", "tracestate"})
 _RAW_HEADERS = frozenset(name.encode() for name in HEADERS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Incoming:
-    """A request as its door saw it."""
+    """A request as its door saw it. Shared by all tasks that work on the request."""
 
     #: W3C headers; empty if the caller has no trace.
     headers: Mapping[str, str] = field(default_factory=dict)
     #: What is asked for, in the words of the GenAI conventions.
     operation: str = "chat"
+    #: Of the trace that it became part of; log lines have it. Empty until there is one.
+    trace_id: str = ""
 
 
-_NOBODY = Incoming()
 #: Set by the doors of a router that traces, for whoever serves the request behind them. It is not
 #: passed along because nothing in between has to know of it.
-INCOMING: ContextVar[Incoming] = ContextVar("baton_incoming_trace", default=_NOBODY)
+INCOMING: ContextVar[Incoming | None] = ContextVar("baton_incoming_trace", default=None)
 
 
 def headers_in(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

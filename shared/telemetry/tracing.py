@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 #: Longest wait for the last spans to be exported when a process ends.
 CLOSE_S = 3.0
+CLOSING_THREAD = "tracer-close"
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -146,7 +147,7 @@ class Tracer:
             with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
                 loop.call_soon_threadsafe(closed.set)
 
-        threading.Thread(target=close, daemon=True).start()
+        threading.Thread(target=close, name=CLOSING_THREAD, daemon=True).start()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await closed.wait()

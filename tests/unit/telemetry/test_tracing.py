@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from shared.errors import ConfigError
 from shared.telemetry.trace_context import headers_in, metadata_in
+from shared.telemetry.tracing import CLOSING_THREAD
 from shared.telemetry.tracing_settings import is_wanted, open_tracer
 from tests.fakes.otlp_collector import OtlpCollector
 
@@ -96,10 +98,16 @@ async def test_a_collector_that_is_not_there_holds_up_no_end(
 ) -> None:
     monkeypatch.setattr("shared.telemetry.tracing.CLOSE_S", 0.1)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     tracer = open_tracer("decode", instance="d", environ={"OTEL_TRACES_EXPORTER": "otlp"})
     assert tracer is not None
     tracer.start("lost", headers={}).end()
     await tracer.close()
+    # It gives up by itself, and no other test shall see it try again.
+    for thread in threading.enumerate():
+        if thread.name == CLOSING_THREAD:
+            thread.join(20)
+            assert not thread.is_alive()
 
 
 def test_only_the_trace_s_headers_are_taken() -> None:
