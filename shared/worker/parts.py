@@ -125,27 +125,22 @@ async def open_parts(
 ) -> AsyncIterator[WorkerParts]:
     """Load the model, start the engine and the connectors; undo it all at the end.
 
-    Raises:
-        ConfigError, ModelLoadError: the worker cannot start as configured.
+    Raises ConfigError or ModelLoadError if the worker cannot start as configured.
     """
     worker = WorkerId.born(config.name)
     certificates = open_certificates(config.tls, PeerRole(role.value))
     async with AsyncExitStack() as stack:
-        tracer = open_tracer(role.value, instance=worker.name, environ=os.environ)
-        if tracer is not None:
-            stack.push_async_callback(tracer.close)
+        tracer = _tracer(role, worker, stack)
         engine = await asyncio.to_thread(_build_engine, config, role)
         contents = engine.record_contents() if config.kv_events_endpoint else None
         stack.callback(engine.close)
         thread = await _started(EngineThread(engine), stack)
         transfers = TransferCounters()
         connectors = await open_connectors(config, worker, engine, transfers, stack)
-        channels = ChannelPool(token=token, certificates=certificates)
-        stack.push_async_callback(channels.close)
+        channels = _channels(token, certificates, stack)
         info = _peer_info(worker, engine, connectors)
         grammars = _grammars(config, engine, read_token_table, stack)
-        metrics = _metrics(config, role, engine, thread, transfers, connectors)
-        metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
+        metrics = _metrics(config, role, engine, thread, transfers, connectors, grammars)
         breakers = BreakerMetrics(metrics)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
         yield WorkerParts(
@@ -170,6 +165,21 @@ async def open_parts(
             breakers=breakers,
             contents=contents,
         )
+
+
+def _tracer(role: Role, worker: WorkerId, stack: AsyncExitStack) -> Tracer | None:
+    tracer = open_tracer(role.value, instance=worker.name, environ=os.environ)
+    if tracer is not None:
+        stack.push_async_callback(tracer.close)
+    return tracer
+
+
+def _channels(
+    token: ClusterToken | None, certificates: CertificateFiles | None, stack: AsyncExitStack
+) -> ChannelPool:
+    channels = ChannelPool(token=token, certificates=certificates)
+    stack.push_async_callback(channels.close)
+    return channels
 
 
 def _reuse(
@@ -214,6 +224,7 @@ def _metrics(
     thread: EngineThread,
     transfers: TransferCounters,
     connectors: Sequence[Connector],
+    grammars: GrammarCompiler,
 ) -> CollectorRegistry:
     metrics = CollectorRegistry()
     add_build_info(metrics, role=role.value)
@@ -222,6 +233,7 @@ def _metrics(
         EngineCollector(thread.stats, model=config.model.name, cache_config=cache_config)
     )
     metrics.register(TransferCollector(transfers, connectors))
+    metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
     return metrics
 
 

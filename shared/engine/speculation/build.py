@@ -11,9 +11,8 @@ from shared.engine.speculation.speculator import Speculator
 from shared.engine.step_pipeline import StepPipeline
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from shared.engine.config import EngineConfig
+    from shared.engine.counters import EngineCounters
     from shared.engine.model_parts import ModelParts
     from shared.engine.postprocess import Postprocessor
     from shared.engine.scheduler import Scheduler
@@ -26,7 +25,7 @@ def build_pipeline(
     pool: BlockPool,
     scheduler: Scheduler,
     postprocessor: Postprocessor,
-    counters: Counter[str],
+    counters: EngineCounters,
 ) -> StepPipeline:
     """Raises ConfigError if the speculation that is asked for cannot be had here."""
     return StepPipeline(
@@ -51,7 +50,7 @@ def _build_speculator(
     parts: ModelParts,
     pool: BlockPool,
     scheduler: Scheduler,
-    counters: Counter[str],
+    counters: EngineCounters,
     *,
     max_model_len: int,
 ) -> Speculator | None:
