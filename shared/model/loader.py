@@ -16,7 +16,7 @@ from shared.model.headers import check_headers
 from shared.model.llama import CausalLM
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import NativeCausalLM
-from shared.model.native.threads import plan_threads
+from shared.model.native.threads import ThreadPlan, plan_threads
 from shared.model.quantized_weights import check_quantization, quantize_weights
 from shared.model.weights import load_weights
 
@@ -73,8 +73,7 @@ def load_model(
     computes at the same time as another one is loaded `beside` it: they share threads.
 
     Raises:
-        ConfigError: an unknown dtype, load format, backend or quantization, or native kernels that
-            are asked for and cannot be had; says why.
+        ConfigError: an unknown name, or native kernels that cannot be had; says why.
         ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
     """
     _check_known("load format", load_format, LOAD_FORMATS)
@@ -82,8 +81,7 @@ def load_model(
     config = _checked_config(model_dir, load_format)
     name = config.dtype if dtype == "auto" else dtype
     _check_known("dtype", name, ("auto", *DTYPES))
-    if num_threads is not None:
-        torch.set_num_threads(num_threads)
+    torch.set_num_threads(num_threads or torch.get_num_threads())
     place = torch.device(device)
     native = _wants_native(attention_backend, quantization, name, place)
     narrows = quantization != "none" and not native
@@ -95,8 +93,7 @@ def load_model(
     if narrows:
         quantize_weights(model, quantization, place, implementation=backend.name)
     plan = plan_threads(num_threads, bind)
-    other = None if beside is None or isinstance(beside.model, CausalLM) else beside.model
-    loaded = NativeCausalLM(model, weights=weights, threads=plan, beside=other) if native else model
+    loaded = _native(model, weights, plan, beside) if native else model
     return LoadedModel(
         model=loaded,
         config=config,
@@ -104,6 +101,13 @@ def load_model(
         fingerprint=fingerprint,
         num_weight_bytes=loaded.num_weight_bytes,
     )
+
+
+def _native(
+    model: CausalLM, weights: str, threads: ThreadPlan, beside: LoadedModel | None
+) -> NativeCausalLM:
+    other = None if beside is None or isinstance(beside.model, CausalLM) else beside.model
+    return NativeCausalLM(model, weights=weights, threads=threads, beside=other)
 
 
 def _fill(model: CausalLM, made_from: Path | int, dtypes: str) -> str:

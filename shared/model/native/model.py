@@ -103,8 +103,7 @@ class NativeCausalLM:
         `QuantizedCache.over`.
         """
         self._threads.take_caller()
-        num_seqs, max_blocks = metadata.block_tables.shape
-        wanted, layers = metadata.wanted, self._captured_layers
+        wanted = metadata.wanted
         if wanted is not None and self._captures_last:
             # Behind the last layer's attention only wanted rows are left.
             return self.forward(token_ids, positions, kv_cache, replace(metadata, wanted=None))[
@@ -112,7 +111,25 @@ class NativeCausalLM:
             ]
         self._num_captured_rows = len(token_ids)
         hidden = self._hidden.rows(len(token_ids) if wanted is None else len(wanted))
-        batch = Batch(
+        batch = self._batch(token_ids, positions, metadata)
+        failed = self._library.baton_decoder_forward(
+            self._decoder,
+            byref(batch),
+            kv_cache.data_ptr(),
+            kv_cache.stride(0),
+            kv_cache.shape[4],
+            self._kv_format(kv_cache),
+            hidden.data_ptr(),
+        )
+        if failed:
+            raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
+        return hidden
+
+    def _batch(self, token_ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Batch:
+        """As the library takes it. It owns nothing: the tensors must outlive the call."""
+        num_seqs, max_blocks = metadata.block_tables.shape
+        wanted, layers = metadata.wanted, self._captured_layers
+        return Batch(
             num_tokens=len(token_ids),
             num_seqs=num_seqs,
             token_ids=_pointer(token_ids, torch.int64),
@@ -128,18 +145,6 @@ class NativeCausalLM:
             num_captured=len(layers),
             captured=self._captured.rows(len(layers) * len(token_ids)).data_ptr(),
         )
-        failed = self._library.baton_decoder_forward(
-            self._decoder,
-            byref(batch),
-            kv_cache.data_ptr(),
-            kv_cache.stride(0),
-            kv_cache.shape[4],
-            self._kv_format(kv_cache),
-            hidden.data_ptr(),
-        )
-        if failed:
-            raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
-        return hidden
 
     @property
     def hidden_dtype(self) -> torch.dtype:
