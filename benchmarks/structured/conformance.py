@@ -71,7 +71,6 @@ class Conformance:
 def make_cases(seeds: Iterable[int], tokenizer: Tokenizer, *, max_tokens: int = 400) -> list[Case]:
     """Cases of these seeds; every third may be laid out in any way."""
     bias = {i: BIAS for text in CLOSING for i in tokenizer.encode(text, add_special_tokens=False)}
-    prompt = tuple(tokenizer.encode("Answer in JSON, please: "))
     cases = []
     for seed in seeds:
         schema = generate_schema(seed)
@@ -89,6 +88,8 @@ def make_cases(seeds: Iterable[int], tokenizer: Tokenizer, *, max_tokens: int = 
             eos_token_ids=tokenizer.eos_token_ids,
             grammar=grammar,
         )
+        # No prefix in common: each prompt is computed by a prefill worker, if there is one.
+        prompt = tuple(tokenizer.encode(f"{seed:06d}: answer in JSON, please: "))
         cases.append(Case(seed=seed, schema=schema, prompt=prompt, sampling=sampling))
     return cases
 

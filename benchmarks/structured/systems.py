@@ -90,7 +90,7 @@ def running_cluster(model: Path, folder: Path, *flags: str) -> Iterator[router_p
         log_folder=folder,
         port=free_port(),
         grpc_port=free_port(),
-        worker_flags=("--num-blocks", "2048", "--local-prefill-threshold", "0", *flags),
+        worker_flags=("--num-blocks", "2048", *flags),
     )
     with Cluster(spec) as cluster:
         cluster.start()
