@@ -109,6 +109,7 @@ class Machine:
         """All that is left is text, but where one of the characters `starts` stands, `attempt` is
         made; the first that succeeds ends it if it is to succeed `once`.
         """
+        self._starts = re.compile(f"[{re.escape(starts)}]") if starts else None
         while self.char:
             num_read = self._num_read
             if attempt is not None and self.char in starts:
@@ -118,7 +119,6 @@ class Machine:
                 if self._num_read > num_read:
                     continue
             self.text(self.char)
-            self._starts = re.compile(f"[{re.escape(starts)}]") if starts else None
             self._is_idle = True
             self.char = yield
             self._num_read += 1
