@@ -45,6 +45,16 @@ _ANSWER_OR_STREAM: dict[str, Any] = {
     "application/json": _ANY,
     "text/event-stream": {"schema": {"type": "string"}},
 }
+#: Of APIs whose events have names.
+_NAMED_EVENT: dict[str, Any] = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+}
+_ANSWER_OR_NAMED_EVENTS: dict[str, Any] = {
+    "application/json": _ANY,
+    "text/event-stream": {"schema": _NAMED_EVENT},
+}
 #: What is not JSON, or not only.
 _CONTENT: dict[str, dict[str, Any]] = {
     "/metrics": {
@@ -53,8 +63,8 @@ _CONTENT: dict[str, dict[str, Any]] = {
     },
     "/v1/chat/completions": _ANSWER_OR_STREAM,
     "/v1/completions": _ANSWER_OR_STREAM,
-    "/v1/responses": _ANSWER_OR_STREAM,
-    "/v1/messages": _ANSWER_OR_STREAM,
+    "/v1/responses": _ANSWER_OR_NAMED_EVENTS,
+    "/v1/messages": _ANSWER_OR_NAMED_EVENTS,
 }
 #: The error of Anthropic's API.
 _ANTHROPIC_ERROR: dict[str, Any] = {
