@@ -158,6 +158,7 @@ def test_all_fields_reach_the_wire() -> None:
         prompt_logprobs=5,
         num_speculative_tokens=6,
         grammar=GrammarSpec(kind=GrammarKind.REGEX, text="a"),
+        extra_args={"a": (1, "b")},
     )
     wire = sampling_to_wire(params)
     for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "min_tokens", "seed"):
@@ -171,6 +172,10 @@ def test_all_fields_reach_the_wire() -> None:
     assert tuple(wire.allowed_token_ids.ids) == params.allowed_token_ids
     assert [tuple(w.ids) for w in wire.bad_words_token_ids] == [(1, 2), (3,)]
     assert (list(wire.eos_token_ids), list(wire.stop_token_ids)) == ([0], [4])
+    assert [item.WhichOneof("value") for item in wire.extra_args["a"].list.items] == [
+        "integer",
+        "text",
+    ]
     # Every field of the message is known here.
     assert len(wire.ListFields()) == len(wire.DESCRIPTOR.fields)
 
