@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ TESTS = sorted((PROMETHEUS / "tests").glob("*.yaml"))
 _METRIC = re.compile(r"\bbaton[_:][a-z0-9_:]+")
 
 
+@cache
 def rules() -> list[dict[str, Any]]:
     return [
         rule
@@ -31,6 +33,7 @@ def rules() -> list[dict[str, Any]]:
     ]
 
 
+@cache
 def queries() -> dict[str, str]:
     """Every panel's."""
     found = {}
@@ -41,6 +44,7 @@ def queries() -> dict[str, str]:
     return found
 
 
+@cache
 def known() -> set[str]:
     samples = {sample for row in documented().values() for sample in row.samples()}
     return samples | {rule["record"] for rule in rules() if "record" in rule}
