@@ -80,7 +80,7 @@ class _Branch:
             self.types = frozenset(kind for kind, _ in self.values)
         #: Of the properties that an object must have, those with a list of values.
         self.tags: dict[str, frozenset[_Key]] = {}
-        if isinstance(schema, dict) and self.types == {"object"}:
+        if isinstance(schema, dict) and self.types == frozenset(("object",)):
             for name in schema.get("required", ()):
                 values = _values(schema.get("properties", {}).get(name))
                 if values is not None:
