@@ -85,13 +85,7 @@ class Engine:
         self._counters = Counter(dict.fromkeys(COUNTERS, 0))
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
         self._steps = build_pipeline(
-            loaded,
-            config,
-            self._parts,
-            self._pool,
-            self._scheduler,
-            self._postprocessor,
-            self._counters,
+            config, self._parts, self._pool, self._scheduler, self._postprocessor, self._counters
         )
         self._validator = RequestValidator(self.vocab_size, self.max_model_len)
         self._arrivals = count()

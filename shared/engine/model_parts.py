@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class ModelParts:
     """Everything of an engine that knows tensors."""
 
+    loaded: LoadedModel
     storage: KVStorage
     runner: ModelRunner
 
@@ -77,4 +78,4 @@ def build_model_parts(
     runner = ModelRunner(
         loaded.model, storage.tensor, batches, max_num_seqs=config.max_num_seqs, graphs=graphs
     )
-    return ModelParts(storage, runner)
+    return ModelParts(loaded, storage, runner)

@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from shared.engine.postprocess import Postprocessor
     from shared.engine.scheduler import Scheduler
     from shared.kv.block_pool import BlockPool
-    from shared.model.loader import LoadedModel
 
 
 def build_pipeline(
-    loaded: LoadedModel,
     config: EngineConfig,
     parts: ModelParts,
     pool: BlockPool,
@@ -38,7 +36,6 @@ def build_pipeline(
         counters,
         overlap=config.overlaps_steps,
         speculator=_build_speculator(
-            loaded,
             config,
             parts,
             pool,
@@ -50,7 +47,6 @@ def build_pipeline(
 
 
 def _build_speculator(
-    loaded: LoadedModel,
     config: EngineConfig,
     parts: ModelParts,
     pool: BlockPool,
@@ -68,7 +64,7 @@ def _build_speculator(
         ProposerContext(
             config=settings,
             engine_config=config,
-            target=loaded,
+            target=parts.loaded,
             max_model_len=max_model_len,
             layout=parts.storage.layout,
             kv_cache=parts.storage.tensor,
@@ -80,7 +76,7 @@ def _build_speculator(
         settings,
         blocks,
         counters,
-        vocab_size=loaded.config.vocab_size,
+        vocab_size=parts.loaded.config.vocab_size,
         max_model_len=max_model_len,
     )
     if proposer.hidden_needs:

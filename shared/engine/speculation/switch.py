@@ -8,7 +8,8 @@ keeps the comparison honest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 
 #: Steps without guesses before the first with them.
 _WARM_UP = 3
@@ -18,16 +19,19 @@ _PLAIN_EVERY = 64
 _TRIAL = 8
 _FADE = 0.97
 _SHORTEST_PAUSE = 64
-_LONGEST_PAUSE = 4096
+_LONGEST_PAUSE = 1024
 #: Weight of the newest step without guesses.
-_NEWEST = 0.1
+_NEWEST = 0.25
+#: What guessing may seem to lose without being turned off: measurements are that uncertain.
+_TOLERANCE = 0.015
 
 
 @dataclass(slots=True)
 class _Range:
     """Batches of similar size."""
 
-    #: A step without guesses.
+    #: The first steps without guesses, and what one takes by now.
+    first_s: list[float] = field(default_factory=list)
     plain_s: float = 0.0
     num_plain: int = 0
     num_since_plain: int = 0
@@ -62,8 +66,8 @@ class SpeculationSwitch:
         """A step of nothing but one token for each of so many sequences, and no guessing."""
         state = self._range(num_seqs)
         if state.num_plain < _WARM_UP:
-            # The best of the first: what is slow about the very first steps is not the model.
-            state.plain_s = min(took_s, state.plain_s or took_s)
+            state.first_s.append(took_s)
+            state.plain_s = median(state.first_s)
         else:
             # A hiccup of the machine counts as a slow step, not as what it was.
             state.plain_s += _NEWEST * (min(took_s, 2 * state.plain_s) - state.plain_s)
@@ -80,6 +84,8 @@ class SpeculationSwitch:
         state = self._range(num_seqs)
         if num_rows == num_seqs:
             self.note_plain(num_seqs, took_s - guessing_s)
+            # Nothing was guessed, so whatever else it took is no fault of guessing.
+            took_s = state.plain_s + guessing_s
         else:
             state.num_since_plain += 1
         # Rows are never dearer than steps of their own: anything above is a hiccup.
@@ -91,7 +97,7 @@ class SpeculationSwitch:
             self._judge(state)
 
     def _judge(self, state: _Range) -> None:
-        if state.worth_s >= state.took_s:
+        if state.worth_s >= (1 - _TOLERANCE) * state.took_s:
             state.pause = _SHORTEST_PAUSE
             return
         state.pause_left = state.pause

@@ -69,6 +69,18 @@ def test_one_slow_step_turns_nothing_off() -> None:
     assert run(switch, 50, row_cost=0.1, accepted=3)[2] >= 49
 
 
+def test_looking_in_vain_turns_nothing_off() -> None:
+    """Where nothing is found to guess, steps differ by chance alone."""
+    switch = SpeculationSwitch()
+    run(switch, 3, row_cost=0.1, accepted=3)
+    for i in range(500):
+        if switch.wants_drafts(1):
+            took_s = PLAIN_S * (1.2 if i % 3 else 0.8)
+            switch.note_tried(1, num_rows=1, num_tokens=1, took_s=took_s, guessing_s=0.00001)
+        else:
+            pytest.fail("it was turned off")
+
+
 @given(st.lists(st.integers(0, 8), max_size=60), st.integers(1, 8))
 def test_the_pace_stays_within_its_bounds(hits: list[int], most: int) -> None:
     pace = DraftPace()
