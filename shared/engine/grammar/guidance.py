@@ -15,6 +15,7 @@ import numpy as np
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from shared.engine.grammar.json_schema_map import map_schemas
+from shared.engine.grammar.json_schema_strings import exact_formats
 from shared.engine.grammar.spec import GrammarKind
 from shared.errors import InvalidRequestError, UnsupportedError
 
@@ -173,7 +174,7 @@ def _grammar_text(spec: GrammarSpec) -> str:
     options: Any = {"whitespace_flexible": spec.any_whitespace}
     match spec.kind:
         case GrammarKind.JSON_SCHEMA:
-            schema = json.loads(spec.text)
+            schema = map_schemas(json.loads(spec.text), exact_formats)
             text = matcher.grammar_from_json_schema(
                 map_schemas(schema, _close) if spec.strict else schema, overrides=options
             )

@@ -1,7 +1,8 @@
-"""Strings of a JSON Schema as patterns, where xgrammar alone would let through what is not valid.
+"""Strings of a JSON Schema as patterns, where a backend alone would let through what is not valid.
 
-Seen with its version 0.2.8, by `make conformance`: a length lets control characters in, which JSON
-forbids; the dot lets in bytes that are no UTF-8; every month has 31 days.
+Seen by `make conformance` with xgrammar 0.2.8: a length lets control characters in, which JSON
+forbids; the dot lets in bytes that are no UTF-8; every month has 31 days. With llguidance 1.9.1: a
+minute may have 61 seconds.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ def exact_strings(schema: dict[str, Any]) -> dict[str, Any]:
     low, high = schema.pop("minLength", None), schema.pop("maxLength", None)
     if low is not None or high is not None:
         schema["pattern"] = f"^{_CHARACTER}{{{low or 0},{'' if high is None else high}}}$"
+    return exact_formats(schema)
+
+
+def exact_formats(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same for formats alone."""
     pattern = _FORMATS.get(schema.get("format", ""))
     if pattern is not None:
         del schema["format"]
