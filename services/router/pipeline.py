@@ -213,6 +213,7 @@ class Pipeline:
                 may_come = any(
                     not e.draining and e.record.worker not in losses.workers for e in alive
                 )
+                may_come = may_come or self._endpoints.left_lately(Role.DECODE)
                 if not may_come or waited_s >= min(WAIT_FOR_WORKER_S, job.remaining_s()):
                     raise
             await asyncio.sleep(POLL_S)

@@ -38,14 +38,16 @@ class LoopWatch:
 
     def late_s(self) -> float:
         """0 if it came by since it was last asked, which this does."""
-        if self._asked_s is None:
-            self._asked_s = self._clock()
+        # A copy: the loop may come by in the middle of this.
+        asked_s = self._asked_s
+        if asked_s is None:
+            asked_s = self._asked_s = self._clock()
             try:
                 self._loop.call_soon_threadsafe(self._came_by)
             except RuntimeError:
                 # The loop is closed: the process ends.
                 return 0.0
-        return self._clock() - self._asked_s
+        return self._clock() - asked_s
 
     def _came_by(self) -> None:
         self._asked_s = None

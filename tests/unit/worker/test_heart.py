@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -92,3 +92,19 @@ async def test_news_do_not_wait_for_the_period() -> None:
     heart.beat_soon()
     lease.block_until(lambda: len(lease.loads) == 1)
     await heart.stop()
+
+
+class Prompt(asyncio.SelectorEventLoop):
+    """A loop so quick that it has come by before whoever asked it goes on."""
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, **_: Any) -> Any:
+        callback(*args)
+        return None
+
+
+def test_a_loop_that_comes_by_while_it_is_asked_is_not_late() -> None:
+    loop = Prompt()
+    try:
+        assert LoopWatch(loop, clock=lambda: 7.0).late_s() == 0.0
+    finally:
+        loop.close()
