@@ -50,7 +50,7 @@ class NgramIndex:
         self.num_tokens = max(self.num_tokens, end)
 
     def find(self) -> int | None:
-        """The place behind the first occurrence of the longest n-gram at the end that has another."""
+        """The place behind the first occurrence of the longest n-gram at the end, if earlier."""
         return next((place for place in reversed(self._earlier) if place is not None), None)
 
 
