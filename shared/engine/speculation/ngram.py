@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last tokens the last time that they occurred.
+"""Prompt lookup: what followed the last tokens where they occurred first.
 
 A. Saxena, "Prompt lookup decoding" (2023): answers that quote, correct or continue what is in the
 context can be guessed from it, without a model.
@@ -23,7 +23,7 @@ _INDEXED_PER_STEP = 8192
 
 
 class NgramIndex:
-    """Where each n-gram of a growing sequence ended last, for every n of a range.
+    """Where each n-gram of a growing sequence ended first, for every n of a range.
 
     A token costs one entry per n, whatever the length of the sequence.
     """
@@ -31,10 +31,9 @@ class NgramIndex:
     def __init__(self, shortest: int, longest: int) -> None:
         self._shortest = shortest
         self._longest = longest
-        #: By n, from `shortest`: n-gram to the place behind its last occurrence.
+        #: By n, from `shortest`: n-gram to the place behind its first occurrence.
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(shortest, longest + 1)]
-        #: Of the n-grams that end with the last token, by n: the place behind their occurrence
-        #: before that.
+        #: Of the n-grams that end with the last token, by n: that place, if they occurred before.
         self._earlier: list[int | None] = [None] * len(self._ends)
         self.num_tokens = 0
 
@@ -46,12 +45,12 @@ class NgramIndex:
                 if num > place:
                     break
                 ngram = tuple(token_ids[place - num : place])
-                self._earlier[offset] = ends.get(ngram)
-                ends[ngram] = place
+                first = ends.setdefault(ngram, place)
+                self._earlier[offset] = first if first < place else None
         self.num_tokens = max(self.num_tokens, end)
 
     def find(self) -> int | None:
-        """The place behind the most recent earlier occurrence of the longest n-gram at the end."""
+        """The place behind the first occurrence of the longest n-gram at the end, if earlier."""
         return next((place for place in reversed(self._earlier) if place is not None), None)
 
 

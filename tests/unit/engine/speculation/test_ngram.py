@@ -21,9 +21,9 @@ TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 
 
 def search(token_ids: list[int], shortest: int, longest: int) -> int | None:
-    """The definition: the longest n-gram first, its latest earlier occurrence."""
+    """The definition: the longest n-gram first, its earliest occurrence."""
     for num in range(longest, shortest - 1, -1):
-        for end in range(len(token_ids) - 1, num - 1, -1):
+        for end in range(num, len(token_ids)):
             if token_ids[end - num : end] == token_ids[len(token_ids) - num :]:
                 return end
     return None
