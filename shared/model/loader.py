@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.config import ModelConfig
+    from shared.model.native.threads import ThreadPlan
 
 log = structlog.get_logger(__name__)
 
@@ -95,10 +96,7 @@ def load_model(
     if narrows:
         quantize_weights(model, quantization, place, implementation=backend.name)
     threads = plan_threads(num_threads)
-    other = None if beside is None or isinstance(beside.model, CausalLM) else beside.model
-    loaded = (
-        NativeCausalLM(model, weights=weights, threads=threads, beside=other) if native else model
-    )
+    loaded = _packed(model, weights, threads, beside) if native else model
     return LoadedModel(
         model=loaded,
         config=config,
@@ -106,6 +104,13 @@ def load_model(
         fingerprint=fingerprint,
         num_weight_bytes=loaded.num_weight_bytes,
     )
+
+
+def _packed(
+    model: CausalLM, weights: str, threads: ThreadPlan, beside: LoadedModel | None
+) -> NativeCausalLM:
+    other = None if beside is None or isinstance(beside.model, CausalLM) else beside.model
+    return NativeCausalLM(model, weights=weights, threads=threads, beside=other)
 
 
 def _fill(model: CausalLM, made_from: Path | int, dtypes: str) -> str:

@@ -95,9 +95,8 @@ class NativeCausalLM:
     ) -> Tensor:
         """Hidden states float32 [num_wanted, hidden] after the last norm; writes all tokens' KV.
 
-        They are good until the next call of this method.
-
-        token_ids, positions: int64 [num_tokens], packed as `metadata` says; kv_cache:
+        They are good until the next call of this method. token_ids, positions: int64
+        [num_tokens], packed as `metadata` says; kv_cache:
         [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], or the blocks of
         `QuantizedCache.over`.
         """
@@ -105,13 +104,12 @@ class NativeCausalLM:
         wanted, layers = metadata.wanted, self._captured_layers
         if wanted is not None and self._captures_last:
             # Behind the last layer's attention only wanted rows are left.
-            return self.forward(token_ids, positions, kv_cache, replace(metadata, wanted=None))[
-                wanted
-            ]
-        self._num_captured_rows = len(token_ids)
-        hidden = self._hidden.rows(len(token_ids) if wanted is None else len(wanted))
+            every = replace(metadata, wanted=None)
+            return self.forward(token_ids, positions, kv_cache, every)[wanted]
+        self._num_captured_rows = num_tokens = len(token_ids)
+        hidden = self._hidden.rows(num_tokens if wanted is None else len(wanted))
         batch = Batch(
-            num_tokens=len(token_ids),
+            num_tokens=num_tokens,
             num_seqs=num_seqs,
             token_ids=_pointer(token_ids, torch.int64),
             positions=_pointer(positions, torch.int64),
@@ -124,7 +122,7 @@ class NativeCausalLM:
             num_wanted=-1 if wanted is None else len(wanted),
             captured_layers=layers.data_ptr(),
             num_captured=len(layers),
-            captured=self._captured.rows(len(layers) * len(token_ids)).data_ptr(),
+            captured=self._captured.rows(len(layers) * num_tokens).data_ptr(),
         )
         failed = self._library.baton_decoder_forward(
             self._decoder,
@@ -136,7 +134,7 @@ class NativeCausalLM:
             hidden.data_ptr(),
         )
         if failed:
-            raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
+            raise MemoryError(f"no memory for the activations of {num_tokens} tokens")
         return hidden
 
     @property
