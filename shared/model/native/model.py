@@ -106,9 +106,8 @@ class NativeCausalLM:
         wanted = metadata.wanted
         if wanted is not None and self._captures_last:
             # Behind the last layer's attention only wanted rows are left.
-            return self.forward(token_ids, positions, kv_cache, replace(metadata, wanted=None))[
-                wanted
-            ]
+            every = replace(metadata, wanted=None)
+            return self.forward(token_ids, positions, kv_cache, every)[wanted]
         self._num_captured_rows = len(token_ids)
         hidden = self._hidden.rows(len(token_ids) if wanted is None else len(wanted))
         batch = self._batch(token_ids, positions, metadata)

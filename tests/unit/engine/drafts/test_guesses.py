@@ -32,7 +32,7 @@ class Recorder:
         assert speculator is not None
         self._proposer: Any = speculator._proposer
         self.records: list[tuple[str, list[int], list[int]]] = []
-        speculator._proposer = self  # type: ignore[assignment]
+        speculator._proposer = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._proposer, name)
