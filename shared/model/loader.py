@@ -69,8 +69,8 @@ def load_model(
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
     kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads` compute, by
     default one per core. `quantization` narrows the weights while they are loaded: on a CPU
-    int8 computes with the native kernels, what else there is with PyTorch or Triton. A model that
-    never computes at the same time as another one is loaded `beside` it: they share threads.
+    int8 computes with the native kernels, what else there is with PyTorch or Triton. Models that
+    never compute at the same time share threads, if one is loaded `beside` the other.
 
     Raises:
         ConfigError: an unknown dtype, load format, backend or quantization, or native kernels that
@@ -97,12 +97,18 @@ def load_model(
         quantize_weights(model, quantization, place, implementation=backend.name)
     threads = plan_threads(num_threads)
     loaded = _packed(model, weights, threads, beside) if native else model
+    return _describe(loaded, config, fingerprint)
+
+
+def _describe(
+    model: CausalLM | NativeCausalLM, config: ModelConfig, fingerprint: str
+) -> LoadedModel:
     return LoadedModel(
-        model=loaded,
+        model=model,
         config=config,
-        dtype=DTYPES[name],
+        dtype=model.dtype,
         fingerprint=fingerprint,
-        num_weight_bytes=loaded.num_weight_bytes,
+        num_weight_bytes=model.num_weight_bytes,
     )
 
 
