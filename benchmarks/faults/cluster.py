@@ -15,7 +15,7 @@ import httpx
 import redis.asyncio
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
-from benchmarks.faults.model import DRAIN_GRACE_S, MODEL_NAME, OWN_FLAGS, WORKER_FLAGS
+from benchmarks.faults.model import DRAIN_GRACE_S, MODEL_NAME, NICENESS, OWN_FLAGS, WORKER_FLAGS
 from benchmarks.faults.network import Loopback, Namespaces
 from benchmarks.faults.process import Process
 from benchmarks.faults.trust import Trust
@@ -128,6 +128,8 @@ class Cluster:
             if time.monotonic() > deadline_s:
                 raise ClusterError(f"not ready after {timeout_s} s; logs: {self.folder}")
             await asyncio.sleep(0.1)
+        for process in self.processes.values():
+            process.come_forward()
 
     async def load(self, name: str) -> worker_pb2.GetLoadResponse:
         """What a worker says of itself now."""
@@ -275,12 +277,12 @@ class Cluster:
         return [*python_command(module), *flags, *own]
 
     def _add(self, name: str, command: Sequence[str], redis_url: str | None = None) -> None:
-        environ: dict[str, str] = {}
-        if redis_url:
-            environ = {"BATON_REDIS_URL": redis_url, **self.trust.environ(name.partition("-")[0])}
+        role = name.partition("-")[0]
+        environ = {"BATON_REDIS_URL": redis_url, **self.trust.environ(role)} if redis_url else {}
         log = self.folder / f"{name}.log"
         log.write_bytes(b"")
-        self.processes[name] = Process(name, self.network.command(name, command), log, environ)
+        command, niceness = self.network.command(name, command), NICENESS.get(role, 0)
+        self.processes[name] = Process(name, command, log, environ, niceness=niceness)
 
     def _port(self, name: str) -> int:
         """One that nobody else gets, though nobody listens there yet."""

@@ -33,9 +33,10 @@ WORKER_FLAGS = (
     "--transfer-timeout-s", "8",
     "--drain-grace-s", str(DRAIN_GRACE_S),
 )  # fmt: skip
+#: As `baton up` starts them.
+NICENESS = {"prefill": 10}
 OWN_FLAGS = {
-    # As `baton up` starts it.
-    "prefill": ("--niceness", "10"),
+    "prefill": ("--niceness", str(NICENESS["prefill"])),
     "decode": ("--local-prefill-threshold", "0"),
 }
 

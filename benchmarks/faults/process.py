@@ -6,6 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.places import ROOT, python_environ
@@ -13,21 +15,32 @@ from cli.places import ROOT, python_environ
 if TYPE_CHECKING:
     import signal
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 POLL_S = 0.02
+#: Of a process that is started again beside others, as root. On a host of its own its imports would
+#: cost them nothing; on two cores for all they would be measured in place of the fault.
+START_NICENESS = 10
 
 
 class Process:
     """A program in a process group of its own, with a log that its restarts go on with."""
 
     def __init__(
-        self, name: str, command: Sequence[str], log: Path, environ: Mapping[str, str] | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+        *,
+        niceness: int = 0,
     ) -> None:
+        """`niceness` is what it has once it serves."""
         self.name = name
         self.command = list(command)
         self.environ = dict(environ or {})
         self.log = log
+        self._niceness = niceness
+        self._stands_back = False
         self._popen: subprocess.Popen[bytes] | None = None
 
     @property
@@ -48,7 +61,9 @@ class Process:
     def start(self, command: Sequence[str] | None = None) -> None:
         """Start it, or start it again; `command` instead of its own for this time only."""
         # The wish to die with us is made by a script between us and the program.
-        child = [sys.executable, "-P", str(ROOT / "cli" / "child.py"), str(os.getpid())]
+        self._stands_back = self._popen is not None and os.geteuid() == 0
+        back = ["/usr/bin/nice", "-n", str(START_NICENESS)] if self._stands_back else []
+        child = [*back, sys.executable, "-P", str(ROOT / "cli" / "child.py"), str(os.getpid())]
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 [*child, *(command or self.command)],
@@ -59,6 +74,15 @@ class Process:
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
+
+    def come_forward(self) -> None:
+        """It serves, and need not stand back any more."""
+        if not self._stands_back or not self.running:
+            return
+        self._stands_back = False
+        with suppress(OSError):  # threads end when they like
+            for thread in Path(f"/proc/{self.pid}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), self._niceness)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it runs."""
