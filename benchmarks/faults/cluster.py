@@ -105,11 +105,8 @@ class Cluster:
         """Start it again at the same ports; `flags` and `module` for this time only."""
         process = self.processes[name]
         process.kill()
-        if not flags and module is None:
-            process.start()
-            return
-        command = self._command(name, module) + list(flags)
-        process.start(self.network.command(name, command))
+        command = self.network.command(name, [*self._command(name, module), *flags])
+        process.start(command if flags or module else None)
 
     async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until both routers can use all workers.
@@ -294,7 +291,7 @@ class Cluster:
         return {name: process.pid for name, process in self.processes.items() if process.running}
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a process."""
+        """To a process."""
         self.processes[name].send(number)
 
 

@@ -125,6 +125,8 @@ def _usage(message: contract.Usage) -> Usage:
         sources=PromptSources(**{name: getattr(message.sources, name) for name in _SOURCES}),
         recomputed_tokens=message.recomputed_tokens,
         num_replays=message.num_replays,
+        num_draft_tokens=message.num_draft_tokens,
+        num_accepted_tokens=message.num_accepted_tokens,
     )
 
 

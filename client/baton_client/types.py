@@ -61,6 +61,9 @@ class Usage:
     #: Tokens whose KV was computed once more because a server was lost, and how often that was.
     recomputed_tokens: int = 0
     num_replays: int = 0
+    #: Tokens that were guessed and checked, and those among them that were right.
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
