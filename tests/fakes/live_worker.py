@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
 
 from baton.v1 import (
     common_pb2,
@@ -174,7 +176,9 @@ async def live_worker(
     async with open_parts(config, Role.DECODE, read_token_table=read_token_table) as parts:
         server = RpcServer(())
         add_decode(DecodeConfig(worker=config), parts, server)
-        add_prefill(PrefillConfig(worker=config), parts, server)
+        # Two roles in one process, which count the same things.
+        as_prefill = replace(parts, metrics=CollectorRegistry())
+        add_prefill(PrefillConfig(worker=config), as_prefill, server)
         _add_worker_services(parts, server, servicer)
         await server.start("127.0.0.1:0")
         try:
