@@ -16,6 +16,7 @@ from services.prefill.__main__ import add_prefill
 from services.prefill.config import PrefillConfig
 from shared.engine.step_pipeline import StepPipeline
 from shared.identity import Role
+from shared.text.token_table import read_token_table
 from shared.worker.process import main
 
 if TYPE_CHECKING:
@@ -40,10 +41,20 @@ def run(argv: Sequence[str]) -> int:
     hang_while(Path(path))
     if role == Role.DECODE:
         return main(
-            DecodeConfig, Role.DECODE, argv=rest, service="baton.v1.Decode", add_service=add_decode
+            DecodeConfig,
+            Role.DECODE,
+            argv=rest,
+            service="baton.v1.Decode",
+            add_service=add_decode,
+            read_token_table=read_token_table,
         )
     return main(
-        PrefillConfig, Role.PREFILL, argv=rest, service="baton.v1.Prefill", add_service=add_prefill
+        PrefillConfig,
+        Role.PREFILL,
+        argv=rest,
+        service="baton.v1.Prefill",
+        add_service=add_prefill,
+        read_token_table=read_token_table,
     )
 
 
