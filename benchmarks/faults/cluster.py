@@ -105,8 +105,8 @@ class Cluster:
         """Start it again at the same ports; `flags` and `module` for this time only."""
         process = self.processes[name]
         process.kill()
-        command = self.network.command(name, [*self._command(name, module), *flags])
-        process.start(command if flags or module else None)
+        command = [*self._command(name, module), *flags] if flags or module else None
+        process.start(command and self.network.command(name, command))
 
     async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until both routers can use all workers.
