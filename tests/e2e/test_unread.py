@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: Far more bytes than a connection takes from a sender whose receiver does not read.
 NUM_TOKENS = 1500
 NUM_ALTERNATIVES = 20
+NUM_ANSWERS = 8
 
 
 @pytest.fixture
@@ -56,6 +57,7 @@ def test_who_never_reads_loses_its_place_and_is_told(cluster: Cluster) -> None:
             "temperature": 0.0,
             "ignore_eos": True,
             "logprobs": NUM_ALTERNATIVES,
+            "n": NUM_ANSWERS,
         },
     )
     call = cluster.router_stub().Generate(request, timeout=120)
