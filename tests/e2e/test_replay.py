@@ -6,17 +6,14 @@ import json
 import os
 import re
 import signal
-import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import httpx
 import pytest
 
 from baton.v1 import common_pb2, router_pb2
-from baton_client import Baton, BatonError
+from baton_client import Baton
 from cli.cluster import Cluster as LocalCluster
 from cli.cluster import ClusterSpec
 from cli.ports import free_port
@@ -25,6 +22,7 @@ from shared.engine.sampling_params import SamplingParams
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster, is_idle
+from tests.e2e.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,32 +58,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "stop string": {"temperature": 0.0, "stop": "late"},
     "stop string, seeded": {"temperature": 0.9, "seed": 10, "stop": "late"},
 }
-
-
-@dataclass
-class Stream:
-    """One request, read in a thread."""
-
-    name: str
-    prompt: list[int]
-    params: dict[str, Any]
-    texts: dict[int, str] = field(default_factory=dict)
-    token_ids: dict[int, list[int]] = field(default_factory=dict)
-    logprobs: list[float] = field(default_factory=list)
-    usage: common_pb2.Usage | None = None
-    num_seen: int = 0
-    error: Exception | None = None
-    thread: threading.Thread | None = None
-
-    def start(self, read: Callable[[Stream], None]) -> None:
-        def run() -> None:
-            try:
-                read(self)
-            except (BatonError, grpc.RpcError, httpx.HTTPError, OSError) as error:
-                self.error = error
-
-        self.thread = threading.Thread(target=run)
-        self.thread.start()
 
 
 def expected(oracle: LLM, stream: Stream) -> list[CompletionOutput]:
