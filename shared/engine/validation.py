@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shared.engine.grammar.positions import count_valid
 from shared.errors import InternalError, InvalidRequestError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class RequestValidator:
             InternalError: the sequence's grammar does not allow it.
         """
         self._check_tokens("first_token", (token_id,))
-        if seq.grammar is not None and not seq.grammar.num_valid((token_id,)):
+        if seq.grammar is not None and not count_valid(seq.grammar, (token_id,)):
             raise InternalError(
                 f"request {seq.request_id}: its grammar does not allow the first token {token_id}; "
                 "do both workers have the same --structured-outputs-backend?"

@@ -84,7 +84,7 @@ def test_custom_processors_follow_the_answer(
 ) -> None:
     prompt = prompt_of(70, seed=23)
     fields = {"temperature": temperature, "seed": 9, "max_tokens": 30, "ignore_eos": True}
-    sampling = SamplingParams(**fields, extra_args={"no_repeat": 5})  # type: ignore[arg-type]
+    sampling = SamplingParams(**fields, extra_args={"no_repeat": 5})  # type: ignore[arg-type]  # fields of any type
     (alone,) = oracle.generate([prompt], sampling)
     reply = complete(cluster, prompt, vllm_xargs={"no_repeat": 5}, **fields)
     assert reply["timings"]["prefill_worker"] == "prefill-0"

@@ -63,7 +63,7 @@ def test_an_answer_that_began_elsewhere_goes_on_in_its_grammar(cluster: Cluster)
     whole = ask(cluster, prompt, seed=6, max_tokens=20, grammar=PHONE).token_ids
     request = router_pb2.GenerateRequest(
         prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=prompt)),
-        params=router_pb2.GenerationParams(seed=6, max_tokens=20, grammar=PHONE),  # type: ignore[arg-type]
+        params=router_pb2.GenerationParams(seed=6, max_tokens=20, grammar=PHONE),  # type: ignore[arg-type]  # a dict
         resume_from=[router_pb2.AnswerSoFar(token_ids=whole[:5])],
     )
     stub = cluster.router_stub()

@@ -50,7 +50,7 @@ class Sharpen:
 
     def new_request(self, request: NewRequest) -> float | None:
         factor = request.params.extra_args.get("sharpen")
-        return None if factor is None else float(factor)  # type: ignore[arg-type]
+        return None if factor is None else float(factor)  # type: ignore[arg-type]  # tests send numbers
 
     def update(self, state: float, token_ids: Sequence[int]) -> None:
         pass
@@ -70,7 +70,7 @@ class Shift:
 
     def new_request(self, request: NewRequest) -> float | None:
         value = request.params.extra_args.get("shift")
-        return None if value is None else float(value)  # type: ignore[arg-type]
+        return None if value is None else float(value)  # type: ignore[arg-type]  # tests send numbers
 
     def update(self, state: float, token_ids: Sequence[int]) -> None:
         pass

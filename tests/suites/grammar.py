@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from shared.engine.grammar.positions import EVERYTHING, advance, fill_draft_masks
+from shared.engine.grammar.positions import (
+    EVERYTHING,
+    advance,
+    count_valid,
+    fill_mask_behind,
+)
 from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.sampler.grammar_mask import allowed_tokens
 from shared.errors import InvalidRequestError
@@ -96,7 +101,7 @@ class GrammarSuite:
             allowed = allowed_ids(grammar, table)
             sample = set(rng.sample(range(table.vocab_size), 60)) | set(table.eos_token_ids)
             for token_id in sample:
-                assert (grammar.num_valid([token_id]) == 1) == (token_id in allowed), token_id
+                assert (count_valid(grammar, [token_id]) == 1) == (token_id in allowed), token_id
             assert allowed
             assert grammar.accept(rng.choice(sorted(allowed)))
             if grammar.is_terminated:
@@ -185,10 +190,10 @@ class GrammarSuite:
         wrong = tokenizer.encode("]")
         grammar = backend.compile(json_schema()).start(table.eos_token_ids)
         before = allowed_ids(grammar, table)
-        assert grammar.num_valid(ids) == len(ids)
-        assert grammar.num_valid([*ids, 5]) == len(ids)
-        assert grammar.num_valid([*ids[:3], *wrong, *ids[3:]]) == 3
-        assert grammar.num_valid([]) == 0
+        assert count_valid(grammar, ids) == len(ids)
+        assert count_valid(grammar, [*ids, 5]) == len(ids)
+        assert count_valid(grammar, [*ids[:3], *wrong, *ids[3:]]) == 3
+        assert count_valid(grammar, []) == 0
         assert allowed_ids(grammar, table) == before
 
     def test_masks_of_a_draft_are_those_of_its_steps(
@@ -204,13 +209,15 @@ class GrammarSuite:
         grammar.rollback(4)
         bits = empty_bits(5, table)
         draft = [*ids[:2], wrong, ids[3]]
-        assert fill_draft_masks(grammar, draft, bits, 0) == 2
+        for row in range(5):
+            fill_mask_behind(grammar, draft[:row], bits, row)
         for row in range(3):
             assert bits_set(bits, row, table) == steps[row]
         assert (bits[3:] == EVERYTHING).all()
         assert allowed_ids(grammar, table) == steps[0]
         bits = empty_bits(len(ids) + 2, table)
-        assert fill_draft_masks(grammar, ids, bits, 1) == len(ids)
+        for row in range(len(ids) + 1):
+            fill_mask_behind(grammar, ids[:row], bits, row + 1)
         assert bits_set(bits, len(ids), table) >= {ids[-1]}
         assert (bits[len(ids) + 1] == EVERYTHING).all()
 

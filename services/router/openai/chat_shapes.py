@@ -15,11 +15,11 @@ from services.router.chat_events import (
     ToolCallBegin,
 )
 from services.router.generation import Timings  # noqa: TC001 read at run time by msgspec
-from services.router.openai.logprobs import (  # noqa: TC001
+from services.router.openai.logprobs import (  # noqa: TC001 read at run time by msgspec
     ChatLogprobs,
     PromptToken,
 )
-from services.router.openai.responses import UsageBody  # noqa: TC001
+from services.router.openai.responses import UsageBody  # noqa: TC001 read at run time by msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

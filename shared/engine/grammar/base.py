@@ -35,13 +35,6 @@ class Grammar(Protocol):
         """Take back the tokens that were accepted last, the end token included."""
         ...
 
-    def num_valid(self, draft_ids: Sequence[int]) -> int:
-        """How many leading tokens of a draft could be accepted, one after the other.
-
-        Nothing has changed afterwards.
-        """
-        ...
-
 
 class CompiledGrammar(Protocol):
     """A grammar for any number of sequences. Threads may share it."""

@@ -23,29 +23,15 @@ def advance(grammar: Grammar, token_ids: Iterable[int]) -> int | None:
     return None
 
 
-def fill_draft_masks(
-    grammar: Grammar, draft_ids: Sequence[int], bits: Tensor, first_row: int
-) -> int:
-    """Masks for the token in each draft's place, and for the one behind the last draft.
+def count_valid(grammar: Grammar, draft_ids: Sequence[int]) -> int:
+    """How many leading tokens of a draft could be accepted, one after the other.
 
-    Row `first_row + i` is what may follow `draft_ids[:i]`, for i from 0 to len(draft_ids). Returns
-    how many of the drafts are valid. Rows behind the first invalid draft, or behind an end token,
-    allow everything: no token is taken from there. The grammar's state has not changed afterwards.
-
-    bits: int32 [rows, ceil(vocab / 32)] on the host.
+    The grammar's state has not changed afterwards.
     """
-    num_valid = 0
-    try:
-        for place in range(len(draft_ids) + 1):
-            if num_valid < place or grammar.is_terminated:
-                bits[first_row + place] = EVERYTHING
-                continue
-            grammar.fill_mask(bits, first_row + place)
-            if place < len(draft_ids) and grammar.accept(draft_ids[place]):
-                num_valid += 1
-    finally:
-        grammar.rollback(num_valid)
-    return num_valid
+    place = advance(grammar, draft_ids)
+    num = len(draft_ids) if place is None else place
+    grammar.rollback(num)
+    return num
 
 
 def fill_mask_behind(grammar: Grammar, draft_ids: Sequence[int], bits: Tensor, row: int) -> None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from shared.engine.grammar.base import Grammar
@@ -59,7 +57,3 @@ class MeteredGrammar:
     def rollback(self, num_tokens: int) -> None:
         """See `Grammar.rollback`."""
         self._inner.rollback(num_tokens)
-
-    def num_valid(self, draft_ids: Sequence[int]) -> int:
-        """See `Grammar.num_valid`."""
-        return self._inner.num_valid(draft_ids)

@@ -132,16 +132,6 @@ class XgrammarGrammar:
         if num_tokens:
             self._matcher.rollback(num_tokens)
 
-    def num_valid(self, draft_ids: Sequence[int]) -> int:
-        """See `Grammar.num_valid`."""
-        num = 0
-        for token_id in draft_ids:
-            if not self.accept(token_id):
-                break
-            num += 1
-        self.rollback(num)
-        return num
-
 
 def _choice_rule(text: str) -> str:
     """GBNF of a JSON list of strings; JSON's escapes are GBNF's."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.engine.events import NewTokens
+from shared.engine.grammar.positions import count_valid
 from shared.engine.lookahead import first_of
 from shared.engine.sequence import Status
 from shared.engine.speculation.base import NO_DRAFT, ObservedPart, ObservedStep, Wish
@@ -170,7 +171,7 @@ class Speculator:
                 num = place
                 break
         if num and wish.seq.grammar is not None:
-            num = wish.seq.grammar.num_valid(draft.token_ids[:num])
+            num = count_valid(wish.seq.grammar, draft.token_ids[:num])
         return first_of(draft, num)
 
     def _count(self, seq: Sequence, num_drafted: int, num_accepted: int) -> None:

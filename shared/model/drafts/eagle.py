@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import linear
 
 from shared.errors import ModelLoadError
 from shared.model.drafts.choice import most_likely
+from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import decoder_config, read_head
 from shared.model.layers import RMSNorm
 from shared.model.llama import DecoderLayer
@@ -131,11 +132,7 @@ class EagleHead(nn.Module):
         metadata: AttentionMetadata,
     ) -> Tensor:
         """See `FeatureHead.forward`."""
-        embedded = (
-            self._target.embed(token_ids).to(self.dtype)
-            if self.embedding is None
-            else embedding(token_ids, self.embedding)
-        )
+        embedded = embed(token_ids, self.embedding, self._target, self.dtype)
         if self.input_norms:
             of_embedding, of_features = self.input_norms
             embedded, features = of_embedding(embedded), of_features(features)

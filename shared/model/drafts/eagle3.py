@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import linear
 
 from shared.errors import ModelLoadError
 from shared.model.drafts.choice import most_likely
+from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import decoder_config, read_head
 from shared.model.layers import FusedLinear, RMSNorm
 from shared.model.llama import DecoderLayer
@@ -140,11 +141,7 @@ class Eagle3Head(nn.Module):
         metadata: AttentionMetadata,
     ) -> Tensor:
         """See `FeatureHead.forward`."""
-        embedded = (
-            self._target.embed(token_ids).to(self.dtype)
-            if self.embedding is None
-            else embedding(token_ids, self.embedding)
-        )
+        embedded = embed(token_ids, self.embedding, self._target, self.dtype)
         normed = self.feature_norm(features)
         both = torch.cat((self.layer.attention_norm(embedded), normed), dim=-1)
         attended = self.layer.attention(both, self.cos_sin[positions], kv_cache, metadata)

@@ -72,7 +72,7 @@ def test_calls_are_answered_and_answered_again(client: openai.OpenAI, api: OpenA
     [choice] = reply.choices
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content == "Moment."
-    assert choice.message.reasoning_content == "Zwei Städte."  # type: ignore[attr-defined]
+    assert choice.message.reasoning_content == "Zwei Städte."  # type: ignore[attr-defined]  # not OpenAI's
     assert cities(choice.message) == ["Köln", "Rom"]
     results = [
         {"role": "tool", "tool_call_id": call.id, "content": f"Sonne {i}"}

@@ -117,7 +117,7 @@ def test_extra_args_stay_what_they_are() -> None:
     message = common_pb2.SamplingParams(max_tokens=1, extra_args=extra_args_to_wire(args))
     read = wire.sampling_from_wire(message.FromString(message.SerializeToString())).extra_args
     assert read == args
-    assert [type(value) for value in read["f"]] == [bool, int, float, str]  # type: ignore[union-attr]
+    assert [type(value) for value in read["f"]] == [bool, int, float, str]  # type: ignore[union-attr]  # a list
 
 
 @pytest.mark.parametrize(

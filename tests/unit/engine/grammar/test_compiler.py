@@ -38,9 +38,6 @@ class _Grammar:
     def rollback(self, num_tokens: int) -> None:
         assert num_tokens >= 0
 
-    def num_valid(self, draft_ids: Sequence[int]) -> int:
-        return len(draft_ids)
-
 
 @dataclass
 class _Compiled:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -11,9 +10,6 @@ import torch
 from shared.engine.sampler.grammar_mask import allowed_tokens, follow_grammars
 from shared.engine.sampler.state import SamplingState
 from shared.engine.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class _Upward:
@@ -38,9 +34,6 @@ class _Upward:
 
     def rollback(self, num_tokens: int) -> None:
         self.last -= num_tokens
-
-    def num_valid(self, draft_ids: Sequence[int]) -> int:
-        raise AssertionError("masks need none of it")
 
 
 @pytest.mark.parametrize("vocab_size", [31, 32, 33, 97])

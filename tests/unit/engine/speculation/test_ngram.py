@@ -51,7 +51,7 @@ def test_a_long_prompt_is_taken_in_over_several_steps(monkeypatch: pytest.Monkey
     """And until then nothing is guessed, because the end is not known."""
     monkeypatch.setattr("shared.engine.speculation.ngram._INDEXED_PER_STEP", 10)
     config = SpeculationConfig(method="ngram", num_speculative_tokens=3)
-    proposer = NgramProposer(SimpleNamespace(config=config))  # type: ignore[arg-type]
+    proposer = NgramProposer(SimpleNamespace(config=config))  # type: ignore[arg-type]  # all it asks for
     seq = sequence([1, 2, 3, 4] * 10)
     drafts = [list(proposer.propose([Wish(seq, 3)])[0].token_ids) for _ in range(5)]
     assert drafts == [[], [], [], [1, 2, 3], [1, 2, 3]]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def make(**fields: Any) -> SuffixProposer:
     config = SpeculationConfig(method="suffix", **fields)
-    return SuffixProposer(SimpleNamespace(config=config))  # type: ignore[arg-type]
+    return SuffixProposer(SimpleNamespace(config=config))  # type: ignore[arg-type]  # all it asks for
 
 
 def guess(proposer: SuffixProposer, seq: Sequence, num: int = 8) -> list[int]:

@@ -98,7 +98,7 @@ def test_ids_are_those_of_the_family() -> None:
     [event, *_] = (
         TOOL_FORMATS["hermes"].parser(TOOLS).feed('<tool_call>{"name": "search", "arguments": {}}')
     )
-    assert event.id.startswith("call_")  # type: ignore[union-attr]
+    assert event.id.startswith("call_")  # type: ignore[union-attr]  # a call
     [event, *_] = TOOL_FORMATS["mistral"].parser(TOOLS).feed("[TOOL_CALLS]search{}")
-    assert len(event.id) == 9  # type: ignore[union-attr]
-    assert event.id.isalnum()  # type: ignore[union-attr]
+    assert len(event.id) == 9  # type: ignore[union-attr]  # a call
+    assert event.id.isalnum()  # type: ignore[union-attr]  # a call
