@@ -7,13 +7,15 @@ dispatches. They see what Python costs the host; they do not see inside C and C+
 
 from __future__ import annotations
 
+import gc
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 
@@ -29,12 +31,25 @@ def count_bytecodes(run: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
+    # What the collector calls back, and when it comes, is not the work's.
+    with _no_collection():
+        sys.settrace(trace)
+        try:
+            run()
+        finally:
+            sys.settrace(before)
     return num
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _OperatorCount(TorchDispatchMode):

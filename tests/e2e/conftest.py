@@ -116,6 +116,7 @@ def guarded(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         folder,
         router_flags=("--api-keys", str(disk.path), "--log-level", "debug"),
         token=(cluster_token_file(folder), CLUSTER_TOKEN),
+        operator_key=disk.keys["ops"],
     )
     try:
         flags = (*ENGINE_FLAGS, "--connectors", "zmq", "--log-level", "debug")

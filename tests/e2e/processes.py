@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import URLError
+from urllib.request import Request
 
 import grpc
 from prometheus_client.parser import text_string_to_metric_families
@@ -86,8 +87,10 @@ class Cluster:
         router_flags: Sequence[str] = (),
         redis_url: str | None = None,
         token: tuple[Path, str] | None = None,
+        operator_key: str | None = None,
     ) -> None:
         """`token`: file and value of what the cluster's processes share."""
+        self._operator_key = operator_key
         self.model = model
         self._directory = directory
         self.http_port, self.grpc_port = free_port(), free_port()
@@ -151,9 +154,10 @@ class Cluster:
         return self.workers[name]
 
     def wait_ready(self, *, num_prefill: int = 1, num_decode: int = 1) -> None:
-        """Wait until the router serves, with this many workers of each kind known to it."""
+        """Wait until the router serves, and sends work to this many workers of each kind."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not (self.is_ready() and self.num_workers() >= (num_prefill, num_decode)):
+        wanted = {"prefill": num_prefill, "decode": num_decode}
+        while not (self.is_ready() and self._sends_to(wanted)):
             for process in self.processes:
                 process.check()
             if time.monotonic() > deadline:
@@ -184,14 +188,7 @@ class Cluster:
     def metric(self, name: str, metric: str, **labels: str) -> float:
         """A sample of a worker that was started with `--metrics-port`; 0 if there is none."""
         port = self.workers[name].argv[self.workers[name].argv.index("--metrics-port") + 1]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
-            text = response.read().decode()
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == metric and labels.items() <= sample.labels.items()
-        )
+        return _sample(Request(f"http://127.0.0.1:{port}/metrics"), metric, labels)
 
     def wait_idle(self, timeout_s: float = 5.0) -> None:
         """Fail unless every worker's blocks return to the baseline in time (I2)."""
@@ -226,6 +223,16 @@ class Cluster:
         except (URLError, ConnectionError, TimeoutError):
             return False
 
+    def _sends_to(self, wanted: dict[str, int]) -> bool:
+        # A worker is known to the directory a moment before the router has checked it.
+        request = Request(f"{self.url}/metrics")
+        if self._operator_key is not None:
+            request.add_header("authorization", f"Bearer {self._operator_key}")
+        return all(
+            _sample(request, "baton_workers_ready", {"role": role}) >= num
+            for role, num in wanted.items()
+        )
+
     def num_workers(self) -> tuple[int, int]:
         """Prefill and decode workers that the router's directory knows."""
         from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc
@@ -236,6 +243,17 @@ class Cluster:
             found = stub.ListWorkers(request, timeout=5, metadata=self.metadata).workers
         roles = [worker.record.role for worker in found]
         return roles.count(common_pb2.ROLE_PREFILL), roles.count(common_pb2.ROLE_DECODE)
+
+
+def _sample(request: Request, metric: str, labels: dict[str, str]) -> float:
+    with urllib.request.urlopen(request, timeout=10) as response:
+        text = response.read().decode()
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == metric and labels.items() <= sample.labels.items()
+    )
 
 
 def is_idle(load: worker_pb2.GetLoadResponse) -> bool:

@@ -18,6 +18,7 @@ REFUSED: dict[str, str] = {
     "previous_response_id": "responses are not stored here; send the whole conversation as input",
     "conversation": "conversations are not stored here; send the whole conversation as input",
     "background": "responses are not stored here; wait for the answer, or stream it",
+    "background_options": "responses are not stored here; wait for the answer, or stream it",
     "prompt": "prompts are not stored here; send instructions and input",
     "context_management": "the conversation is never compacted here",
     "moderation": "nothing is moderated here",
