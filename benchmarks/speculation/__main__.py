@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from benchmarks.peers.models import MODELS
-from benchmarks.speculation.following import following_folder, successors
+from benchmarks.speculation.following import following_folder, sliced_folder, successors
 from benchmarks.speculation.workloads import WORKLOADS
 from shared.engine.llm import LLM
 from shared.engine.sampling_params import SamplingParams
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Suffix decoding without past answers: from the second round on they would be the answer itself.
-METHODS = {
+METHODS: dict[str, dict[str, object]] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 5},
     "suffix": {
         "method": "suffix",
         "num_speculative_tokens": 12,
         "suffix_decoding_max_cached_requests": 0,
     },
+    "draft_model": {"method": "draft_model", "num_speculative_tokens": 4},
 }
 _HEADER = (
     "| model | workload | batch | method | without, tokens/s | with, tokens/s | ratio "
@@ -83,6 +84,9 @@ def measure(
 ) -> list[Row]:
     """All workloads. Raises RuntimeError if an answer is not as foreseen."""
     folder, following = following_folder(name), successors(MODELS[name].vocab_size)
+    config = METHODS[method]
+    if method == "draft_model":
+        config = {**config, "model": str(sliced_folder(name))}
     rows = []
     for workload, make in WORKLOADS.items():
         for batch in batches:
@@ -91,7 +95,7 @@ def measure(
                 folder,
                 max_num_seqs=max(batches),
                 num_blocks=1 + batch * (12 * num_tokens // 16 + 4),
-                speculative_config=METHODS[method],
+                speculative_config=config,
             )
             prompts = [make(following, num_tokens, i) for i in range(batch)]
             expected = [_foreseen(following, prompt[-1], num_tokens) for prompt in prompts]

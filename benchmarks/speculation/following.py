@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.peers.models import FIRST_WORD, MODELS
 from benchmarks.peers.places import home
+from shared.model.drafts.random_heads import write_sliced_checkpoint
 from shared.model.random_checkpoint import write_random_checkpoint
 
 if TYPE_CHECKING:
@@ -44,6 +45,18 @@ def following_folder(name: str) -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
         write_random_checkpoint(unfinished, spec)
         _teach(unfinished / "model.safetensors", successors(spec.vocab_size))
+        unfinished.rename(folder)
+    return folder
+
+
+def sliced_folder(name: str) -> Path:
+    """Its first layer as a model of its own: a draft that is always right. Written if need be."""
+    source = following_folder(name)
+    folder = source.with_name(source.name + "-sliced")
+    if not (folder / "config.json").is_file():
+        unfinished = folder.with_name(folder.name + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        write_sliced_checkpoint(unfinished, source, num_layers=1)
         unfinished.rename(folder)
     return folder
 

@@ -94,6 +94,8 @@ class LaunchedStep:
     began_s: float = 0.0
     #: What guessing took before it; None if nobody was asked to guess.
     guessing_s: float | None = None
+    #: Whether it took what one of many such steps takes: not where overlapping began or ended.
+    is_steady: bool = True
 
 
 class ModelRunner:

@@ -68,11 +68,12 @@ class StepPipeline:
 
     def schedule(self) -> tuple[list[EngineEvent], bool]:
         """What can be told before anything is computed, and whether anything was scheduled."""
-        self._began_s = time.monotonic()
+        if not self._scheduler.running:
+            self._began_s = time.monotonic()
         events = self._speculate()
         output = self._scheduler.schedule(may_preempt=not self.in_flight)
         if output.is_blocked:
-            events += self._collect(self._take_in_flight())
+            events += self._wait()
             output = self._scheduler.schedule()
         self._output = output
         self._count(output)
@@ -85,9 +86,9 @@ class StepPipeline:
         if speculator is None:
             return []
         speculator.forget(self._scheduler.departed)
-        if not speculator.wants_drafts(running):
+        if not speculator.wants_drafts(running, must_wait=self.in_flight):
             return []
-        events = self._collect(self._take_in_flight())
+        events = self._wait()
         speculator.draft(running)
         return events
 
@@ -101,11 +102,12 @@ class StepPipeline:
                 log.exception("step_failed", request_ids=_ids(num_new_tokens))
                 return self._collect(earlier) + self._fail(num_new_tokens, error)
             self._in_flight.began_s = self._began_s
+            self._in_flight.is_steady = earlier is not None or not self._overlaps(self._in_flight)
             if self._speculator is not None:
                 self._in_flight.guessing_s = self._speculator.guessing_s
             self._postprocessor.launched(self._in_flight)
         events = self._collect(earlier)
-        if self._in_flight is not None and (not self._overlap or self._in_flight.is_synchronous):
+        if self._in_flight is not None and not self._overlaps(self._in_flight):
             events += self._collect(self._take_in_flight())
         return events
 
@@ -131,6 +133,16 @@ class StepPipeline:
     def _take_in_flight(self) -> LaunchedStep | None:
         step, self._in_flight = self._in_flight, None
         return step
+
+    def _overlaps(self, step: LaunchedStep) -> bool:
+        return self._overlap and not step.is_synchronous
+
+    def _wait(self) -> list[EngineEvent]:
+        """Collect what is in flight before anything else is launched."""
+        step = self._take_in_flight()
+        if step is not None:
+            step.is_steady = False
+        return self._collect(step)
 
     def _collect(self, step: LaunchedStep | None) -> list[EngineEvent]:
         if step is None:
@@ -159,7 +171,10 @@ class StepPipeline:
         return events
 
     def _measure(self, step: LaunchedStep) -> float:
-        """Seconds that a step took. Those with prompts in them are counted: what a prefix costs."""
+        """Seconds that a step took, with the host's work since the one before was collected.
+
+        Those with prompts in them are counted: what a prefix costs.
+        """
         now_s = time.monotonic()
         took_s = now_s - max(step.began_s, self._collected_s)
         num_tokens = sum(step.num_new_tokens.values())

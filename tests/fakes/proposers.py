@@ -46,6 +46,7 @@ class _Told:
     def __init__(self, context: ProposerContext) -> None:
         options = context.config.options
         self.wrong_every: int = options.get("wrong_every", 0)
+        self.may_find: bool = options.get("may_find", True)
         self.vocab_size = context.target.config.vocab_size
         self._num_blocks: int = options.get("num_blocks", 0)
         self._blocks = context.blocks
@@ -58,6 +59,10 @@ class _Told:
     @property
     def hidden_needs(self) -> HiddenNeeds:
         return HiddenNeeds()
+
+    def may_guess(self, seq: Sequence) -> bool:
+        assert seq.num_unknown_tokens == 1
+        return self.may_find
 
     def propose(self, wishes: Seq[Wish]) -> list[Draft]:
         for wish in wishes:

@@ -162,6 +162,14 @@ class Proposer(Protocol):
         """Does not change."""
         ...
 
+    def may_guess(self, seq: Sequence) -> bool:
+        """Whether it is worth waiting for the token of `seq` that is being computed, to guess on.
+
+        `seq` lacks that token yet. Asked before every step that would wait, so it must be cheap;
+        False where `propose` would hardly find anything, True where nobody can say.
+        """
+        ...
+
     def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
         """One draft per wish, in order. What it takes counts as cost of speculating.
 

@@ -79,6 +79,10 @@ class DraftModelProposer:
         return HiddenNeeds()
 
     @torch.inference_mode()
+    def may_guess(self, seq: Sequence) -> bool:
+        """A model always can."""
+        return True
+
     def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
         """See `Proposer.propose`."""
         drafting = self._begin(wishes)

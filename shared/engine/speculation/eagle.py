@@ -77,6 +77,10 @@ class EagleProposer:
         return self._needs
 
     @torch.inference_mode()
+    def may_guess(self, seq: Sequence) -> bool:
+        """A model always can."""
+        return True
+
     def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
         """See `Proposer.propose`."""
         drafts = [NO_DRAFT] * len(wishes)

@@ -33,6 +33,10 @@ class MedusaProposer:
         """Final hidden states."""
         return HiddenNeeds(final=True)
 
+    def may_guess(self, seq: Sequence) -> bool:
+        """A model always can."""
+        return True
+
     def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
         """See `Proposer.propose`."""
         drafts = [NO_DRAFT] * len(wishes)

@@ -35,6 +35,10 @@ class NgramIndex:
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(shortest, longest + 1)]
         #: Of the n-grams that end with the last token, by n: that place, if they occurred before.
         self._earlier: list[int | None] = [None] * len(self._ends)
+        #: What any n-gram begins with, one token shorter than the shortest; whether the last one
+        #: had occurred before.
+        self._stems: set[tuple[int, ...]] = {()}
+        self.may_match = False
         self.num_tokens = 0
 
     def extend(self, token_ids: array[int], end: int) -> None:
@@ -47,6 +51,9 @@ class NgramIndex:
                 ngram = tuple(token_ids[place - num : place])
                 first = ends.setdefault(ngram, place)
                 self._earlier[offset] = first if first < place else None
+            stem = tuple(token_ids[max(0, place - self._shortest + 1) : place])
+            self.may_match = stem in self._stems
+            self._stems.add(stem)
         self.num_tokens = max(self.num_tokens, end)
 
     def find(self) -> int | None:
@@ -76,6 +83,11 @@ class NgramProposer:
         """None."""
         return HiddenNeeds()
 
+    def may_guess(self, seq: Sequence) -> bool:
+        """Whether an n-gram that ends with the next token can have occurred before."""
+        index = self._index(seq)
+        return index.num_tokens == seq.num_tokens and index.may_match
+
     def propose(self, wishes: Seq[Wish]) -> list[Draft]:
         """See `Proposer.propose`."""
         return [self._guess(wish) for wish in wishes]
@@ -95,12 +107,16 @@ class NgramProposer:
         self._indexes.clear()
 
     def _guess(self, wish: Wish) -> Draft:
-        seq = wish.seq
-        index = self._indexes.get(seq)
-        if index is None:
-            index = self._indexes[seq] = NgramIndex(self._shortest, self._longest)
-        index.extend(seq.token_ids, min(seq.num_tokens, index.num_tokens + _INDEXED_PER_STEP))
+        seq, index = wish.seq, self._index(wish.seq)
         place = index.find()
         if index.num_tokens < seq.num_tokens or place is None:
             return NO_DRAFT
         return Draft(follow(seq.token_ids, place, wish.max_tokens))
+
+    def _index(self, seq: Sequence) -> NgramIndex:
+        """With as many of its tokens as a step may take in."""
+        index = self._indexes.get(seq)
+        if index is None:
+            index = self._indexes[seq] = NgramIndex(self._shortest, self._longest)
+        index.extend(seq.token_ids, min(seq.num_tokens, index.num_tokens + _INDEXED_PER_STEP))
+        return index

@@ -24,10 +24,19 @@ class DraftPace:
         self._num_misses = 0
         self._rest = 0
 
+    @property
+    def rests(self) -> bool:
+        """Whether the next step gets no drafts."""
+        return self._rest > 0
+
+    def pass_step(self) -> None:
+        """A step goes by without asking."""
+        self._rest = max(0, self._rest - 1)
+
     def next_num(self, most: int) -> int:
-        """Drafts for the next step, at most `most`. Call it once per step."""
+        """Drafts for the next step, at most `most`. Once per step, this or `pass_step`."""
         if self._rest:
-            self._rest -= 1
+            self.pass_step()
             return 0
         return min(most, math.ceil(self._mean * _AMBITION) + 1)
 

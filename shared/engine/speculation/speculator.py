@@ -63,14 +63,19 @@ class Speculator:
         """What the proposer wants to see."""
         return self._proposer.hidden_needs
 
-    def wants_drafts(self, running: Seq[Sequence]) -> bool:
-        """Whether the next step should have guesses. Ask once per step, then `draft` or not."""
+    def wants_drafts(self, running: Seq[Sequence], *, must_wait: bool) -> bool:
+        """Whether the next step should have guesses. Ask once per step, then `draft` or not.
+
+        `must_wait`: for that the step in flight has to end, where otherwise steps would overlap.
+        """
         self.guessing_s = None
-        if self._broken or not running or not self._config.num_for_batch(len(running)):
+        num_seqs = len(running)
+        if self._broken or not running or not self._config.num_for_batch(num_seqs):
             return False
-        if not any(self._most(seq, len(running)) for seq in running):
+        guessable = [seq for seq in running if self._most(seq, num_seqs)]
+        if not guessable or (self._switch is not None and not self._switch.wants_drafts(num_seqs)):
             return False
-        return self._switch is None or self._switch.wants_drafts(len(running))
+        return not must_wait or self._is_worth_waiting(guessable)
 
     def draft(self, running: Seq[Sequence]) -> None:
         """Put guesses on the sequences that decode. No step may be in flight."""
@@ -87,7 +92,8 @@ class Speculator:
             drafts = self._proposer.propose(wishes) if wishes else ()
         except Exception:  # the answers do not depend on it
             log.exception("proposer_failed", method=self._config.method)
-            self._broken, drafts = True, [NO_DRAFT] * len(wishes)
+            self._broken = True
+            drafts = [NO_DRAFT] * len(wishes)
         for wish, draft in zip(wishes, drafts, strict=True):
             wish.seq.draft = self._cut(wish, draft)
         self.guessing_s = time.monotonic() - start_s
@@ -141,6 +147,21 @@ class Speculator:
     def close(self) -> None:
         """Let the proposer give everything back."""
         self._proposer.close()
+
+    def _is_worth_waiting(self, guessable: list[Sequence]) -> bool:
+        """Whether a look at any sequence of which a token is being computed may find something."""
+        paces = [self._paces[seq] for seq in guessable if seq in self._paces]
+        resting = {seq for seq in guessable if seq in self._paces and self._paces[seq].rests}
+        try:
+            for seq in guessable:
+                if seq.num_unknown_tokens and seq not in resting and self._proposer.may_guess(seq):
+                    return True
+        except Exception:  # the answers do not depend on it
+            log.exception("proposer_failed", method=self._config.method)
+            self._broken = True
+        for pace in paces:
+            pace.pass_step()
+        return False
 
     def _num_wanted(self, seq: Sequence, num_seqs: int) -> int:
         most = self._most(seq, num_seqs)
@@ -200,7 +221,7 @@ class Speculator:
                 took_s=took_s,
                 guessing_s=step.guessing_s,
             )
-        else:
+        elif step.is_steady:
             self._switch.note_plain(num_seqs, took_s)
 
     def _tell(self, step: LaunchedStep, parts: list[ObservedPart]) -> None:

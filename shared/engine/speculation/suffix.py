@@ -70,6 +70,13 @@ class SuffixProposer:
         """None."""
         return HiddenNeeds()
 
+    def may_guess(self, seq: Sequence) -> bool:
+        """Whether its last token has occurred before. A new one that has will be found then."""
+        memory = self._update(seq)
+        if memory.num_seen == seq.num_tokens and memory.writer.repeated[1]:
+            return True
+        return any(self._match(memory, past, seq).length for past in self._past.automata)
+
     def propose(self, wishes: Seq[Wish]) -> list[Draft]:
         """See `Proposer.propose`."""
         self._past.take_in()

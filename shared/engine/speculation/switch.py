@@ -2,8 +2,11 @@
 
 For each range of batch sizes it compares what steps with guesses took with what steps without them
 would have taken for the same tokens. Where guessing loses it is turned off, and tried again after a
-pause that doubles as long as it keeps losing. Where it wins, a step without guesses now and then
-keeps the comparison honest.
+pause that doubles as long as it keeps losing. Where it wins, steps without guesses now and then
+keep the comparison honest.
+
+Looking for guesses costs, too, where nothing is found: steps do not overlap then. If that is all
+that was tried, the pause stays short, since what comes next may be easy to guess.
 """
 
 from __future__ import annotations
@@ -13,10 +16,15 @@ from statistics import median
 
 #: Steps without guesses before the first with them.
 _WARM_UP = 3
-#: Steps with guesses after which there is one without.
+#: Steps with guesses after which there are some without; and where guessing wins by far.
 _PLAIN_EVERY = 64
-#: Steps with guesses before they are judged, and how fast older ones are forgotten.
+_PLAIN_SELDOM = 256
+_FAR = 1.25
+#: Steps with guesses before they are judged, or of looking in vain; how fast older ones fade.
 _TRIAL = 8
+_VAIN_TRIAL = 24
+#: Fewer steps with anything to check, faded, are none.
+_ANY = 0.5
 _FADE = 0.97
 _SHORTEST_PAUSE = 64
 _LONGEST_PAUSE = 1024
@@ -24,6 +32,8 @@ _LONGEST_PAUSE = 1024
 _NEWEST = 0.25
 #: What guessing may seem to lose without being turned off: measurements are that uncertain.
 _TOLERANCE = 0.015
+#: A step that took more than so many times what its rows can take was held up by something else.
+_HICCUP = 1.5
 
 
 @dataclass(slots=True)
@@ -39,6 +49,8 @@ class _Range:
     took_s: float = 0.0
     worth_s: float = 0.0
     num_tried: int = 0
+    #: Of these, with anything to check; older ones fade.
+    drafted: float = 0.0
     pause: int = _SHORTEST_PAUSE
     pause_left: int = 0
 
@@ -55,7 +67,9 @@ class SpeculationSwitch:
         if state.pause_left:
             state.pause_left -= 1
             return False
-        return state.num_plain >= _WARM_UP and state.num_since_plain < _PLAIN_EVERY
+        gain = self.gain(num_seqs)
+        most = _PLAIN_EVERY if gain is None or gain < _FAR else _PLAIN_SELDOM
+        return state.num_plain >= _WARM_UP and state.num_since_plain < most
 
     def gain(self, num_seqs: int) -> float | None:
         """Tokens per second with guesses, as a multiple of those without; None: not known yet."""
@@ -79,30 +93,30 @@ class SpeculationSwitch:
     ) -> None:
         """A step with guessing, which took `guessing_s` of the whole, even if nothing was guessed.
 
-        It computed `num_rows` tokens, and gave `num_tokens`.
+        It computed `num_rows` tokens, as many as sequences if nothing was found to guess, and gave
+        `num_tokens`.
         """
         state = self._range(num_seqs)
-        if num_rows == num_seqs:
-            self.note_plain(num_seqs, took_s - guessing_s)
-            # Nothing was guessed, so whatever else it took is no fault of guessing.
-            took_s = state.plain_s + guessing_s
-        else:
-            state.num_since_plain += 1
-        # Rows are never dearer than steps of their own: anything above is a hiccup.
-        most_s = state.plain_s * num_rows / num_seqs + guessing_s
+        state.num_since_plain += 1
+        state.num_tried += 1
+        state.drafted = _FADE * state.drafted + (num_rows > num_seqs)
+        # Rows are never dearer than steps of their own.
+        most_s = state.plain_s * max(num_rows / num_seqs, _HICCUP) + guessing_s
         state.took_s = _FADE * state.took_s + min(took_s, most_s)
         state.worth_s = _FADE * state.worth_s + state.plain_s * num_tokens / num_seqs
-        state.num_tried += 1
-        if state.num_tried >= _TRIAL:
+        if state.num_tried >= (_TRIAL if state.drafted > _ANY else _VAIN_TRIAL):
             self._judge(state)
 
     def _judge(self, state: _Range) -> None:
         if state.worth_s >= (1 - _TOLERANCE) * state.took_s:
             state.pause = _SHORTEST_PAUSE
             return
-        state.pause_left = state.pause
-        state.pause = min(2 * state.pause, _LONGEST_PAUSE)
-        state.took_s = state.worth_s = 0.0
+        if state.drafted > _ANY:
+            state.pause_left = state.pause
+            state.pause = min(2 * state.pause, _LONGEST_PAUSE)
+        else:
+            state.pause_left = _SHORTEST_PAUSE
+        state.took_s = state.worth_s = state.drafted = 0.0
         state.num_tried = 0
 
     def _range(self, num_seqs: int) -> _Range:

@@ -41,6 +41,15 @@ def test_the_index_finds_what_a_search_finds(
         assert index.find() == search(token_ids[:end], shortest, shortest + more)
 
 
+@given(TOKENS, st.integers(1, 3), st.integers(0, 3))
+def test_what_is_not_expected_is_not_found(token_ids: list[int], shortest: int, more: int) -> None:
+    """Whatever the next token is; and where it is expected, some token brings it."""
+    index = NgramIndex(shortest, shortest + more)
+    index.extend(array("q", token_ids), len(token_ids))
+    found = [search([*token_ids, token], shortest, shortest + more) for token in range(4)]
+    assert index.may_match == any(place is not None for place in found)
+
+
 def test_a_loop_goes_on() -> None:
     token_ids = array("q", [9, 1, 2, 3, 1, 2, 3])
     assert follow(token_ids, 4, 8) == [1, 2, 3, 1, 2, 3, 1, 2]

@@ -40,6 +40,19 @@ def test_the_longest_context_decides_how_much_is_guessed() -> None:
     ]
 
 
+def test_a_token_that_was_there_before_is_expected_to_lead_on() -> None:
+    proposer = make()
+    assert not proposer.may_guess(sequence([1, 2, 3]))
+    assert proposer.may_guess(sequence([1, 2, 3, 1]))
+    first = sequence([1], range(20, 40))
+    guess(proposer, first)
+    first.status = Status.ENDED
+    proposer.forget(first)
+    guess(proposer, sequence([2]))
+    assert proposer.may_guess(sequence([2], [25]))
+    assert not proposer.may_guess(sequence([2], [19]))
+
+
 def test_the_most_frequent_continuation_wins() -> None:
     assert guess(make(), sequence([1, 2, 3, 8, 1, 2, 4, 8, 1, 2, 4, 7, 1, 2]), 1) == [4]
 

@@ -69,16 +69,38 @@ def test_one_slow_step_turns_nothing_off() -> None:
     assert run(switch, 50, row_cost=0.1, accepted=3)[2] >= 49
 
 
-def test_looking_in_vain_turns_nothing_off() -> None:
-    """Where nothing is found to guess, steps differ by chance alone."""
-    switch = SpeculationSwitch()
-    run(switch, 3, row_cost=0.1, accepted=3)
-    for i in range(500):
+def look_in_vain(switch: SpeculationSwitch, num_steps: int, *, cost: float) -> tuple[float, int]:
+    """Time and steps that looked, where each look makes a step longer by this share of it."""
+    time_s, num_looks = 0.0, 0
+    for i in range(num_steps):
         if switch.wants_drafts(1):
-            took_s = PLAIN_S * (1.2 if i % 3 else 0.8)
-            switch.note_tried(1, num_rows=1, num_tokens=1, took_s=took_s, guessing_s=0.00001)
+            took_s = PLAIN_S * (1 + cost + (0.2 if i % 2 else -0.2))
+            switch.note_tried(1, num_rows=1, num_tokens=1, took_s=took_s, guessing_s=0.0)
+            num_looks += 1
         else:
-            pytest.fail("it was turned off")
+            took_s = PLAIN_S
+            switch.note_plain(1, took_s)
+        time_s += took_s
+    return time_s, num_looks
+
+
+def test_looking_in_vain_at_no_cost_goes_on() -> None:
+    """Steps differ by chance alone."""
+    _, num_looks = look_in_vain(SpeculationSwitch(), 1000, cost=0.0)
+    assert num_looks > 960
+
+
+def test_looking_in_vain_costs_little() -> None:
+    """Though it is done again and again: what comes next may be easy to guess."""
+    time_s, num_looks = look_in_vain(SpeculationSwitch(), 2000, cost=0.08)
+    assert 200 < num_looks < 800
+    assert 2000 * PLAIN_S / time_s > 0.97
+
+
+def test_after_looking_in_vain_for_long_it_soon_finds_something() -> None:
+    switch = SpeculationSwitch()
+    look_in_vain(switch, 2000, cost=0.08)
+    assert run(switch, 100, row_cost=0.1, accepted=3)[2] >= 36
 
 
 @given(st.lists(st.integers(0, 8), max_size=60), st.integers(1, 8))
@@ -109,3 +131,8 @@ def test_the_pace_follows_acceptance() -> None:
             tried += 1
             pace.note(num_drafted=num, num_accepted=0)
     assert 15 < tried < 35  # it rests ever longer
+    while not pace.rests:
+        pace.note(num_drafted=pace.next_num(16), num_accepted=0)
+    for _ in range(64):
+        pace.pass_step()
+    assert pace.next_num(16) > 0
