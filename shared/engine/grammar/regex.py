@@ -67,6 +67,37 @@ def check_string_pattern(text: str, *, param: str, where: str) -> None:
             raise UnsupportedError(message, param=param)
 
 
+def repeats_in_choices(text: str) -> bool:
+    """Whether a repetition is part of an alternative, or of a group that is repeated itself.
+
+    `x?` is a repetition, too. The expression must be one that `check_regex` lets through.
+    """
+    tokens = list(_TOKEN.finditer(text))
+    #: Of each open group, and of the whole: whether it has a repetition, and an alternative.
+    open_groups = [[False, False]]
+    for place, token in enumerate(tokens):
+        here = open_groups[-1]
+        if token["escape"] is not None or token["klass"] is not None:
+            continue
+        if token[0].startswith("("):
+            open_groups.append([False, False])
+        elif token[0] == ")":
+            has_repeats, has_choices = open_groups.pop()
+            is_repeated = place + 1 < len(tokens) and _is_repetition(tokens[place + 1])
+            if has_repeats and (has_choices or is_repeated):
+                return True
+            open_groups[-1][0] |= has_repeats
+        elif token[0] == "|":
+            here[1] = True
+        elif _is_repetition(token):
+            here[0] = True
+    return all(open_groups[0])
+
+
+def _is_repetition(token: re.Match[str]) -> bool:
+    return token["low"] is not None or token[0] in ("?", "*", "+")
+
+
 def _may_break_string(token: re.Match[str]) -> bool:
     klass = token["klass"]
     if klass is not None and klass.startswith("[^"):

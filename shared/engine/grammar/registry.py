@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from shared.engine.grammar.either import EitherBackend
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 class BackendName(StrEnum):
     """Values of --structured-outputs-backend, vLLM's."""
 
-    #: The first of the others that is installed.
+    #: The others as far as they are installed: each grammar by the first that can follow it.
     AUTO = "auto"
     XGRAMMAR = "xgrammar"
     GUIDANCE = "guidance"
@@ -36,15 +38,23 @@ def create_backend(name: BackendName, table: TokenTable) -> GrammarBackend:
     Raises:
         ConfigError: its library is not installed.
     """
-    wanted = list(_MODULES) if name is BackendName.AUTO else [name]
+    if name is not BackendName.AUTO:
+        return _create(name, table)
+    ways = [partial(_create, one, table) for one in _MODULES]
     missing: list[str] = []
-    for one in wanted:
+    while ways:
         try:
-            module = import_module(_MODULES[one])
-        except ImportError as error:
+            return EitherBackend(ways.pop(0)(), ways)
+        except ConfigError as error:
             missing.append(str(error))
-            continue
-        create: Callable[[TokenTable], GrammarBackend] = module.create
-        return create(table)
-    reasons = "; ".join(missing)
-    raise ConfigError(f"--structured-outputs-backend {name} cannot be used: {reasons}")
+    raise ConfigError("; ".join(missing))
+
+
+def _create(name: BackendName, table: TokenTable) -> GrammarBackend:
+    try:
+        module = import_module(_MODULES[name])
+    except ImportError as error:
+        message = f"--structured-outputs-backend {name} cannot be used: {error}"
+        raise ConfigError(message) from error
+    create: Callable[[TokenTable], GrammarBackend] = module.create
+    return create(table)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import xgrammar
 
 from shared.engine.grammar.json_schema_map import map_schemas
-from shared.engine.grammar.json_schema_strings import exact_strings
+from shared.engine.grammar.json_schema_strings import InexactPatternError, exact_strings
 from shared.engine.grammar.spec import GrammarKind
-from shared.errors import InvalidRequestError
+from shared.errors import InvalidRequestError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +52,13 @@ class XgrammarBackend:
         """See `GrammarBackend.compile`."""
         try:
             return XgrammarCompiled(self._compile(spec), self._silent)
+        except InexactPatternError as error:
+            message = (
+                f"{spec.param}: the pattern {str(error)[:64]!r} repeats something in an "
+                "alternative or in a group that is repeated, which is not supported by "
+                "--structured-outputs-backend xgrammar (but by guidance and auto)"
+            )
+            raise UnsupportedError(message, param=spec.param) from error
         # The library raises RuntimeError, ValueError and classes of its own.
         except Exception as error:
             reason = str(error).strip().splitlines()

@@ -1,0 +1,46 @@
+"""One backend after the other: what the first cannot follow, the next may."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from shared.errors import ConfigError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shared.engine.grammar.base import CompiledGrammar, GrammarBackend
+    from shared.engine.grammar.spec import GrammarSpec
+
+
+class EitherBackend:
+    """See `GrammarBackend`. Those after the first are loaded when they are needed."""
+
+    def __init__(
+        self, first: GrammarBackend, others: Sequence[Callable[[], GrammarBackend]]
+    ) -> None:
+        """One of the `others` that raises ConfigError is not installed, and done without."""
+        self._loaded = [first]
+        self._others = list(others)
+        self._loading = threading.Lock()
+
+    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        """See `GrammarBackend.compile`. Raises the first one's error if none can follow it."""
+        try:
+            return self._loaded[0].compile(spec)
+        except UnsupportedError as error:
+            for backend in self._rest():
+                try:
+                    return backend.compile(spec)
+                except UnsupportedError:
+                    continue
+            raise error
+
+    def _rest(self) -> list[GrammarBackend]:
+        with self._loading:
+            while self._others:
+                with suppress(ConfigError):
+                    self._loaded.append(self._others.pop(0)())
+            return self._loaded[1:]
