@@ -78,11 +78,11 @@ class DraftModelProposer:
         """None."""
         return HiddenNeeds()
 
-    @torch.inference_mode()
     def may_guess(self, seq: Sequence) -> bool:
         """A model always can."""
         return True
 
+    @torch.inference_mode()
     def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
         """See `Proposer.propose`."""
         drafting = self._begin(wishes)

@@ -76,11 +76,11 @@ class EagleProposer:
         """Final hidden states, or those of the layers that the head combines."""
         return self._needs
 
-    @torch.inference_mode()
     def may_guess(self, seq: Sequence) -> bool:
         """A model always can."""
         return True
 
+    @torch.inference_mode()
     def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
         """See `Proposer.propose`."""
         drafts = [NO_DRAFT] * len(wishes)
