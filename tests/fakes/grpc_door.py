@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from baton.v1 import router_pb2_grpc
 from services.router.grpc_server import RouterServicer
 from services.router.models import ServedModels
-from services.router.parsers.plan import ChatFormats
 from shared.rpc.server import RpcServer
 from shared.text.chat_template import ChatTemplate
 from tests.fakes.openai_api import MAX_MODEL_LEN, MODEL, OpenAIApi
@@ -16,6 +15,8 @@ from tests.fakes.tool_api import FORMATS, LIMITS, TEMPLATE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from services.router.parsers.plan import ChatFormats
 
 
 @asynccontextmanager
