@@ -36,12 +36,19 @@ LIST = {
     "minItems": 60,
 }
 JSON = {"kind": common_pb2.GRAMMAR_KIND_JSON_SCHEMA, "text": json.dumps(LIST)}
+#: Any tokens will do as marks; a bias makes random weights close the thought.
+THINKING = {"begin_token_id": 40, "end_token_id": 41, "is_open": True}
 ASKED: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0, "logprobs": 1},
     "seeded": {"temperature": 0.9, "top_p": 0.9, "seed": 5},
     "seeded, several": {"temperature": 1.0, "seed": 6, "n": 2},
     "greedy json": {"temperature": 0.0, "grammar": JSON},
-    "seeded json": {"temperature": 1.0, "seed": 7, "grammar": JSON},
+    "seeded json behind a thought": {
+        "temperature": 1.0,
+        "seed": 7,
+        "grammar": JSON | {"thinking": THINKING},
+        "logit_bias": {41: 2.0},
+    },
 }
 
 
