@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from baton_client import AsyncBaton, Baton, InvalidRequestError, ModelNotFoundError
+from baton_client import (
+    AsyncBaton,
+    Baton,
+    FinishReason,
+    InvalidRequestError,
+    ModelNotFoundError,
+    ToolCallBegin,
+)
 from tests.e2e.asking import prompt_of
 from tests.e2e.oracle import expect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from baton_client import ChatOptions, Tool
     from shared.engine.llm import LLM
     from tests.e2e.processes import Cluster
+
+WEATHER: Tool = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Rom", "Paris"]}},
+            "required": ["city"],
+        },
+    },
+}
 
 
 @pytest.fixture
@@ -39,6 +60,51 @@ def test_streamed_pieces_add_up(baton: Baton) -> None:
         pieces = list(stream)
     assert "".join(piece.text for piece in pieces) == whole.text
     assert len(pieces) > 1
+
+
+def test_a_tool_that_must_be_called_is_called(baton: Baton) -> None:
+    """The model is random: what it calls comes from the grammar alone."""
+    for seed in range(2):
+        options: ChatOptions = {
+            "tools": [WEATHER],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+            "seed": seed,
+        }
+        with baton.stream_chat("What is a baton?", **options) as stream:
+            pieces = list(stream)
+        begins = [d for piece in pieces for d in piece.deltas if isinstance(d, ToolCallBegin)]
+        answer = baton.chat("What is a baton?", **options).answers[0]
+        [call] = answer.tool_calls
+        assert (call.name, answer.finish_reason) == ("get_weather", FinishReason.TOOL_CALLS)
+        assert json.loads(call.arguments)["city"] in ("Rom", "Paris")
+        assert [begin.name for begin in begins] == ["get_weather"]
+        assert pieces[-1].finish_reason is FinishReason.TOOL_CALLS
+        assert answer.content == ""
+
+
+def test_answers_have_the_form_that_was_asked_for(baton: Baton) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+    form = {"json": schema, "disable_any_whitespace": True}
+    answer = baton.chat("Hi", structured_outputs=form, max_tokens=99)
+    assert json.loads(answer.content)["a"] in (1, 2)
+    chosen = baton.generate("Hi", structured_outputs={"choice": ["yes", "no"]}, max_tokens=9)
+    assert chosen.text in ("yes", "no")
+
+
+def test_arguments_reach_the_logits_processors(baton: Baton, oracle: LLM) -> None:
+    prompt = prompt_of(20, seed=5)
+    plain = baton.generate(prompt, max_tokens=24, temperature=0, ignore_eos=True)
+    args = {"no_repeat": 8}
+    changed = baton.generate(
+        prompt, max_tokens=24, temperature=0, ignore_eos=True, extra_args=args,
+        num_speculative_tokens=0,
+    )  # fmt: skip
+    [answer] = changed.answers
+    assert answer.token_ids != plain.answers[0].token_ids
+    assert answer.token_ids == expect(
+        oracle, prompt, max_tokens=24, temperature=0.0, extra_args=args
+    )
 
 
 def test_models(baton: Baton, cluster: Cluster) -> None:

@@ -51,6 +51,32 @@ def test_one_token_of_an_answer_fits_too(cluster: Cluster) -> None:
         assert reply.text in ("y", "n")
 
 
+@pytest.mark.parametrize("thinks", [True, False])
+def test_a_thought_may_come_first(cluster: Cluster, oracle: LLM, thinks: bool) -> None:
+    """The first token, prefill's, opens it or is the grammar's. Any tokens will do as marks."""
+    thinking = common_pb2.Thinking(begin_token_id=40, end_token_id=41, is_open=False)
+    grammar = common_pb2.Grammar(
+        kind=PHONE["kind"], text=PHONE["text"], param="regex", thinking=thinking
+    )
+    bias = {40: 6.0 if thinks else -20.0, 41: 6.0}
+    sampling: dict[str, Any] = {
+        "max_tokens": 200, "seed": 3, "temperature": 1.0, "logit_bias": bias,
+    }  # fmt: skip
+    prompt = prompt_of(70, seed=9)
+    reply = ask(cluster, prompt, grammar=grammar, **sampling)
+    spec, eos = grammar_from_wire(grammar), oracle.tokenizer.eos_token_ids
+    said = reply.token_ids
+    assert said == expect(oracle, prompt, grammar=spec, eos_token_ids=eos, **sampling)
+    assert reply.finish_reason == common_pb2.FINISH_REASON_STOP
+    assert (said[0] == 40) == thinks
+    if thinks:
+        said = said[said.index(41) + 1 :]
+    text = oracle.tokenizer.decode(said[:-1])
+    assert len(text) == 8
+    assert text.replace("-", "").isdecimal()
+    cluster.wait_idle()
+
+
 def test_each_of_several_answers_has_its_own_grammar(cluster: Cluster) -> None:
     replies = ask_many(cluster, prompt_of(50, seed=5), n=3, seed=5, max_tokens=20, grammar=PHONE)
     texts = {reply.text for reply in replies}

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from services.router.chat_events import Finish
 from services.router.chat_whole import WholeAnswer
+from services.router.generation import AnswerPiece
+from shared.engine.events import FinishReason
 from shared.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
     from services.router.chat_events import ParserEvent
     from services.router.parsers.base import TextParser
+    from services.router.parsers.plan import ReadingPlan
     from shared.text.tokenizer import Tokenizer
 
     NewParser = Callable[[], TextParser]
@@ -61,12 +65,39 @@ def check_every_byte(new_parser: NewParser, text: str, tokenizer: Tokenizer) -> 
         assert read(new_parser(), pieces) == whole, place
 
 
-def check_nothing_lost(text: str, said: Said) -> None:
-    """All that is said was written, in this order; without calls, all that was written is said."""
+class AnswerParser:
+    """The reader of an answer, reasoning and calls together, as if it were one parser."""
+
+    def __init__(self, plan: ReadingPlan, prompt: str = "") -> None:
+        self._reader = plan.new_reader(prompt)
+
+    def feed(self, text: str) -> list[ParserEvent]:
+        """See TextParser."""
+        return self._read(AnswerPiece(index=0, text=text))
+
+    def finish(self) -> list[ParserEvent]:
+        """See TextParser."""
+        return self._read(AnswerPiece(index=0, finish_reason=FinishReason.STOP))
+
+    def _read(self, piece: AnswerPiece) -> list[ParserEvent]:
+        return [event for event in self._reader.read(piece) if not isinstance(event, Finish)]
+
+
+def check_nothing_lost(text: str, said: Said, *, tags: Sequence[str] = ()) -> None:
+    """All that is said was written, in this order; without calls, all that was written is said.
+
+    With the `tags` of reasoning, those may be gone, once each, and white space around them.
+    """
     rest = iter(text)
     assert all(char in rest for char in said.content), "content that was not written"
-    if not said.calls and not said.reasoning:
+    if said.calls:
+        return
+    if not tags:
         assert said.content == text
+        return
+    num_spaces = sum(map(str.isspace, text))
+    num_said = len(said.content) + len(said.reasoning)
+    assert num_said >= len(text) - sum(map(len, tags)) - num_spaces
 
 
 def _byte_ids(text: str, tokenizer: Tokenizer) -> list[int]:
