@@ -44,7 +44,7 @@ lint: setup ## Style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: setup ## Types, strictly
-	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks models)
+	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks models) $(wildcard examples/*.py)
 
 arch: setup ## Who may import whom
 	@$(BIN)/lint-imports

@@ -1,0 +1,105 @@
+"""The tables of docs/operations.md and docs/sdk.md against the code: nothing can be missing there."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import baton_client
+from baton_client.errors import BY_NAME, BY_STATUS
+from baton_client.options import ChatOptions
+from shared import errors
+from shared.rpc.status import grpc_status, http_status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCS = Path(__file__).parents[2] / "docs"
+_CODE = re.compile(r"`(\w+)`")
+
+
+def rows(document: str, heading: str) -> Iterator[list[str]]:
+    """Cells of the first table below a heading, without its head."""
+    text = (DOCS / document).read_text(encoding="utf-8")
+    _, _, below = text.partition(f"\n{heading}\n")
+    assert below, f"{document} has no {heading}"
+    table = re.search(r"(^\|.*\|\n)+", below, re.MULTILINE)
+    assert table is not None
+    for line in table[0].splitlines()[2:]:
+        yield [cell.strip() for cell in line.strip("|").split(" |")]
+
+
+def names_in(cells: list[str]) -> set[str]:
+    """Everything set as code in a row's first cell."""
+    return set(_CODE.findall(cells[0]))
+
+
+def leaves(module: object, base: type[Exception]) -> list[type[Exception]]:
+    """All errors of a module but the base of the tree."""
+    found = [one for one in vars(module).values() if isinstance(one, type)]
+    return [one for one in found if issubclass(one, base) and one is not base]
+
+
+def test_every_error_is_explained_with_its_status() -> None:
+    told = {name: (http, grpc) for name, http, grpc, *_ in rows("operations.md", "## Errors")}
+    meant = {}
+    for cls in leaves(errors, errors.BatonError):
+        error = cls.__new__(cls)
+        meant[cls.__name__] = (str(http_status(error)), grpc_status(error).name)
+    assert told == meant
+
+
+@pytest.mark.parametrize(
+    ("heading", "reasons"),
+    [
+        ("#### Why requests are refused", errors.RefusalReason),
+        ("#### Why transfers fail", errors.TransferFailure),
+    ],
+)
+def test_every_reason_is_explained(heading: str, reasons: type[errors.RefusalReason]) -> None:
+    told = [name for cells in rows("operations.md", heading) for name in sorted(names_in(cells))]
+    assert sorted(told) == sorted(reasons)
+
+
+def test_every_exception_of_the_sdk_is_explained_with_its_statuses() -> None:
+    told = {cells[0].strip("`"): set(cells[1].split(", ")) for cells in rows("sdk.md", "## Errors")}
+    meant = {cls.__name__: set() for cls in leaves(baton_client, baton_client.BatonError)}
+    for status, cls in BY_STATUS.items():
+        meant[cls.__name__].add(status.name)
+    # The status is the same as that of OverloadedError; its name in the metadata tells them apart.
+    meant[BY_NAME["PayloadTooLargeError"].__name__] = {"RESOURCE_EXHAUSTED"}
+    assert told == meant
+
+
+def test_the_sdk_repeats_what_its_table_says() -> None:
+    told = {cells[0].strip("`"): cells[3] == "yes" for cells in rows("sdk.md", "## Errors")}
+    policy = baton_client.RetryPolicy()
+    repeated = {
+        cls.__name__: policy.delay_s(cls("x"), 1, remaining_s=60) is not None
+        for cls in leaves(baton_client, baton_client.BatonError)
+    }
+    assert told == repeated
+
+
+def test_all_that_an_answer_cost_is_explained() -> None:
+    text = (DOCS / "sdk.md").read_text(encoding="utf-8")
+    values = (baton_client.Usage, baton_client.Timings, baton_client.PromptSources)
+    fields = {field.name for value in values for field in dataclasses.fields(value)}
+    assert fields <= set(_CODE.findall(text))
+
+
+def test_every_option_of_the_sdk_is_named() -> None:
+    told = set(_CODE.findall((DOCS / "sdk.md").read_text(encoding="utf-8")))
+    assert ChatOptions.__optional_keys__ | ChatOptions.__required_keys__ <= told
+
+
+def test_the_defaults_of_retries_are_those_in_the_text() -> None:
+    policy = baton_client.RetryPolicy()
+    text = " ".join((DOCS / "sdk.md").read_text(encoding="utf-8").split())
+    assert f"at most `max_attempts` ({policy.max_attempts}) times" in text
+    assert f"`base_delay_s` ({policy.base_delay_s:g}), doubles" in text
+    assert f"`max_delay_s` ({policy.max_delay_s:g})" in text
