@@ -130,7 +130,7 @@ class Phoenix:
             if error.code == 404:  # the project is made with its first span
                 return []
             raise
-        return [_span(span) for span in found["data"]]
+        return [stored_span(span) for span in found["data"]]
 
     def _get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=20) as response:
@@ -138,7 +138,8 @@ class Phoenix:
         return content
 
 
-def _span(span: Mapping[str, Any]) -> StoredSpan:
+def stored_span(span: Mapping[str, Any]) -> StoredSpan:
+    """One of OTLP's spans in JSON."""
     return StoredSpan(
         span_id=span["span_id"],
         parent_id=span.get("parent_span_id") or "",

@@ -1,4 +1,4 @@
-"""The tables of docs/operations.md and docs/sdk.md against the code: nothing can be missing there."""
+"""Documents against the code and each other: no row and no target of a link is missing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ from shared.rpc.status import grpc_status, http_status
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+#: Those that people read, wherever they lie.
+DOCUMENTS = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "*/README.md") for path in ROOT.glob(pattern)
+)
 _CODE = re.compile(r"`(\w+)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def rows(document: str, heading: str) -> Iterator[list[str]]:
@@ -103,3 +109,20 @@ def test_the_defaults_of_retries_are_those_in_the_text() -> None:
     assert f"at most `max_attempts` ({policy.max_attempts}) times" in text
     assert f"`base_delay_s` ({policy.base_delay_s:g}), doubles" in text
     assert f"`max_delay_s` ({policy.max_delay_s:g})" in text
+
+
+def anchors(document: Path) -> set[str]:
+    """What can be linked to in a document, as GitHub names its headings."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for link in _LINK.findall(document.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), link
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), link

@@ -50,6 +50,9 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder like the repository's root, to which examples may write; it is where we are."""
     (tmp_path / "baton").symlink_to(ROOT / "baton")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    # Readers see what went wrong; curl's exit code shall tell it as well.
+    (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
+    monkeypatch.setenv("CURL_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BATON_VENV", str(Path(sys.executable).parents[1]))
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
