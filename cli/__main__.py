@@ -17,7 +17,6 @@ from cli.options import (
     Model,
     Port,
     ProbeKind,
-    ServedModelName,
     Service,
     StartTimeout,
     TlsCa,
@@ -26,6 +25,7 @@ from cli.options import (
 )
 from cli.passthrough import EVERYTHING, become
 from cli.run_batch import run_batch
+from cli.up_command import cluster_spec, up
 from shared.errors import BatonError
 
 app = typer.Typer(
@@ -41,58 +41,10 @@ app.add_typer(keys.app, name="keys")
 DEFAULT_QUESTION = "What does os.path.join do?"
 
 
-@app.command(
+app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog="Other flags go to the workers, e.g. --max-num-seqs 8 --num-blocks 512.",
-)
-def up(
-    context: typer.Context,
-    model: Model = None,
-    served_model_name: ServedModelName = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Port = 8000,
-    grpc_port: GrpcPort = 50051,
-    routers: Annotated[int, typer.Option(min=1, help="Routers, on the same ports.")] = 1,
-    prefill: Annotated[int, typer.Option(min=0, help="Number of prefill workers.")] = 1,
-    decode: Annotated[int, typer.Option(min=1, help="Number of decode workers.")] = 1,
-    redis_url: Annotated[
-        str | None,
-        typer.Option(help="Redis as the directory.", envvar="BATON_REDIS_URL", show_envvar=False),
-    ] = None,
-    api_keys: Annotated[
-        Path | None,
-        typer.Option(help="File made by `baton keys`.", envvar="BATON_API_KEYS", show_envvar=False),
-    ] = None,
-    cluster_token: ClusterToken = None,
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt everything, with certificates made for it.")
-    ] = False,
-    certs: Annotated[
-        Path | None, typer.Option(help="Folder that `baton certs` has made; implies --tls.")
-    ] = None,
-    start_timeout_s: StartTimeout = 180.0,
-) -> None:
-    """Start a cluster on this machine and keep it running."""
-    from cli.certs import local_certificates
-    from cli.up import run_up
-
-    spec = _spec(
-        model,
-        served_model_name,
-        host=host,
-        port=port,
-        grpc_port=grpc_port,
-        num_routers=routers,
-        num_prefill=prefill,
-        num_decode=decode,
-        worker_flags=tuple(context.args),
-        redis_url=redis_url,
-        api_keys=api_keys,
-        cluster_token=cluster_token,
-        certificates=local_certificates(certs, host) if tls or certs else None,
-        start_timeout_s=start_timeout_s,
-    )
-    raise typer.Exit(run_up(spec))
+)(up)
 
 
 @app.command()
@@ -108,7 +60,7 @@ def demo(
     from cli.demo import run_demo
     from cli.ports import free_port
 
-    spec = _spec(
+    spec = cluster_spec(
         model,
         None,
         port=port,
@@ -266,15 +218,6 @@ def _secure(cert: Path | None, key: Path | None, ca: Path | None) -> Any:
     from cli.secure import Secure
 
     return None if ca is None else Secure(ca, cert, key)
-
-
-def _spec(model: Path | None, served_model_name: str | None, **settings: Any) -> Any:
-    from cli.cluster import ClusterSpec
-    from cli.model_folder import resolve_model
-    from cli.places import log_folder
-
-    folder, name = resolve_model(model, served_model_name)
-    return ClusterSpec(model=folder, served_model_name=name, log_folder=log_folder(), **settings)
 
 
 def main() -> None:

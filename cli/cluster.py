@@ -58,6 +58,7 @@ class ClusterSpec:
     num_routers: int = 1
     num_prefill: int = 1
     num_decode: int = 1
+    router_flags: tuple[str, ...] = ()
     worker_flags: tuple[str, ...] = ()
     #: Where all share a machine, a prompt must not slow answers that somebody already reads.
     prefill_niceness: int = 10
@@ -234,7 +235,7 @@ class Cluster:
             flags += ["--own-port", str(own_port), "--own-grpc-port", str(own_grpc_port)]
         if spec.num_routers > 1:
             flags.append("--share-ports")
-        return flags
+        return [*flags, *spec.router_flags]
 
     def _worker_flags(self, name: str) -> list[str]:
         # Workers take a free port and tell it to every router. All are on this machine, so nobody

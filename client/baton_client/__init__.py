@@ -1,6 +1,14 @@
 """Client for Baton's gRPC API: `AsyncBaton`, and `Baton` for code without an event loop."""
 
 from baton_client.aio import AsyncBaton
+from baton_client.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallBegin,
+)
 from baton_client.errors import (
     AuthenticationError,
     BatonError,
@@ -14,7 +22,8 @@ from baton_client.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from baton_client.options import ChatOptions, GenerationParams, Message, Options
+from baton_client.messages import Message, Tool, ToolChoice
+from baton_client.options import ChatOptions, GenerationParams, Options
 from baton_client.retry import RetryPolicy
 from baton_client.stream import AsyncStream
 from baton_client.sync import Baton, Stream
@@ -40,7 +49,9 @@ __all__ = [
     "Baton",
     "BatonError",
     "ChatOptions",
+    "ContentDelta",
     "DeadlineError",
+    "Delta",
     "FinishReason",
     "Generation",
     "GenerationParams",
@@ -55,12 +66,18 @@ __all__ = [
     "PayloadTooLargeError",
     "Piece",
     "PromptSources",
+    "ReasoningDelta",
     "RequestCancelledError",
     "RetryPolicy",
     "Stream",
     "Timings",
     "TokenDetail",
     "TokenLogprob",
+    "Tool",
+    "ToolCall",
+    "ToolCallArguments",
+    "ToolCallBegin",
+    "ToolChoice",
     "UnavailableError",
     "UnsupportedError",
     "Usage",

@@ -11,7 +11,7 @@ import grpc
 from baton_client import contract
 from baton_client.channels import ChannelRing
 from baton_client.errors import invalid
-from baton_client.options import ChatOptions, Message, Options, chat_request, generate_request
+from baton_client.options import ChatOptions, Options, chat_request, generate_request
 from baton_client.responses import read_models
 from baton_client.retry import RetryPolicy, attempts
 from baton_client.stream import AsyncStream
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from baton_client.messages import Message
     from baton_client.types import Generation, Model
 
     Request = contract.GenerateRequest | contract.ChatRequest

@@ -33,8 +33,9 @@ def _message(name: str) -> Any:
 _POOL = _load_pool()
 
 if TYPE_CHECKING:
-    from baton.v1.common_pb2 import Grammar, Timings, Usage
+    from baton.v1.common_pb2 import ExtraArg, Grammar, Timings, Usage
     from baton.v1.router_pb2 import (
+        ChatDelta,
         ChatMessage,
         ChatRequest,
         GenerateRequest,
@@ -43,11 +44,14 @@ if TYPE_CHECKING:
         ListModelsRequest,
         ListModelsResponse,
         TokenDetail,
+        ToolChoice,
     )
 else:
+    ExtraArg = _message("ExtraArg")
     Grammar = _message("Grammar")
     Timings = _message("Timings")
     Usage = _message("Usage")
+    ChatDelta = _message("ChatDelta")
     ChatMessage = _message("ChatMessage")
     ChatRequest = _message("ChatRequest")
     GenerateRequest = _message("GenerateRequest")
@@ -56,13 +60,16 @@ else:
     ListModelsRequest = _message("ListModelsRequest")
     ListModelsResponse = _message("ListModelsResponse")
     TokenDetail = _message("TokenDetail")
+    ToolChoice = _message("ToolChoice")
 
 __all__ = [
     "CHAT",
     "GENERATE",
     "LIST_MODELS",
+    "ChatDelta",
     "ChatMessage",
     "ChatRequest",
+    "ExtraArg",
     "GenerateRequest",
     "GenerateResponse",
     "GenerationParams",
@@ -71,5 +78,6 @@ __all__ = [
     "ListModelsResponse",
     "Timings",
     "TokenDetail",
+    "ToolChoice",
     "Usage",
 ]

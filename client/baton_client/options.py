@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from baton_client import contract
 from baton_client.errors import invalid
-from baton_client.structured import grammar_message
+from baton_client.messages import (
+    add_message,
+    write_documents,
+    write_template_kwargs,
+    write_tool_choice,
+    write_tools,
+)
+from baton_client.structured import grammar_message, response_format_message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from baton_client.messages import Message, Tool, ToolChoice
+
+    Scalar = bool | int | float | str
 
 
 class GenerationParams(TypedDict, total=False):
@@ -36,9 +48,15 @@ class GenerationParams(TypedDict, total=False):
     logprobs: int | None
     prompt_logprobs: int | None
     skip_special_tokens: bool | None
+    #: Most tokens that are guessed per step, at workers that speculate; 0: none.
+    num_speculative_tokens: int | None
+    #: Arguments of logits processors that the workers run.
+    extra_args: Mapping[str, Scalar | Sequence[Scalar]] | None
     #: What the answers must look like, as in vLLM's HTTP API: one of json (a JSON Schema), regex,
     #: choice (a list of strings), grammar (GBNF), json_object (True) and structural_tag.
     structured_outputs: Mapping[str, Any] | None
+    #: The same as OpenAI says it: of type text, json_object or json_schema.
+    response_format: Mapping[str, Any] | None
 
 
 class Options(GenerationParams, total=False):
@@ -59,17 +77,41 @@ class ChatOptions(Options, total=False):
 
     #: Let the model go on with the last message instead of starting a new one.
     continue_final_message: bool
+    #: What the model may call, in OpenAI's shape.
+    tools: Sequence[Tool] | None
+    #: auto (by default), none, required, or a function by its name.
+    tool_choice: ToolChoice | None
+    #: False: calls after the first are left out.
+    parallel_tool_calls: bool | None
+    #: False: what the model thinks is left out of what is read.
+    include_reasoning: bool | None
+    #: Variables of the chat template, such as {"enable_thinking": False}.
+    chat_template_kwargs: Mapping[str, Any] | None
+    #: Given to the chat template.
+    documents: Sequence[Mapping[str, Any]] | None
 
 
-class Message(TypedDict):
-    """One message of a conversation; `role` is system, user, assistant or tool."""
-
-    role: str
-    content: str
-    name: NotRequired[str]
-
-
-REQUEST_FIELDS = frozenset({"model", "priority", "request_id", "continue_final_message"})
+REQUEST_FIELDS = frozenset(
+    {
+        "model",
+        "priority",
+        "request_id",
+        "continue_final_message",
+        "parallel_tool_calls",
+        "include_reasoning",
+    }
+)
+#: Options of chats that are more than a field.
+_WRITERS: dict[str, Callable[[Any, Any], None]] = {
+    "tools": write_tools,
+    "tool_choice": write_tool_choice,
+    "documents": write_documents,
+    "chat_template_kwargs": write_template_kwargs,
+}
+_GRAMMARS: dict[str, Callable[[Any], Any]] = {
+    "structured_outputs": grammar_message,
+    "response_format": response_format_message,
+}
 
 
 def generate_request(
@@ -90,11 +132,11 @@ def chat_request(
     messages: str | Sequence[Message], options: Mapping[str, Any]
 ) -> contract.ChatRequest:
     """The message for answering a conversation; a string is one message of the user's."""
-    request = contract.ChatRequest()
+    request = contract.ChatRequest(read_answers=True)
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     for message in messages:
-        _write("messages", lambda message: request.messages.add(**message), message)
+        _write("messages", partial(add_message, request), message)
     _write_options(request, options)
     return request
 
@@ -105,13 +147,27 @@ def _write_options(
     for name, value in options.items():
         if value is None or name == "timeout_s":
             continue
-        target: Any = request if name in REQUEST_FIELDS else request.params
-        if name == "structured_outputs":
-            _write(name, request.params.grammar.MergeFrom, grammar_message(value))
+        if name in _GRAMMARS:
+            _write_grammar(request, name, value)
             continue
+        if name in _WRITERS and isinstance(request, contract.ChatRequest):
+            _write(name, partial(_WRITERS[name], request), value)
+            continue
+        target: Any = request if name in REQUEST_FIELDS else request.params
         if name not in target.DESCRIPTOR.fields_by_name:
             raise invalid(name, "there is no such option")
         _write(name, lambda value, name=name, target=target: _set(target, name, value), value)
+
+
+def _write_grammar(
+    request: contract.GenerateRequest | contract.ChatRequest, name: str, value: Any
+) -> None:
+    grammar = _GRAMMARS[name](value)
+    if grammar is None:
+        return
+    if request.params.HasField("grammar"):
+        raise invalid(name, "only one option may say what the answers look like")
+    request.params.grammar.CopyFrom(grammar)
 
 
 def _set(target: Any, name: str, value: Any) -> None:
@@ -119,6 +175,9 @@ def _set(target: Any, name: str, value: Any) -> None:
         case "logit_bias":
             for token_id, bias in value.items():
                 target.logit_bias[token_id] = bias
+        case "extra_args":
+            for key, arg in value.items():
+                target.extra_args[key].CopyFrom(_extra_arg(arg))
         case "allowed_token_ids":
             target.allowed_token_ids.ids.extend(value)
             target.allowed_token_ids.SetInParent()
@@ -130,9 +189,27 @@ def _set(target: Any, name: str, value: Any) -> None:
             setattr(target, name, value)
 
 
+def _extra_arg(value: Any) -> contract.ExtraArg:
+    match value:
+        case bool():
+            return contract.ExtraArg(flag=value)
+        case int():
+            return contract.ExtraArg(integer=value)
+        case float():
+            return contract.ExtraArg(number=value)
+        case str():
+            return contract.ExtraArg(text=value)
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{type(value).__name__} is no argument")
+    made = contract.ExtraArg()
+    made.list.SetInParent()
+    made.list.items.extend(_extra_arg(item) for item in value)
+    return made
+
+
 def _write(name: str, action: Any, value: Any) -> None:
     """protobuf checks types and ranges; its complaint gets the option's name."""
     try:
         action(value)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise invalid(name, str(error)) from error

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from baton_client.deltas import calls_of, content_of, reasoning_of
 from baton_client.types import PartialAnswer
 
 if TYPE_CHECKING:
     from baton_client import contract
+    from baton_client.deltas import Delta
     from baton_client.types import FinishReason, Piece, TokenDetail
 
 
 class _Received:
-    __slots__ = ("details", "finish_reason", "texts", "token_ids")
+    __slots__ = ("deltas", "details", "finish_reason", "texts", "token_ids")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.token_ids: list[int] = []
         self.details: list[TokenDetail] = []
+        self.deltas: list[Delta] = []
         self.finish_reason: FinishReason | None = None
 
 
@@ -34,6 +37,7 @@ class Progress:
         answer.texts.append(piece.text)
         answer.token_ids += piece.token_ids
         answer.details += piece.details
+        answer.deltas += piece.deltas
         answer.finish_reason = piece.finish_reason or answer.finish_reason
 
     @property
@@ -74,6 +78,9 @@ class Progress:
                 token_ids=tuple(answer.token_ids),
                 finish_reason=answer.finish_reason,
                 details=tuple(answer.details),
+                content=content_of(answer.deltas),
+                reasoning=reasoning_of(answer.deltas),
+                tool_calls=calls_of(answer.deltas),
             )
             for index, answer in sorted(self._answers.items())
         )

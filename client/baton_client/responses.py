@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from baton_client.deltas import (
+    ContentDelta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegin,
+    calls_of,
+    content_of,
+    reasoning_of,
+)
 from baton_client.errors import InternalError
 from baton_client.types import (
     Answer,
@@ -22,8 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from baton_client import contract
+    from baton_client.deltas import Delta
 
-_FINISH_REASONS = {1: FinishReason.STOP, 2: FinishReason.LENGTH, 3: FinishReason.ABORT}
+_FINISH_REASONS = {
+    1: FinishReason.STOP,
+    2: FinishReason.LENGTH,
+    3: FinishReason.ABORT,
+    4: FinishReason.TOOL_CALLS,
+}
+#: `Reading` of the contract: the server says in deltas what the text means.
+_IN_DELTAS = 2
 _TIMINGS = tuple(Timings.__dataclass_fields__)
 _SOURCES = tuple(PromptSources.__dataclass_fields__)
 
@@ -42,6 +59,7 @@ def read_piece(message: contract.GenerateResponse) -> Piece:
         usage=_usage(message.usage) if message.HasField("usage") else None,
         timings=_timings(message.timings) if message.HasField("timings") else None,
         prompt_details=tuple(_detail(item) for item in message.prompt_details),
+        deltas=_deltas(message),
     )
 
 
@@ -76,6 +94,7 @@ def join(pieces: Sequence[Piece]) -> Generation:
 
 def _answer(index: int, pieces: Sequence[Piece]) -> Answer:
     last = pieces[-1]
+    deltas = [delta for piece in pieces for delta in piece.deltas]
     if last.finish_reason is None:
         raise InternalError(
             f"answer {index} of request {last.request_id} ended without a reason",
@@ -89,7 +108,32 @@ def _answer(index: int, pieces: Sequence[Piece]) -> Answer:
         details=tuple(detail for piece in pieces for detail in piece.details),
         stop_string=last.stop_string,
         stop_token_id=last.stop_token_id,
+        content=content_of(deltas),
+        reasoning=reasoning_of(deltas),
+        tool_calls=calls_of(deltas),
     )
+
+
+def _deltas(message: contract.GenerateResponse) -> tuple[Delta, ...]:
+    """Where nobody reads the text, all of it is content."""
+    if message.reading != _IN_DELTAS:
+        return (ContentDelta(message.text),) if message.text else ()
+    read = (_delta(item) for item in message.deltas)
+    return tuple(delta for delta in read if delta is not None)
+
+
+def _delta(message: contract.ChatDelta) -> Delta | None:
+    """None for what is newer than this client."""
+    match message.WhichOneof("delta"):
+        case "content":
+            return ContentDelta(message.content)
+        case "reasoning":
+            return ReasoningDelta(message.reasoning)
+        case "call":
+            return ToolCallBegin(message.call.index, message.call.id, message.call.name)
+        case "arguments":
+            return ToolCallArguments(message.arguments.index, message.arguments.text)
+    return None
 
 
 def _finish_reason(number: int) -> FinishReason | None:

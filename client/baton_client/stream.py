@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
+from baton_client import contract
 from baton_client.errors import (
     BatonError,
     DeadlineError,
     RequestCancelledError,
     UnavailableError,
+    UnsupportedError,
     from_rpc_error,
 )
 from baton_client.progress import Progress
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from baton_client import contract
     from baton_client.retry import RetryPolicy
     from baton_client.types import Generation, Piece
 
@@ -56,6 +57,8 @@ class AsyncStream:
         self._request_id = request.request_id
         self._progress = Progress(request.params.n or 1)
         self._num_attempts = 0
+        #: The server must have seen that there are tools.
+        self._needs_reading = isinstance(request, contract.ChatRequest) and bool(request.tools)
         #: The server must say that it goes on instead of beginning again.
         self._expects_resumed = False
         self._call: Any = None
@@ -133,8 +136,8 @@ class AsyncStream:
                     return grpc.aio.EOF  # all has come but the end of the call
                 await self._wait_for_next(from_rpc_error(error, request_id=self._request_id), error)
                 continue
-            if self._expects_resumed and response is not grpc.aio.EOF:
-                self._check_resumed(response)
+            if response is not grpc.aio.EOF:
+                self._check(response)
             return response
 
     def _begin(self) -> None:
@@ -163,10 +166,17 @@ class AsyncStream:
         self._call = None
         await asyncio.sleep(delay_s)
 
-    def _check_resumed(self, response: contract.GenerateResponse) -> None:
-        self._expects_resumed = False
-        if not response.resumed:
+    def _check(self, response: contract.GenerateResponse) -> None:
+        """An older server passes over what it does not know: its first response shows that."""
+        if self._expects_resumed and not response.resumed:
             raise UnavailableError(
                 "the server that the request began at is gone, and the next one cannot go on",
                 request_id=self._request_id,
             )
+        self._expects_resumed = False
+        if self._needs_reading and not response.reading:
+            message = "the server is too old for tools: it has not read them"
+            error = UnsupportedError(message, request_id=self._request_id)
+            error.param = "tools"
+            raise error
+        self._needs_reading = False

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from baton_client.options import ChatOptions, Message, Options
+    from baton_client.messages import Message
+    from baton_client.options import ChatOptions, Options
     from baton_client.retry import RetryPolicy
     from baton_client.stream import AsyncStream
     from baton_client.types import Generation, Model, Piece

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from baton_client.deltas import content_of, reasoning_of
+
+if TYPE_CHECKING:
+    from baton_client.deltas import Delta, ToolCall
+    from baton_client.messages import Message
 
 
 class FinishReason(StrEnum):
@@ -15,6 +22,8 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     #: Cancelled.
     ABORT = "abort"
+    #: The answer ended by itself, and calls tools.
+    TOOL_CALLS = "tool_calls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +112,9 @@ class Piece:
 
     `text` never ends in half a character and may lag behind `token_ids`. An answer's last piece has
     `finish_reason`; the request's last piece has `usage` and `timings`.
+
+    `text` is what the model wrote, `deltas` what it means; of a chat they differ where the model
+    reasons or calls tools, and `deltas` may lag behind.
     """
 
     request_id: str
@@ -116,11 +128,24 @@ class Piece:
     usage: Usage | None = None
     timings: Timings | None = None
     prompt_details: tuple[TokenDetail, ...] = ()
+    deltas: tuple[Delta, ...] = ()
+
+    @property
+    def content(self) -> str:
+        """More of the text that the user reads."""
+        return content_of(self.deltas)
+
+    @property
+    def reasoning(self) -> str:
+        """More of what the model thought before it answered."""
+        return reasoning_of(self.deltas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One complete answer."""
+    """One complete answer. `text` is what the model wrote; of a chat, `content`, `reasoning` and
+    `tool_calls` are what it means.
+    """
 
     index: int
     text: str
@@ -129,6 +154,26 @@ class Answer:
     details: tuple[TokenDetail, ...] = ()
     stop_string: str | None = None
     stop_token_id: int | None = None
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def message(self) -> Message:
+        """For the conversation's history, in front of the answers of the tools."""
+        message: Message = {"role": "assistant", "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self.tool_calls
+            ]
+        return message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +186,9 @@ class PartialAnswer:
     #: None: it was going on.
     finish_reason: FinishReason | None = None
     details: tuple[TokenDetail, ...] = ()
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +205,21 @@ class Generation:
     def text(self) -> str:
         """The first answer's text."""
         return self.answers[0].text
+
+    @property
+    def content(self) -> str:
+        """What the user reads of the first answer."""
+        return self.answers[0].content
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before the first answer."""
+        return self.answers[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """What the first answer calls."""
+        return self.answers[0].tool_calls
 
     @property
     def finish_reason(self) -> FinishReason:

@@ -222,6 +222,7 @@ def _rpc_server(
         tokenizer=parts.tokenizer,
         chat_template=parts.chat_template,
         models=parts.models,
+        formats=parts.formats,
         rate_headers=parts.limits.headers,
         caller_of=security.caller_of_call,
         limits=limits,

@@ -71,15 +71,7 @@ class AnswerStream:
         """
         self.index = index
         self._tokenizer = tokenizer
-        self._text = AnswerText(
-            tokenizer,
-            prompt_ids=prompt_ids,
-            stop=params.stop,
-            include_stop_str_in_output=params.include_stop_str_in_output,
-            min_tokens=params.min_tokens,
-            skip_special_tokens=params.skip_special_tokens,
-            shown_token_ids=params.shown_token_ids,
-        )
+        self._text = new_text(tokenizer, params, prompt_ids)
         self.cost = AnswerCost()
         #: Where it was sent last.
         self.route: Route | None = None
@@ -188,6 +180,21 @@ class AnswerStream:
                 else None
             ),
         )
+
+
+def new_text(
+    tokenizer: Tokenizer, params: GenerationParams, prompt_ids: Sequence[int]
+) -> AnswerText:
+    """What makes the text of one answer of its tokens."""
+    return AnswerText(
+        tokenizer,
+        prompt_ids=prompt_ids,
+        stop=params.stop,
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        min_tokens=params.min_tokens,
+        skip_special_tokens=params.skip_special_tokens,
+        shown_token_ids=params.shown_token_ids,
+    )
 
 
 def _merged(messages: Sequence[decode_pb2.DecodeResponse]) -> decode_pb2.DecodeResponse:

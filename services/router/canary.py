@@ -28,8 +28,8 @@ NUM_TOKENS = 2
 class Check(Protocol):
     """Whether a worker works."""
 
-    async def __call__(self, record: WorkerRecord) -> None:
-        """Return if it does.
+    async def __call__(self, record: WorkerRecord) -> int:
+        """Return if it does: the minor version of the contract that it speaks.
 
         Raises:
             BatonError: it does not.
@@ -51,14 +51,19 @@ class Canary:
         self._sessions = sessions
         self._timeout_s = timeout_s
 
-    async def __call__(self, record: WorkerRecord) -> None:
+    async def __call__(self, record: WorkerRecord) -> int:
         """See Check."""
-        await self.is_there(record)
+        info = await self._identify(record)
         if record.role is Role.DECODE:
             await self._generate(record, f"canary on {record.worker}")
+        return info.peer.protocol.minor
 
     async def is_there(self, record: WorkerRecord) -> None:
-        """See Check. Another process may have taken the address of one that died."""
+        """See Check."""
+        await self._identify(record)
+
+    async def _identify(self, record: WorkerRecord) -> worker_pb2.GetInfoResponse:
+        """Another process may have taken the address of one that died."""
         stub = worker_pb2_grpc.WorkerStub(self._channels.get(record.address))
         try:
             info = await stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=IDENTIFY_TIMEOUT_S)
@@ -68,6 +73,7 @@ class Canary:
         if (answered.name, answered.incarnation) != (record.worker.name, record.worker.incarnation):
             there = f"{answered.name}@{answered.incarnation}"
             raise UnavailableError(f"{record.address} is {there} and not {record.worker}")
+        return info
 
     async def _generate(self, record: WorkerRecord, peer: str) -> None:
         request = decode_pb2.DecodeRequest(

@@ -20,6 +20,8 @@ class Endpoint:
     load: WorkerLoad
     #: It answered the canary, and nothing has failed since.
     ready: bool = False
+    #: Minor version of the contract that it speaks, as its canary said.
+    protocol_minor: int = 0
     #: Visits in a row that it did not answer.
     num_missed: int = 0
     #: It refused a request because it is draining; its heartbeat will say so as well.

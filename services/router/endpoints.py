@@ -220,7 +220,7 @@ class EndpointPool:
         retry_s = self._retry_s
         while True:
             try:
-                await self._check(endpoint.record)
+                endpoint.protocol_minor = await self._check(endpoint.record)
             except BatonError as error:
                 log.warning("canary_failed", worker=str(endpoint.record.worker), error=str(error))
             else:

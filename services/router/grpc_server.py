@@ -6,27 +6,25 @@ import asyncio
 import secrets
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from structlog.contextvars import bind_contextvars
 
 from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.caller import ANYBODY, Caller
+from services.router.chat_prompt import render_chat
 from services.router.generation import GenerationRequest
-from services.router.grpc_wire import (
-    chat_messages,
-    params_from_wire,
-    piece_to_wire,
-    resumed_from_wire,
-)
+from services.router.grpc_answers import AnswerWriter
+from services.router.grpc_chat import read_chat
+from services.router.grpc_wire import params_from_wire, resumed_from_wire
 from services.router.limits import (
     DEFAULT_LIMITS,
-    check_num_messages,
     check_num_tokens,
     check_params,
     check_texts,
     texts_in,
 )
+from services.router.parsers.plan import ChatFormats
 from shared.errors import InvalidRequestError
 from shared.telemetry.trace_context import INCOMING, Incoming, metadata_in
 
@@ -46,6 +44,11 @@ if TYPE_CHECKING:
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
+T = TypeVar("T")
+
+#: Of requests that do not want their answers read, and where there is nothing to read in them.
+UNREAD = AnswerWriter(reading=router_pb2.READING_UNSPECIFIED)
+PLAIN = AnswerWriter(reading=router_pb2.READING_PLAIN)
 #: Longer texts are tokenised in a thread, so that other streams keep flowing.
 INLINE_CHARS = 1024
 MAX_REQUEST_ID_CHARS = 128
@@ -61,19 +64,22 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         tokenizer: Tokenizer,
         chat_template: ChatTemplate,
         models: ServedModels,
+        formats: ChatFormats | None = None,
         caller_of: Callable[[Metadata], Caller] = lambda _metadata: ANYBODY,
         rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] = lambda _: (),
         limits: RequestLimits = DEFAULT_LIMITS,
         traced: bool = False,
     ) -> None:
-        """`caller_of` says from a call's metadata whose request it is, `rate_headers` what a
-        tenant has left of its limits. `traced`: callers may say which trace a request belongs to.
+        """`formats`: how the model writes tool calls and reasoning. `caller_of` says from a call's
+        metadata whose request it is, `rate_headers` what a tenant has left of its limits.
+        `traced`: callers may say which trace a request belongs to.
         """
         self._traced = traced
         self._generator = generator
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._models = models
+        self._formats = formats or ChatFormats()
         self._rate_headers = rate_headers
         self._caller_of = caller_of
         self._limits = limits
@@ -96,7 +102,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 ids = tuple(request.prompt.tokens.ids)
             case _:
                 raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
-        answers = self._answer(request, ids, params, caller, arrival_s, context)
+        answers = self._answer(request, ids, params, caller, arrival_s, context, UNREAD)
         async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
@@ -107,15 +113,26 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         """Answer a conversation."""
         arrival_s = time.monotonic()
         caller = self._caller_of(context.invocation_metadata() or ())
-        if not request.messages:
-            raise InvalidRequestError("messages must not be empty", param="messages")
         params = self._params(request.params)
-        check_num_messages(len(request.messages), self._limits)
-        messages = chat_messages(list(request.messages))
-        check_texts(texts_in(messages), self._limits, param="messages")
-        num_chars = sum(len(message["content"]) for message in messages)
-        ids = await _inline(num_chars, lambda: self._render(request, messages))
-        answers = self._answer(request, ids, params, caller, arrival_s, context)
+        chat = read_chat(
+            request,
+            params,
+            formats=self._formats,
+            tokenizer=self._tokenizer,
+            limits=self._limits,
+        )
+        num_chars = sum(map(len, texts_in(chat.conversation.messages)))
+        prompt, ids = await _inline(
+            num_chars,
+            lambda: render_chat(
+                chat.conversation, self._chat_template, self._tokenizer, self._limits
+            ),
+        )
+        plan, params = chat.plan.hold(chat.params, prompt, self._tokenizer)
+        writer = PLAIN if chat.is_read else UNREAD
+        if not plan.is_plain:
+            writer = AnswerWriter(reader=plan.new_reader(prompt), reading=router_pb2.READING_DELTAS)
+        answers = self._answer(request, ids, params, caller, arrival_s, context, writer)
         async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
@@ -142,6 +159,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         caller: Caller,
         arrival_s: float,
         context: Context,
+        writer: AnswerWriter,
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         if len(request.request_id) > MAX_REQUEST_ID_CHARS:
             message = f"request_id must have at most {MAX_REQUEST_ID_CHARS} characters"
@@ -167,10 +185,11 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             tokenize_ms=(time.monotonic() - arrival_s) * 1000,
             resumed=resumed_from_wire(request.resume_from),
         )
+        writer.resume(generation, self._tokenizer)
         answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(generation))
         async with aclosing(answers) as pieces:
             async for piece in pieces:
-                yield piece_to_wire(request_id, piece, resumed=bool(generation.resumed))
+                yield writer.write(request_id, piece, resumed=bool(generation.resumed))
         # An error has its own metadata, with the time after which to try again.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 
@@ -180,18 +199,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         check_params(params, self._limits)
         return params
 
-    def _render(
-        self, request: router_pb2.ChatRequest, messages: list[dict[str, str]]
-    ) -> tuple[int, ...]:
-        text = self._chat_template.render(
-            messages,
-            add_generation_prompt=not request.continue_final_message,
-            continue_final_message=request.continue_final_message,
-        )
-        check_texts([text], self._limits, param="messages")
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-
-async def _inline(num_chars: int, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+async def _inline(num_chars: int, work: Callable[[], T]) -> T:
     """Short texts are worked on here, long ones in a thread."""
     return work() if num_chars <= INLINE_CHARS else await asyncio.to_thread(work)

@@ -8,7 +8,9 @@ from baton.v1 import common_pb2, router_pb2
 from services.router.generation import GenerationParams
 from services.router.resume import AnswerSoFar
 from services.router.wire import finish_reason_to_wire, timings_to_wire, usage_to_wire
+from shared.engine.extra_args import read_extra_args
 from shared.engine.grammar.wire import grammar_from_wire
+from shared.rpc.wire import extra_args_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
-    """Unset fields keep the record's defaults."""
+    """Unset fields keep the record's defaults.
+
+    Raises:
+        InvalidRequestError: one of them cannot be read.
+    """
     names = [field.name for field, _ in message.ListFields()]
     scalars = {name: getattr(message, name) for name in names if name not in _NOT_SCALAR}
     # Fields without presence are left out by ListFields when they are false, as the defaults are.
@@ -31,20 +37,21 @@ def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
         stop=tuple(message.stop),
         stop_token_ids=tuple(message.stop_token_ids),
         grammar=grammar_from_wire(message.grammar) if message.HasField("grammar") else None,
+        extra_args=read_extra_args(extra_args_from_wire(message.extra_args), param="extra_args"),
     )
 
 
 _NOT_SCALAR = frozenset(
-    {"logit_bias", "allowed_token_ids", "bad_words", "stop", "stop_token_ids", "grammar"}
+    {
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "stop",
+        "stop_token_ids",
+        "grammar",
+        "extra_args",
+    }
 )
-
-
-def chat_messages(messages: list[router_pb2.ChatMessage]) -> list[dict[str, str]]:
-    """As chat templates expect them."""
-    return [
-        {"role": m.role, "content": m.content, **({"name": m.name} if m.HasField("name") else {})}
-        for m in messages
-    ]
 
 
 def resumed_from_wire(messages: Iterable[router_pb2.AnswerSoFar]) -> tuple[AnswerSoFar, ...]:

@@ -15,6 +15,7 @@ from services.router.ttft_margin import TtftMargin
 from shared.engine.beam_search import check_beam_search
 from shared.errors import BatonError, InvalidRequestError
 from shared.kv.block_hash import hash_blocks, root_hash
+from shared.rpc.protocol import CONSTRAINTS_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,6 +110,7 @@ class Planner:
 
         Raises:
             NoWorkerError: no decode worker can take it now.
+            UnsupportedError: those that could are too old to understand it.
             OverloadedError: nobody is expected to meet the request's bounds.
         """
         started_s = time.monotonic()
@@ -145,7 +147,9 @@ class Planner:
             max_ttft_ms = max(0.0, max_ttft_ms - (spent_s + wait_s) * 1000)
         # Work has been done for a request that is tried again: bounds no longer refuse it.
         again = losses is not None or bool(token_ids)
+        constrained = job.sampling.grammar is not None or job.sampling.extra_args
         return RoutingRequest(
+            protocol_minor=CONSTRAINTS_MINOR if constrained else 0,
             num_prompt_tokens=job.num_prompt_tokens + len(token_ids),
             max_tokens=job.sampling.max_tokens - len(token_ids),
             block_hashes=self._block_hashes(job, token_ids),

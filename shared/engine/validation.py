@@ -67,6 +67,9 @@ class RequestValidator:
             )
 
     def _check_sampling(self, sampling: SamplingParams) -> None:
+        if sampling.grammar is not None and sampling.grammar.thinking is not None:
+            thinking = sampling.grammar.thinking
+            self._check_tokens("grammar", (thinking.begin_token_id, thinking.end_token_id))
         self._check_tokens("logit_bias", sampling.logit_bias)
         self._check_tokens("stop_token_ids", sampling.stop_token_ids)
         for word in sampling.bad_words_token_ids:

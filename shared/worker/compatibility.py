@@ -11,10 +11,6 @@ if TYPE_CHECKING:
 
     from baton.v1 import transfer_pb2
 
-PROTOCOL_MAJOR = 1
-#: 1: a prefill worker says that it is at it.
-PROTOCOL_MINOR = 1
-
 
 def check_compatible(ours: transfer_pb2.PeerInfo, theirs: transfer_pb2.PeerInfo) -> None:
     """Do nothing if the two may exchange blocks; a peer with another minor version may.

@@ -20,6 +20,7 @@ from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
 from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
+from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.tls.files import open_certificates
 from shared.rpc.tls.identity import PeerRole
 from shared.rpc.wire import worker_id_to_wire
@@ -27,7 +28,6 @@ from shared.telemetry.build_info import add_build_info
 from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
 from shared.worker.breaker import BreakerMetrics
-from shared.worker.compatibility import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.worker.connectors import open_connectors
 from shared.worker.gate import RequestGate
 from shared.worker.grammar_metrics import GrammarCollector

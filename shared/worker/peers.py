@@ -11,6 +11,7 @@ import grpc
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import IncompatiblePeerError, WorkerLostError
+from shared.rpc.protocol import REPORTING_MINOR
 from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.compatibility import check_compatible
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from shared.rpc.channel import ChannelPool
 
 HANDSHAKE_TIMEOUT_S = 5.0
-#: From this minor version on a prefill worker says that it is at it.
-_REPORTING_MINOR = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +105,7 @@ class PeerBook:
                     worker=worker,
                     address=address,
                     connector=self._connectors[name],
-                    reports_progress=response.peer.protocol.minor >= _REPORTING_MINOR,
+                    reports_progress=response.peer.protocol.minor >= REPORTING_MINOR,
                 )
         raise IncompatiblePeerError(
             "connectors",

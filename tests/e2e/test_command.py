@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,13 +12,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from baton_client import Baton, UnsupportedError
 from cli.places import ROOT
 from cli.ports import free_port, is_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from baton_client import Tool
+
 TIMEOUT_S = 90.0
+GUESSES = {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}
+#: Each has something to say to one kind of process.
+FLAGS = (
+    "--tool-call-parser", "hermes",
+    "--reasoning-parser", "deepseek_r1",
+    "--speculative-config", json.dumps(GUESSES),
+    "--structured-outputs-backend", "guidance",
+)  # fmt: skip
 ENVIRON = {**os.environ, "BATON_VENV": str(Path(sys.executable).parents[1]), "COLUMNS": "200"}
 
 
@@ -36,7 +48,7 @@ def baton(*arguments: str) -> subprocess.CompletedProcess[str]:
 def up(checkpoint: Path) -> Iterator[tuple[int, int]]:
     """Ports of a cluster that `baton up` keeps running; its end is clean."""
     ports = free_port(), free_port()
-    flags = ("--port", str(ports[0]), "--grpc-port", str(ports[1]), "--num-blocks", "64")
+    flags = ("--port", str(ports[0]), "--grpc-port", str(ports[1]), "--num-blocks", "64", *FLAGS)
     process = subprocess.Popen(
         [ROOT / "baton", "up", "--model", checkpoint, *flags],
         env=ENVIRON,
@@ -75,6 +87,20 @@ def test_chat_through_the_sdk(up: tuple[int, int]) -> None:
     assert chat.returncode == 0, chat.stderr
     assert chat.stdout.strip()
     assert "first token" in chat.stderr
+
+
+def test_features_that_were_turned_on(up: tuple[int, int]) -> None:
+    """Tools and reasoning are the router's matter, guesses the decode worker's."""
+    tool: Tool = {"type": "function", "function": {"name": "f"}}
+    with Baton(f"127.0.0.1:{up[1]}") as client:
+        answer = client.chat("Hi", tools=[tool], max_tokens=8, ignore_eos=True)
+        assert not answer.content
+        assert answer.reasoning.strip() == answer.text.strip()
+        guessed = client.generate([7, 8, 9] * 12, max_tokens=24, temperature=0, ignore_eos=True)
+        assert guessed.usage.num_draft_tokens > 0
+        tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {}}}
+        with pytest.raises(UnsupportedError, match="xgrammar"):
+            client.generate("x", max_tokens=8, structured_outputs={"structural_tag": tag})
 
 
 def test_the_doctor_is_content_with_a_healthy_cluster(

@@ -18,6 +18,7 @@ from baton.v1 import (
 from services.decode.session import AnswerSession
 from shared.directory.base import WorkerRecord
 from shared.identity import Role, WorkerId
+from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.server import RpcServer
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
     #: Whether sessions say that the worker is there when nothing else is to be said.
     heartbeats: bool = True
     role: Role = Role.DECODE
+    #: What it says that it speaks; fields that came later are nothing to it.
+    protocol_minor: int = PROTOCOL_MINOR
     canary_error: Exception | None = None
     requests: list[decode_pb2.DecodeRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -176,7 +179,9 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
         worker = common_pb2.WorkerId(
             name=self.record.worker.name, incarnation=self.record.worker.incarnation
         )
-        return worker_pb2.GetInfoResponse(peer=transfer_pb2.PeerInfo(worker=worker))
+        protocol = common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=self.protocol_minor)
+        peer = transfer_pb2.PeerInfo(worker=worker, protocol=protocol)
+        return worker_pb2.GetInfoResponse(peer=peer)
 
     async def Generate(  # noqa: N802 the name in the contract
         self, request: decode_pb2.DecodeRequest, context: Context

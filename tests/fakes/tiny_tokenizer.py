@@ -38,7 +38,7 @@ def byte_level() -> HfTokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
-    tokenizer.add_tokens([AddedToken("<think>", special=False)])
+    tokenizer.add_tokens([AddedToken(text, special=False) for text in ("<think>", "</think>")])
     return tokenizer
 
 

@@ -27,11 +27,11 @@ CALLS = (
 THOUGHT = "<think>\nWhere?\n</think>\n\n"
 TEMPLATE = Path("tests/fakes/chat_templates/hermes.jinja").read_text()
 LIMITS = RequestLimits(max_tools=2)
+FORMATS = ChatFormats(tools=TOOL_FORMATS["hermes"], reasoning=REASONING_FORMATS["think"])
 
 
 def tool_api(*answers: str) -> OpenAIApi:
     """It answers with reasoning, a text and two calls, unless it is told what to say."""
-    formats = ChatFormats(tools=TOOL_FORMATS["hermes"], reasoning=REASONING_FORMATS["think"])
     return OpenAIApi(
-        *(answers or (THOUGHT + CALLS,)), formats=formats, chat_template=TEMPLATE, limits=LIMITS
+        *(answers or (THOUGHT + CALLS,)), formats=FORMATS, chat_template=TEMPLATE, limits=LIMITS
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.faults.broken.entry import run_service
-from shared.worker import compatibility, parts
+from shared.worker import parts
 
 if __name__ == "__main__":
-    compatibility.PROTOCOL_MAJOR += 1
     parts.PROTOCOL_MAJOR += 1  # type: ignore[attr-defined]  # broken on purpose
     run_service()

@@ -94,6 +94,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """`max_tokens` or the model's context is used up."""
     FINISH_REASON_ABORT: _FinishReason.ValueType  # 3
     """Cancelled by the caller."""
+    FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 4
+    """The answer ended by itself and calls tools. Only for callers of `Router.Chat` that have answers read."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a sequence ended."""
@@ -106,6 +108,8 @@ FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """`max_tokens` or the model's context is used up."""
 FINISH_REASON_ABORT: FinishReason.ValueType  # 3
 """Cancelled by the caller."""
+FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 4
+"""The answer ended by itself and calls tools. Only for callers of `Router.Chat` that have answers read."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -121,7 +125,7 @@ class ProtocolVersion(_message.Message):
     major: _builtins.int
     """Raised by an incompatible change."""
     minor: _builtins.int
-    """Raised by an addition."""
+    """Raised by an addition. What came with which: shared/rpc/protocol.py."""
     def __init__(
         self,
         *,
@@ -233,6 +237,7 @@ class Grammar(_message.Message):
     STRICT_FIELD_NUMBER: _builtins.int
     ANY_WHITESPACE_FIELD_NUMBER: _builtins.int
     PARAM_FIELD_NUMBER: _builtins.int
+    THINKING_FIELD_NUMBER: _builtins.int
     kind: Global___GrammarKind.ValueType
     """How to read `text`."""
     text: _builtins.str
@@ -245,6 +250,12 @@ class Grammar(_message.Message):
     """JSON may be laid out in any way; false: on one line. Unset means true."""
     param: _builtins.str
     """What the client calls it: errors name it. Unset means `grammar`."""
+    @_builtins.property
+    def thinking(self) -> Global___Thinking:
+        """If set, the answer may think first, and the grammar says what comes after that. Since minor
+        version 2.
+        """
+
     def __init__(
         self,
         *,
@@ -253,10 +264,11 @@ class Grammar(_message.Message):
         strict: _builtins.bool | None = ...,
         any_whitespace: _builtins.bool | None = ...,
         param: _builtins.str | None = ...,
+        thinking: Global___Thinking | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_any_whitespace", b"_any_whitespace", "_param", b"_param", "_strict", b"_strict", "any_whitespace", b"any_whitespace", "param", b"param", "strict", b"strict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_any_whitespace", b"_any_whitespace", "_param", b"_param", "_strict", b"_strict", "_thinking", b"_thinking", "any_whitespace", b"any_whitespace", "param", b"param", "strict", b"strict", "thinking", b"thinking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_any_whitespace", b"_any_whitespace", "_param", b"_param", "_strict", b"_strict", "any_whitespace", b"any_whitespace", "kind", b"kind", "param", b"param", "strict", b"strict", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_any_whitespace", b"_any_whitespace", "_param", b"_param", "_strict", b"_strict", "_thinking", b"_thinking", "any_whitespace", b"any_whitespace", "kind", b"kind", "param", b"param", "strict", b"strict", "text", b"text", "thinking", b"thinking"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__any_whitespace: _TypeAlias = _typing.Literal["any_whitespace"]  # noqa: Y015
     _WhichOneofArgType__any_whitespace: _TypeAlias = _typing.Literal["_any_whitespace", b"_any_whitespace"]  # noqa: Y015
@@ -264,14 +276,50 @@ class Grammar(_message.Message):
     _WhichOneofArgType__param: _TypeAlias = _typing.Literal["_param", b"_param"]  # noqa: Y015
     _WhichOneofReturnType__strict: _TypeAlias = _typing.Literal["strict"]  # noqa: Y015
     _WhichOneofArgType__strict: _TypeAlias = _typing.Literal["_strict", b"_strict"]  # noqa: Y015
+    _WhichOneofReturnType__thinking: _TypeAlias = _typing.Literal["thinking"]  # noqa: Y015
+    _WhichOneofArgType__thinking: _TypeAlias = _typing.Literal["_thinking", b"_thinking"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__any_whitespace) -> _WhichOneofReturnType__any_whitespace | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__param) -> _WhichOneofReturnType__param | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__strict) -> _WhichOneofReturnType__strict | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__thinking) -> _WhichOneofReturnType__thinking | None: ...
 
 Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
+
+@_typing.final
+class Thinking(_message.Message):
+    """What a model thinks before it answers, by the tokens around it. Inside, anything may stand but the
+    model's end tokens.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_TOKEN_ID_FIELD_NUMBER: _builtins.int
+    END_TOKEN_ID_FIELD_NUMBER: _builtins.int
+    IS_OPEN_FIELD_NUMBER: _builtins.int
+    begin_token_id: _builtins.int
+    """Opens it, as the answer's first token. An answer that begins otherwise does not think."""
+    end_token_id: _builtins.int
+    """Closes it: the grammar begins behind this token."""
+    is_open: _builtins.bool
+    """The prompt has opened it: the answer begins inside."""
+    def __init__(
+        self,
+        *,
+        begin_token_id: _builtins.int = ...,
+        end_token_id: _builtins.int = ...,
+        is_open: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_token_id", b"begin_token_id", "end_token_id", b"end_token_id", "is_open", b"is_open"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Thinking: _TypeAlias = Thinking  # noqa: Y015
 
 @_typing.final
 class ExtraArg(_message.Message):
@@ -459,13 +507,13 @@ class SamplingParams(_message.Message):
     @_builtins.property
     def grammar(self) -> Global___Grammar:
         """What the answer must look like. Tokens that were resumed, and a first token from elsewhere,
-        count as its beginning.
+        count as its beginning. Workers of a minor version below 2 may not know it: none is sent there.
         """
 
     @_builtins.property
     def extra_args(self) -> _containers.MessageMap[_builtins.str, Global___ExtraArg]:
         """For the workers' own logits processors; others know nothing of them. Bounded: see
-        shared/engine/extra_args.py.
+        shared/engine/extra_args.py. Sent as `grammar` is.
         """
 
     def __init__(

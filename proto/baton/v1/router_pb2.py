@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import common_pb2 as baton_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/router.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\"I\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12$\n\x06tokens\x18\x02 \x01(\x0b\x32\x12.baton.v1.TokenIdsH\x00\x42\t\n\x07\x63ontent\"\xab\x07\n\x10GenerationParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12=\n\nlogit_bias\x18\t \x03(\x0b\x32).baton.v1.GenerationParams.LogitBiasEntry\x12\x32\n\x11\x61llowed_token_ids\x18\n \x01(\x0b\x32\x12.baton.v1.TokenIdsH\x08\x88\x01\x01\x12\x11\n\tbad_words\x18\x0b \x03(\t\x12\x17\n\nmin_tokens\x18\x0c \x01(\rH\t\x88\x01\x01\x12\x0c\n\x04stop\x18\r \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\r\x12\"\n\x1ainclude_stop_str_in_output\x18\x0f \x01(\x08\x12\x12\n\nignore_eos\x18\x10 \x01(\x08\x12\x11\n\x04seed\x18\x11 \x01(\x04H\n\x88\x01\x01\x12\x0e\n\x01n\x18\x12 \x01(\rH\x0b\x88\x01\x01\x12\x15\n\x08logprobs\x18\x13 \x01(\rH\x0c\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x14 \x01(\rH\r\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x15 \x01(\x08H\x0e\x88\x01\x01\x12\'\n\x07grammar\x18\x16 \x01(\x0b\x32\x11.baton.v1.GrammarH\x0f\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x14\n\x12_allowed_token_idsB\r\n\x0b_min_tokensB\x07\n\x05_seedB\x04\n\x02_nB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobsB\x16\n\x14_skip_special_tokensB\n\n\x08_grammar\"A\n\x0b\x41nswerSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\xc0\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12 \n\x06prompt\x18\x03 \x01(\x0b\x32\x10.baton.v1.Prompt\x12*\n\x06params\x18\x04 \x01(\x0b\x32\x1a.baton.v1.GenerationParams\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12*\n\x0bresume_from\x18\x06 \x03(\x0b\x32\x15.baton.v1.AnswerSoFar\"H\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_name\"\xe3\x01\n\x0b\x43hatRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\'\n\x08messages\x18\x03 \x03(\x0b\x32\x15.baton.v1.ChatMessage\x12*\n\x06params\x18\x04 \x01(\x0b\x32\x1a.baton.v1.GenerationParams\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x1e\n\x16\x63ontinue_final_message\x18\x06 \x01(\x08\x12*\n\x0bresume_from\x18\x07 \x03(\x0b\x32\x15.baton.v1.AnswerSoFar\"j\n\x0bTokenDetail\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0c\n\x04utf8\x18\x02 \x01(\x0c\x12,\n\x08logprobs\x18\x03 \x01(\x0b\x32\x1a.baton.v1.PositionLogprobs\x12\x11\n\ttop_texts\x18\x04 \x03(\t\"\xa9\x03\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12&\n\x07\x64\x65tails\x18\x05 \x03(\x0b\x32\x15.baton.v1.TokenDetail\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x18\n\x0bstop_string\x18\x07 \x01(\tH\x00\x88\x01\x01\x12\x1a\n\rstop_token_id\x18\x08 \x01(\rH\x01\x88\x01\x01\x12#\n\x05usage\x18\t \x01(\x0b\x32\x0f.baton.v1.UsageH\x02\x88\x01\x01\x12\'\n\x07timings\x18\n \x01(\x0b\x32\x11.baton.v1.TimingsH\x03\x88\x01\x01\x12-\n\x0eprompt_details\x18\x0b \x03(\x0b\x32\x15.baton.v1.TokenDetail\x12\x0f\n\x07resumed\x18\x0c \x01(\x08\x42\x0e\n\x0c_stop_stringB\x10\n\x0e_stop_token_idB\x08\n\x06_usageB\n\n\x08_timings\"\x13\n\x11ListModelsRequest\";\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x03\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model2\xd3\x01\n\x06Router\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12;\n\x04\x43hat\x12\x15.baton.v1.ChatRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/router.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\"I\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12$\n\x06tokens\x18\x02 \x01(\x0b\x32\x12.baton.v1.TokenIdsH\x00\x42\t\n\x07\x63ontent\"\xf0\x08\n\x10GenerationParams\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12=\n\nlogit_bias\x18\t \x03(\x0b\x32).baton.v1.GenerationParams.LogitBiasEntry\x12\x32\n\x11\x61llowed_token_ids\x18\n \x01(\x0b\x32\x12.baton.v1.TokenIdsH\x08\x88\x01\x01\x12\x11\n\tbad_words\x18\x0b \x03(\t\x12\x17\n\nmin_tokens\x18\x0c \x01(\rH\t\x88\x01\x01\x12\x0c\n\x04stop\x18\r \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\r\x12\"\n\x1ainclude_stop_str_in_output\x18\x0f \x01(\x08\x12\x12\n\nignore_eos\x18\x10 \x01(\x08\x12\x11\n\x04seed\x18\x11 \x01(\x04H\n\x88\x01\x01\x12\x0e\n\x01n\x18\x12 \x01(\rH\x0b\x88\x01\x01\x12\x15\n\x08logprobs\x18\x13 \x01(\rH\x0c\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x14 \x01(\rH\r\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x15 \x01(\x08H\x0e\x88\x01\x01\x12\'\n\x07grammar\x18\x16 \x01(\x0b\x32\x11.baton.v1.GrammarH\x0f\x88\x01\x01\x12#\n\x16num_speculative_tokens\x18\x17 \x01(\rH\x10\x88\x01\x01\x12=\n\nextra_args\x18\x18 \x03(\x0b\x32).baton.v1.GenerationParams.ExtraArgsEntry\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x1a\x44\n\x0e\x45xtraArgsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.baton.v1.ExtraArg:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x14\n\x12_allowed_token_idsB\r\n\x0b_min_tokensB\x07\n\x05_seedB\x04\n\x02_nB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobsB\x16\n\x14_skip_special_tokensB\n\n\x08_grammarB\x19\n\x17_num_speculative_tokens\"A\n\x0b\x41nswerSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\xc0\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12 \n\x06prompt\x18\x03 \x01(\x0b\x32\x10.baton.v1.Prompt\x12*\n\x06params\x18\x04 \x01(\x0b\x32\x1a.baton.v1.GenerationParams\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12*\n\x0bresume_from\x18\x06 \x03(\x0b\x32\x15.baton.v1.AnswerSoFar\"\xd2\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\x04name\x18\x03 \x01(\tH\x00\x88\x01\x01\x12&\n\ntool_calls\x18\x04 \x03(\x0b\x32\x12.baton.v1.ToolCall\x12\x19\n\x0ctool_call_id\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x1e\n\x11reasoning_content\x18\x06 \x01(\tH\x02\x88\x01\x01\x42\x07\n\x05_nameB\x0f\n\r_tool_call_idB\x14\n\x12_reasoning_content\"\x86\x01\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nparameters\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x06strict\x18\x04 \x01(\x08H\x02\x88\x01\x01\x42\x0e\n\x0c_descriptionB\r\n\x0b_parametersB\t\n\x07_strict\"N\n\nToolChoice\x12\"\n\x04mode\x18\x01 \x01(\x0e\x32\x12.baton.v1.ToolModeH\x00\x12\x12\n\x08\x66unction\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x63hoice\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\xe3\x04\n\x0b\x43hatRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\'\n\x08messages\x18\x03 \x03(\x0b\x32\x15.baton.v1.ChatMessage\x12*\n\x06params\x18\x04 \x01(\x0b\x32\x1a.baton.v1.GenerationParams\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x1e\n\x16\x63ontinue_final_message\x18\x06 \x01(\x08\x12*\n\x0bresume_from\x18\x07 \x03(\x0b\x32\x15.baton.v1.AnswerSoFar\x12\x14\n\x0cread_answers\x18\x08 \x01(\x08\x12\x1d\n\x05tools\x18\t \x03(\x0b\x32\x0e.baton.v1.Tool\x12.\n\x0btool_choice\x18\n \x01(\x0b\x32\x14.baton.v1.ToolChoiceH\x00\x88\x01\x01\x12 \n\x13parallel_tool_calls\x18\x0b \x01(\x08H\x01\x88\x01\x01\x12\x1e\n\x11include_reasoning\x18\x0c \x01(\x08H\x02\x88\x01\x01\x12K\n\x14\x63hat_template_kwargs\x18\r \x03(\x0b\x32-.baton.v1.ChatRequest.ChatTemplateKwargsEntry\x12\x11\n\tdocuments\x18\x0e \x03(\t\x1a\x39\n\x17\x43hatTemplateKwargsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_tool_choiceB\x16\n\x14_parallel_tool_callsB\x14\n\x12_include_reasoning\"8\n\rToolCallBegin\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"0\n\x11ToolCallArguments\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x97\x01\n\tChatDelta\x12\x11\n\x07\x63ontent\x18\x01 \x01(\tH\x00\x12\x13\n\treasoning\x18\x02 \x01(\tH\x00\x12\'\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32\x17.baton.v1.ToolCallBeginH\x00\x12\x30\n\targuments\x18\x04 \x01(\x0b\x32\x1b.baton.v1.ToolCallArgumentsH\x00\x42\x07\n\x05\x64\x65lta\"j\n\x0bTokenDetail\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0c\n\x04utf8\x18\x02 \x01(\x0c\x12,\n\x08logprobs\x18\x03 \x01(\x0b\x32\x1a.baton.v1.PositionLogprobs\x12\x11\n\ttop_texts\x18\x04 \x03(\t\"\xf2\x03\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12&\n\x07\x64\x65tails\x18\x05 \x03(\x0b\x32\x15.baton.v1.TokenDetail\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x18\n\x0bstop_string\x18\x07 \x01(\tH\x00\x88\x01\x01\x12\x1a\n\rstop_token_id\x18\x08 \x01(\rH\x01\x88\x01\x01\x12#\n\x05usage\x18\t \x01(\x0b\x32\x0f.baton.v1.UsageH\x02\x88\x01\x01\x12\'\n\x07timings\x18\n \x01(\x0b\x32\x11.baton.v1.TimingsH\x03\x88\x01\x01\x12-\n\x0eprompt_details\x18\x0b \x03(\x0b\x32\x15.baton.v1.TokenDetail\x12\x0f\n\x07resumed\x18\x0c \x01(\x08\x12\"\n\x07reading\x18\r \x01(\x0e\x32\x11.baton.v1.Reading\x12#\n\x06\x64\x65ltas\x18\x0e \x03(\x0b\x32\x13.baton.v1.ChatDeltaB\x0e\n\x0c_stop_stringB\x10\n\x0e_stop_token_idB\x08\n\x06_usageB\n\n\x08_timings\"\x13\n\x11ListModelsRequest\";\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x03\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model*e\n\x08ToolMode\x12\x19\n\x15TOOL_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_MODE_AUTO\x10\x01\x12\x12\n\x0eTOOL_MODE_NONE\x10\x02\x12\x16\n\x12TOOL_MODE_REQUIRED\x10\x03*I\n\x07Reading\x12\x17\n\x13READING_UNSPECIFIED\x10\x00\x12\x11\n\rREADING_PLAIN\x10\x01\x12\x12\n\x0eREADING_DELTAS\x10\x02\x32\xd3\x01\n\x06Router\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12;\n\x04\x43hat\x12\x15.baton.v1.ChatRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,30 +34,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GENERATIONPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_GENERATIONPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
+  _globals['_GENERATIONPARAMS_EXTRAARGSENTRY']._loaded_options = None
+  _globals['_GENERATIONPARAMS_EXTRAARGSENTRY']._serialized_options = b'8\001'
+  _globals['_CHATREQUEST_CHATTEMPLATEKWARGSENTRY']._loaded_options = None
+  _globals['_CHATREQUEST_CHATTEMPLATEKWARGSENTRY']._serialized_options = b'8\001'
+  _globals['_TOOLMODE']._serialized_start=3643
+  _globals['_TOOLMODE']._serialized_end=3744
+  _globals['_READING']._serialized_start=3746
+  _globals['_READING']._serialized_end=3819
   _globals['_PROMPT']._serialized_start=58
   _globals['_PROMPT']._serialized_end=131
   _globals['_GENERATIONPARAMS']._serialized_start=134
-  _globals['_GENERATIONPARAMS']._serialized_end=1073
-  _globals['_GENERATIONPARAMS_LOGITBIASENTRY']._serialized_start=777
-  _globals['_GENERATIONPARAMS_LOGITBIASENTRY']._serialized_end=825
-  _globals['_ANSWERSOFAR']._serialized_start=1075
-  _globals['_ANSWERSOFAR']._serialized_end=1140
-  _globals['_GENERATEREQUEST']._serialized_start=1143
-  _globals['_GENERATEREQUEST']._serialized_end=1335
-  _globals['_CHATMESSAGE']._serialized_start=1337
-  _globals['_CHATMESSAGE']._serialized_end=1409
-  _globals['_CHATREQUEST']._serialized_start=1412
-  _globals['_CHATREQUEST']._serialized_end=1639
-  _globals['_TOKENDETAIL']._serialized_start=1641
-  _globals['_TOKENDETAIL']._serialized_end=1747
-  _globals['_GENERATERESPONSE']._serialized_start=1750
-  _globals['_GENERATERESPONSE']._serialized_end=2175
-  _globals['_LISTMODELSREQUEST']._serialized_start=2177
-  _globals['_LISTMODELSREQUEST']._serialized_end=2196
-  _globals['_MODEL']._serialized_start=2198
-  _globals['_MODEL']._serialized_end=2257
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2259
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2312
-  _globals['_ROUTER']._serialized_start=2315
-  _globals['_ROUTER']._serialized_end=2526
+  _globals['_GENERATIONPARAMS']._serialized_end=1270
+  _globals['_GENERATIONPARAMS_LOGITBIASENTRY']._serialized_start=877
+  _globals['_GENERATIONPARAMS_LOGITBIASENTRY']._serialized_end=925
+  _globals['_GENERATIONPARAMS_EXTRAARGSENTRY']._serialized_start=927
+  _globals['_GENERATIONPARAMS_EXTRAARGSENTRY']._serialized_end=995
+  _globals['_ANSWERSOFAR']._serialized_start=1272
+  _globals['_ANSWERSOFAR']._serialized_end=1337
+  _globals['_GENERATEREQUEST']._serialized_start=1340
+  _globals['_GENERATEREQUEST']._serialized_end=1532
+  _globals['_CHATMESSAGE']._serialized_start=1535
+  _globals['_CHATMESSAGE']._serialized_end=1745
+  _globals['_TOOL']._serialized_start=1748
+  _globals['_TOOL']._serialized_end=1882
+  _globals['_TOOLCHOICE']._serialized_start=1884
+  _globals['_TOOLCHOICE']._serialized_end=1962
+  _globals['_TOOLCALL']._serialized_start=1964
+  _globals['_TOOLCALL']._serialized_end=2019
+  _globals['_CHATREQUEST']._serialized_start=2022
+  _globals['_CHATREQUEST']._serialized_end=2633
+  _globals['_CHATREQUEST_CHATTEMPLATEKWARGSENTRY']._serialized_start=2514
+  _globals['_CHATREQUEST_CHATTEMPLATEKWARGSENTRY']._serialized_end=2571
+  _globals['_TOOLCALLBEGIN']._serialized_start=2635
+  _globals['_TOOLCALLBEGIN']._serialized_end=2691
+  _globals['_TOOLCALLARGUMENTS']._serialized_start=2693
+  _globals['_TOOLCALLARGUMENTS']._serialized_end=2741
+  _globals['_CHATDELTA']._serialized_start=2744
+  _globals['_CHATDELTA']._serialized_end=2895
+  _globals['_TOKENDETAIL']._serialized_start=2897
+  _globals['_TOKENDETAIL']._serialized_end=3003
+  _globals['_GENERATERESPONSE']._serialized_start=3006
+  _globals['_GENERATERESPONSE']._serialized_end=3504
+  _globals['_LISTMODELSREQUEST']._serialized_start=3506
+  _globals['_LISTMODELSREQUEST']._serialized_end=3525
+  _globals['_MODEL']._serialized_start=3527
+  _globals['_MODEL']._serialized_end=3586
+  _globals['_LISTMODELSRESPONSE']._serialized_start=3588
+  _globals['_LISTMODELSRESPONSE']._serialized_end=3641
+  _globals['_ROUTER']._serialized_start=3822
+  _globals['_ROUTER']._serialized_end=4033
 # @@protoc_insertion_point(module_scope)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, TypeVar
 
 import pydantic
 import structlog
 
+from services.router.json_depth import is_too_deep
 from services.router.openai.errors import FieldError
 from services.router.openai.schema_kinds import UNSUPPORTED
 from services.router.openai.unsupported import refuse_unsupported
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 M = TypeVar("M", bound=pydantic.BaseModel)
-
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKETS = b"[]{}"
-_OTHERS = bytes(byte for byte in range(256) if byte not in _BRACKETS)
 
 
 async def read_body(request: Request, limits: RequestLimits) -> bytes:
@@ -49,7 +45,9 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
         if len(chunks) > max_bytes:
             raise _too_large(max_bytes)
     body = bytes(chunks)
-    _check_depth(body, limits.max_json_depth)
+    if is_too_deep(body, limits.max_json_depth):
+        message = f"the body must not be nested more than {limits.max_json_depth} levels deep"
+        raise FieldError(message, param=None, code="invalid_json")
     return body
 
 
@@ -101,28 +99,6 @@ def _field_error(detail: ErrorDetails) -> FieldError | UnsupportedError:
         return UnsupportedError(f"{param}: {message}", param=param)
     code = "invalid_type" if kind.endswith("_type") else "invalid_value"
     return FieldError(f"{param}: {message[:1].lower()}{message[1:]}", param=param, code=code)
-
-
-def _check_depth(body: bytes, max_depth: int) -> None:
-    """Refuse JSON whose lists and objects are nested too deeply, without parsing it.
-
-    Every level costs one pass over the brackets that are left, so the work is bounded whatever the
-    body holds. What is no JSON may pass; the parser says so better.
-
-    Raises:
-        FieldError: it is deeper than the limit.
-    """
-    if body.count(b"[") + body.count(b"{") <= max_depth:
-        return
-    left = _STRING.sub(b"", body).translate(None, _OTHERS)
-    for _ in range(max_depth):
-        shorter = left.replace(b"[]", b"").replace(b"{}", b"")
-        if len(shorter) == len(left):
-            break
-        left = shorter
-    if left:
-        message = f"the body must not be nested more than {max_depth} levels deep"
-        raise FieldError(message, param=None, code="invalid_json")
 
 
 def _too_large(max_bytes: int) -> PayloadTooLargeError:

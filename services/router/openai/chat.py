@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
+from services.router.chat_tools import hold_to_calls, plan_reading
 from services.router.generation import GenerationRequest
 from services.router.limits import check_num_tokens
 from services.router.openai.answers import stream_answers
@@ -20,10 +21,11 @@ from services.router.openai.params import check_stream_options, read_params
 from services.router.openai.prompts import Prompt, check_prompt
 from services.router.openai.request_id import generation_ids, response_id
 from services.router.openai.schema_chat import ChatBody
-from services.router.openai.tools import ToolUse, hold_to_calls, plan_reading, read_tools
+from services.router.openai.tools import read_tools
 
 if TYPE_CHECKING:
     from services.router.chat_events import ChatReader
+    from services.router.chat_tools import ToolUse
     from services.router.openai.backend import Backend
     from services.router.parsers.plan import ReadingPlan
 
@@ -108,6 +110,7 @@ class ChatCompletions:
             max_tokens=max_tokens,
             max_tokens_param=max_tokens_param,
         )
+        plan, params = plan.hold(params, prompt.text or "", backend.tokenizer)
         caller = backend.caller_of(request)
         [request_id] = generation_ids(request, _PREFIX, 1)
         generation = GenerationRequest(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from services.router.limits import check_num_messages, check_texts, texts_in
+from services.router.chat_prompt import Conversation, read_arguments, render_chat
+from services.router.limits import check_num_messages
 from services.router.openai.errors import FieldError
 from services.router.openai.prompts import Prompt
 from shared.errors import UnsupportedError
@@ -40,23 +40,18 @@ def encode_chat(
         PayloadTooLargeError: they are too long.
     """
     check_num_messages(len(fields.messages), limits)
-    messages = template_messages(fields.messages)
-    check_texts(texts_in(messages), limits, param="messages")
-    if tools:
-        check_texts(texts_in(tools), limits, param="tools")
-    add_prompt = fields.add_generation_prompt
-    text = chat_template.render(
-        messages,
+    conversation = Conversation(
+        messages=template_messages(fields.messages),
         tools=tools,
         documents=fields.documents,
-        add_generation_prompt=not fields.continue_final_message
-        if add_prompt is None
-        else add_prompt,
-        continue_final_message=bool(fields.continue_final_message),
         extra=fields.chat_template_kwargs,
+        continue_final_message=bool(fields.continue_final_message),
+        add_generation_prompt=fields.add_generation_prompt,
     )
-    check_texts([text], limits, param="messages")
-    return Prompt(tuple(tokenizer.encode(text, add_special_tokens)), text)
+    text, token_ids = render_chat(
+        conversation, chat_template, tokenizer, limits, add_special_tokens=add_special_tokens
+    )
+    return Prompt(token_ids, text)
 
 
 def answer_role(fields: ChatPromptFields) -> str:
@@ -143,18 +138,5 @@ def _read_tool_call(call: Any, param: str) -> dict[str, Any]:
     if not isinstance(function.get("name"), str):
         message = f"{param}.function.name must be a string"
         raise FieldError(message, param=f"{param}.function.name", code="invalid_type")
-    arguments = _read_arguments(function.get("arguments"))
+    arguments = read_arguments(function.get("arguments"))
     return {"type": "function", **call, "function": {**function, "arguments": arguments}}
-
-
-def _read_arguments(value: Any) -> Any:
-    if not value:
-        # What a call without arguments was answered with, by whichever server.
-        return {}
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        # A model may have written them; the template shows them as they are.
-        return value

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from services.router.chat_tools import MAX_NAME_CHARS, NAME_PATTERN
 from services.router.openai.schema_base import GenerationBody, NumLogprobs, NumTokens
 
 
@@ -26,7 +27,7 @@ class FunctionDefinition(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.\-]+$", max_length=128)]
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=MAX_NAME_CHARS)]
     description: str | None = None
     #: A JSON Schema of type object; without one, the function takes no arguments.
     parameters: dict[str, Any] | None = None

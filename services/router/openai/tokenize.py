@@ -8,6 +8,7 @@ import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 from msgspec import UNSET, UnsetType
 
+from services.router.chat_tools import check_tools
 from services.router.limits import check_texts
 from services.router.openai.body import parse_body, read_body
 from services.router.openai.endpoint import encode
@@ -19,7 +20,7 @@ from services.router.openai.schema_tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
-from services.router.openai.tools import check_tools, template_tools
+from services.router.openai.tools import template_tools
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend
@@ -73,7 +74,7 @@ class TokenizeEndpoints:
         tokenizer = self._backend.tokenizer
         spans: list[tuple[int, int]] | UnsetType = UNSET
         if isinstance(body, TokenizeChatBody):
-            check_tools(body.tools or (), self._backend.limits)
+            check_tools(template_tools(body.tools) or (), self._backend.limits)
             special = bool(body.add_special_tokens)
             prompt = encode_chat(
                 body,

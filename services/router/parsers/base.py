@@ -68,6 +68,16 @@ class ToolFormat(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningMarks:
+    """What stands around an answer's reasoning."""
+
+    begin: str
+    end: str
+    #: The prompt has opened it: the answer begins inside.
+    is_open: bool
+
+
 class ReasoningFormat(Protocol):
     """How a family of models marks reasoning."""
 
@@ -78,6 +88,12 @@ class ReasoningFormat(Protocol):
 
     def parser(self, prompt: str) -> TextParser:
         """A parser for one answer. The prompt's end may have opened the reasoning, or closed it."""
+        ...
+
+    def marks(self, prompt: str) -> ReasoningMarks | None:
+        """Around the reasoning of an answer to this prompt; None if it has none. An answer that is
+        held to a form may reason between them, where the tokenizer has a token for each.
+        """
         ...
 
     def is_format_of(self, template: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from services.router.chat_events import ChatReader
 from services.router.parsers.answer import TextAnswerReader
+from shared.engine.grammar.spec import Thinking
 
 if TYPE_CHECKING:
+    from services.router.generation import GenerationParams
     from services.router.parsers.base import ReasoningFormat, TextParser, ToolFormat
     from shared.text.tokenizer import Tokenizer
 
@@ -33,6 +35,25 @@ class ReadingPlan:
     parallel: bool = True
     reasoning: ReasoningFormat | None = None
     include_reasoning: bool = True
+
+    def hold(
+        self, params: GenerationParams, prompt: str, tokenizer: Tokenizer
+    ) -> tuple[ReadingPlan, GenerationParams]:
+        """Let an answer that is held to a form reason before it, if the model does that at all.
+
+        Where its marks are not single tokens, such an answer has no reasoning: it begins with its
+        form, and is read that way. Call it with the prompt's text, before anything is read.
+        """
+        if params.grammar is None or self.reasoning is None:
+            return self, params
+        marks = self.reasoning.marks(prompt)
+        if marks is None:
+            return self, params
+        begin, end = tokenizer.token_id(marks.begin), tokenizer.token_id(marks.end)
+        if begin is None or end is None:
+            return replace(self, reasoning=None), params
+        thinking = Thinking(begin_token_id=begin, end_token_id=end, is_open=marks.is_open)
+        return self, replace(params, grammar=replace(params.grammar, thinking=thinking))
 
     @property
     def is_plain(self) -> bool:

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from services.router.chat_events import ContentDelta, ReasoningDelta
+from services.router.parsers.base import ReasoningMarks
 from services.router.parsers.machine import Machine
 
 if TYPE_CHECKING:
@@ -80,11 +81,21 @@ class ThinkFormat:
 
     def parser(self, prompt: str) -> TextParser:
         """See ReasoningFormat."""
+        return ThinkParser(self._opening(prompt))
+
+    def marks(self, prompt: str) -> ReasoningMarks | None:
+        """See ReasoningFormat."""
+        opening = self._opening(prompt)
+        if opening is Opening.BEYOND:
+            return None
+        return ReasoningMarks(begin=BEGIN, end=END, is_open=opening is Opening.INSIDE)
+
+    def _opening(self, prompt: str) -> Opening:
         end = prompt.rstrip()
         if end.endswith(END):
-            return ThinkParser(Opening.BEYOND)
+            return Opening.BEYOND
         is_open = self._opens_unsaid or end.endswith(BEGIN)
-        return ThinkParser(Opening.INSIDE if is_open else Opening.BEFORE)
+        return Opening.INSIDE if is_open else Opening.BEFORE
 
     def is_format_of(self, template: str) -> bool:
         """See ReasoningFormat."""

@@ -22,6 +22,8 @@ class RoutingRequest:
     block_hashes: Sequence[bytes] = ()
     #: Workers that failed this request before.
     excluded: frozenset[WorkerId] = frozenset()
+    #: Lowest minor version of the contract with which a worker understands it.
+    protocol_minor: int = 0
     #: Longest acceptable time from now to the first token, and between tokens; None: any.
     max_ttft_ms: float | None = None
     max_itl_ms: float | None = None

@@ -50,6 +50,16 @@ class FitsContext:
         return needed <= endpoint.record.max_model_len
 
 
+class Understands:
+    """Knows of everything that the request says: what it does not know it would pass over."""
+
+    reason = "too old for what the request asks for"
+
+    def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
+        """See Filter."""
+        return endpoint.protocol_minor >= request.protocol_minor
+
+
 class SharesBlocksWith:
     """Computes blocks that the decode worker can use."""
 

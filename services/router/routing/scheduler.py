@@ -16,10 +16,11 @@ from services.router.routing.filters import (
     NotExcluded,
     Ready,
     SharesBlocksWith,
+    Understands,
 )
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
-from shared.errors import NoWorkerError
+from shared.errors import NoWorkerError, UnsupportedError
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ MAX_PREFILL_CANDIDATES = 3
 #: How many peers a worker may ask for a prefix.
 MAX_SOURCES = 2
 WORKERS = (Role.PREFILL, Role.DECODE)
-FILTERS: tuple[Filter, ...] = (NotDraining(), Ready(), NotExcluded(), FitsContext())
+FILTERS: tuple[Filter, ...] = (
+    NotDraining(),
+    Ready(),
+    NotExcluded(),
+    FitsContext(),
+    Understands(),
+)
 
 
 @dataclass(slots=True)
@@ -107,10 +114,12 @@ class Scheduler:
 
         Raises:
             NoWorkerError: no decode worker can take it now.
+            UnsupportedError: those that could are too old to understand it.
             OverloadedError: nobody is expected to meet the request's bounds.
         """
         decision = self.decide(request)
         if decision.route is None:
+            _refuse_if_too_old(decision.decode.left_out)
             raise NoWorkerError(_why_nobody(decision.decode.left_out))
         refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
         self.policy.decode_picker.chosen(decision.decode.candidates[0])
@@ -222,6 +231,17 @@ class Scheduler:
                 cost_ms += scorer.cost_ms(request, candidate)
             costs.append((cost_ms, candidate))
         return picker.order(costs)
+
+
+def _refuse_if_too_old(left_out: Sequence[tuple[Endpoint, str]]) -> None:
+    """Waiting does not help where the workers that serve are too old."""
+    old = [endpoint.name for endpoint, reason in left_out if reason == Understands.reason]
+    if old:
+        message = (
+            "structured output, required tools and extra_args need workers of a newer version than "
+            f"{', '.join(old)}"
+        )
+        raise UnsupportedError(message)
 
 
 def _why_nobody(left_out: Sequence[tuple[Endpoint, str]]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from shared.engine.grammar.checks import check_spec
 from shared.engine.grammar.compile_threads import CompileThreads
 from shared.engine.grammar.stats import GrammarStats, MeteredGrammar
+from shared.engine.grammar.thinking import ThinkingGrammar
 from shared.errors import ConfigError, InvalidRequestError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class GrammarCompiler:
         """
         if request.sampling.grammar is None:
             return request
-        found = self._find(request.sampling.grammar)
+        found = self._find(request.sampling.grammar.unthinking)
         if not isinstance(found, _Pending):
             return self._with(request, found)
         try:
@@ -82,7 +83,7 @@ class GrammarCompiler:
         """The same for a caller that may be kept waiting."""
         if request.sampling.grammar is None:
             return request
-        found = self._find(request.sampling.grammar)
+        found = self._find(request.sampling.grammar.unthinking)
         if not isinstance(found, _Pending):
             return self._with(request, found)
         try:
@@ -155,7 +156,11 @@ class GrammarCompiler:
         if not sampling.eos_token_ids:
             message = "structured output needs a model that has an end token"
             raise UnsupportedError(message, param="grammar")
-        return compiled.start(sampling.eos_token_ids)
+        grammar = compiled.start(sampling.eos_token_ids)
+        thinking = None if sampling.grammar is None else sampling.grammar.thinking
+        if thinking is None:
+            return grammar
+        return ThinkingGrammar(grammar, thinking, end_token_ids=sampling.eos_token_ids)
 
     def _too_slow(self, pending: _Pending) -> Exception:
         if not pending.future.running():

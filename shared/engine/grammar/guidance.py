@@ -11,11 +11,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import llguidance
-import numpy as np
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from shared.engine.grammar.json_schema_map import map_schemas
 from shared.engine.grammar.json_schema_strings import exact_formats
+from shared.engine.grammar.positions import set_bit
 from shared.engine.grammar.spec import GrammarKind
 from shared.errors import InvalidRequestError, UnsupportedError
 
@@ -132,10 +132,9 @@ class GuidanceGrammar:
         words = bits[row]
         is_complete = self._matcher.is_accepting()
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * 4)
-        octets = words.numpy().view(np.uint8)
-        _set_bit(octets, self._library_eos, to=False)
+        set_bit(bits, row, self._library_eos, to=False)
         for token_id in self._end_token_ids:
-            _set_bit(octets, token_id, to=is_complete)
+            set_bit(bits, row, token_id, to=is_complete)
 
     def accept(self, token_id: int) -> bool:
         """See `Grammar.accept`."""
@@ -200,11 +199,6 @@ def _close(schema: dict[str, Any]) -> dict[str, Any]:
     if "prefixItems" in schema:
         schema.setdefault("items", False)
     return schema
-
-
-def _set_bit(octets: np.ndarray[Any, np.dtype[np.uint8]], token_id: int, *, to: bool) -> None:
-    place, bit = token_id // 8, np.uint8(1 << token_id % 8)
-    octets[place] = octets[place] | bit if to else octets[place] & ~bit
 
 
 def _invalid(spec: GrammarSpec, reason: str) -> InvalidRequestError:

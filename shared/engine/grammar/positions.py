@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -13,6 +15,13 @@ if TYPE_CHECKING:
 
 #: All 32 tokens of a word may come.
 EVERYTHING = -1
+
+
+def set_bit(bits: Tensor, row: int, token_id: int, *, to: bool) -> None:
+    """Allow a token in `bits[row]`, an int32 mask on the host, or rule it out."""
+    octets = bits[row].numpy().view(np.uint8)
+    place, bit = token_id // 8, np.uint8(1 << token_id % 8)
+    octets[place] = octets[place] | bit if to else octets[place] & ~bit
 
 
 def advance(grammar: Grammar, token_ids: Iterable[int]) -> int | None:

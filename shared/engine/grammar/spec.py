@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -24,8 +24,20 @@ class GrammarKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Thinking:
+    """What a model thinks before it answers, by the tokens around it."""
+
+    #: Opens it, as the answer's first token; an answer that begins otherwise does not think.
+    begin_token_id: int
+    #: Closes it: the answer proper begins behind this token.
+    end_token_id: int
+    #: The prompt has opened it.
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarSpec:
-    """Equal specs compile to the same grammar."""
+    """Specs that differ in `param` and `thinking` alone compile to the same grammar."""
 
     kind: GrammarKind
     text: str = ""
@@ -36,3 +48,10 @@ class GrammarSpec:
     any_whitespace: bool = True
     #: What the client calls it: errors name it.
     param: str = field(default="grammar", compare=False)
+    #: If set, the answer may think first, and the grammar says what comes after that.
+    thinking: Thinking | None = None
+
+    @property
+    def unthinking(self) -> GrammarSpec:
+        """What is compiled: the grammar alone."""
+        return self if self.thinking is None else replace(self, thinking=None)

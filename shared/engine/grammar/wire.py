@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton.v1 import common_pb2
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
+from shared.engine.grammar.spec import GrammarKind, GrammarSpec, Thinking
 from shared.errors import InvalidRequestError
 
 _KINDS = {
@@ -31,6 +31,7 @@ def grammar_from_wire(message: common_pb2.Grammar) -> GrammarSpec:
         strict=not message.HasField("strict") or message.strict,
         any_whitespace=not message.HasField("any_whitespace") or message.any_whitespace,
         param=message.param or "grammar",
+        thinking=_thinking_from_wire(message.thinking) if message.HasField("thinking") else None,
     )
 
 
@@ -42,4 +43,21 @@ def grammar_to_wire(spec: GrammarSpec) -> common_pb2.Grammar:
         strict=None if spec.strict else False,
         any_whitespace=None if spec.any_whitespace else False,
         param=None if spec.param == "grammar" else spec.param,
+        thinking=None if spec.thinking is None else _thinking_to_wire(spec.thinking),
+    )
+
+
+def _thinking_from_wire(message: common_pb2.Thinking) -> Thinking:
+    return Thinking(
+        begin_token_id=message.begin_token_id,
+        end_token_id=message.end_token_id,
+        is_open=message.is_open,
+    )
+
+
+def _thinking_to_wire(thinking: Thinking) -> common_pb2.Thinking:
+    return common_pb2.Thinking(
+        begin_token_id=thinking.begin_token_id,
+        end_token_id=thinking.end_token_id,
+        is_open=thinking.is_open,
     )

@@ -19,6 +19,7 @@ from baton_client import (
     InternalError,
     PartialAnswer,
     UnavailableError,
+    UnsupportedError,
 )
 from tests.fakes.scripted_router import ScriptedRouter, serve
 from tests.integration.client.conftest import FAST_RETRY
@@ -147,8 +148,9 @@ async def test_where_nobody_can_go_on_the_error_is_exactly_what_came() -> None:
     num = sum(len(router.requests) for router in made)
     assert num == FAST_RETRY.max_attempts
     [answer] = caught.value.received
+    text = "".join(WORDS[:num])
     assert answer == PartialAnswer(
-        index=0, text="".join(WORDS[:num]), token_ids=tuple(range(num)), finish_reason=None
+        index=0, text=text, content=text, token_ids=tuple(range(num)), finish_reason=None
     )
     assert caught.value.request_id == "r1"
 
@@ -207,3 +209,13 @@ async def test_the_blocking_client_goes_on_as_well() -> None:
 def test_a_client_needs_an_address() -> None:
     with pytest.raises(BatonError, match="address"):
         AsyncBaton([])
+
+
+async def test_a_server_too_old_for_tools_is_noticed() -> None:
+    """It would answer as if there were none."""
+    tool: Any = {"type": "function", "function": {"name": "f"}}
+    async with routers([]) as (_, [address]), AsyncBaton(address) as client:
+        assert (await client.chat("x")).content == "".join(WORDS)
+        with pytest.raises(UnsupportedError, match="too old") as caught:
+            await client.chat("x", tools=[tool])
+    assert caught.value.param == "tools"

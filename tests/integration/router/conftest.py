@@ -12,6 +12,7 @@ from services.router.config import RouterConfig
 from services.router.generation import GenerationParams, GenerationRequest
 from services.router.parts import open_parts
 from shared.identity import Role
+from shared.rpc.protocol import PROTOCOL_MINOR
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_decode import Script, ScriptedDecode
 
@@ -33,10 +34,16 @@ class Bench:
     workers: list[ScriptedDecode] = field(default_factory=list)
 
     async def add_worker(
-        self, *scripts: Script, name: str | None = None, role: Role = Role.DECODE, **record: Any
+        self,
+        *scripts: Script,
+        name: str | None = None,
+        role: Role = Role.DECODE,
+        protocol_minor: int = PROTOCOL_MINOR,
+        **record: Any,
     ) -> ScriptedDecode:
         """A worker that has answered its canary."""
         worker = ScriptedDecode(name=name or f"{role.value}-{len(self.workers)}", role=role)
+        worker.protocol_minor = protocol_minor
         if scripts:
             worker.scripts = list(scripts)
         await worker.start(**record)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from baton_client import contract
 from baton_client.errors import InvalidRequestError
 from baton_client.options import GenerationParams, chat_request, generate_request
+from shared.rpc.wire import extra_args_from_wire
+
+if TYPE_CHECKING:
+    from baton_client.messages import Message
 
 SAMPLES: dict[str, Any] = {
     "max_tokens": 5,
@@ -32,13 +36,19 @@ SAMPLES: dict[str, Any] = {
     "logprobs": 4,
     "prompt_logprobs": 0,
     "skip_special_tokens": False,
+    "num_speculative_tokens": 0,
+    "extra_args": {"a": True, "b": 3, "c": 0.5, "d": "x", "e": [1, "y"], "f": []},
 }
 
 
 def test_every_parameter_of_the_contract_can_be_given() -> None:
     fields = set(contract.GenerationParams.DESCRIPTOR.fields_by_name)
     assert fields == {*SAMPLES, "grammar"}
-    assert set(GenerationParams.__annotations__) == {*SAMPLES, "structured_outputs"}
+    assert set(GenerationParams.__annotations__) == {
+        *SAMPLES,
+        "structured_outputs",
+        "response_format",
+    }
 
 
 def test_structured_outputs_arrive_as_a_grammar() -> None:
@@ -58,7 +68,49 @@ def test_a_parameter_arrives_in_its_field(name: str) -> None:
         value = list(value.ids)
     elif name == "logit_bias":
         value = dict(value)
+    elif name == "extra_args":
+        value = extra_args_from_wire(value)
+        value = {key: list(arg) if isinstance(arg, tuple) else arg for key, arg in value.items()}
     assert value == SAMPLES[name]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"structured_outputs": {"json": {}, "disable_any_whitespace": True}}, (1, "{}", False)),
+        ({"structured_outputs": {"json": "{}"}}, (1, "{}", None)),
+        ({"response_format": {"type": "json_object"}}, (2, "", None)),
+        ({"response_format": {"type": "text"}}, None),
+    ],
+)
+def test_forms_are_written_in_one_way(options: dict[str, Any], expected: Any) -> None:
+    params = generate_request("hi", options).params
+    grammar = params.grammar
+    assert params.HasField("grammar") == (expected is not None)
+    if expected is not None:
+        dense = grammar.any_whitespace if grammar.HasField("any_whitespace") else None
+        assert (grammar.kind, grammar.text, dense) == expected
+
+
+def test_a_strict_schema_is_the_usual_one() -> None:
+    schema = {"type": "object"}
+    for strict in (None, True, False):
+        wanted = {"type": "json_schema", "json_schema": {"schema": schema, "strict": strict}}
+        grammar = generate_request("hi", {"response_format": wanted}).params.grammar
+        assert (grammar.HasField("strict"), grammar.strict) == (strict is False, False)
+        assert grammar.param == "response_format.json_schema.schema"
+
+
+def test_a_message_of_calls_needs_no_content() -> None:
+    call: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages: list[Message] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "4", "tool_call_id": "c"},
+    ]
+    first, second = chat_request(messages, {}).messages
+    [sent] = first.tool_calls
+    assert (sent.id, sent.name, sent.arguments) == ("c", "f", "{}")
+    assert second.tool_call_id == "c"
 
 
 def test_zero_is_not_the_same_as_nothing() -> None:
@@ -105,6 +157,10 @@ def test_options_that_are_not_parameters_go_into_the_request() -> None:
         ({"logit_bias": [1]}, "logit_bias"),
         ({"stop_token_ids": [-4]}, "stop_token_ids"),
         ({"seed": 1.5}, "seed"),
+        ({"extra_args": {"a": object()}}, "extra_args"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"tools": []}, "tools"),
     ],
 )
 def test_a_bad_option_is_named(options: dict[str, Any], param: str) -> None:

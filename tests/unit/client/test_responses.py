@@ -4,9 +4,40 @@ from __future__ import annotations
 
 import pytest
 
-from baton_client import FinishReason, InternalError, Piece, contract
+from baton_client import (
+    ContentDelta,
+    FinishReason,
+    InternalError,
+    Piece,
+    ToolCall,
+    contract,
+)
 from baton_client.responses import join, read_piece
 from baton_client.types import PromptSources, Timings, Usage
+
+
+def test_deltas_become_what_they_mean() -> None:
+    message = contract.GenerateResponse(request_id="r", text="x", reading=2, finish_reason=4)
+    message.deltas.add(reasoning="a")
+    message.deltas.add(reasoning="b")
+    message.deltas.add(content="c")
+    message.deltas.add()  # newer than this client
+    message.deltas.add(call={"index": 0, "id": "i", "name": "f"})
+    message.deltas.add(arguments={"index": 0, "text": "{"})
+    message.deltas.add(arguments={"index": 0, "text": "}"})
+    piece = read_piece(message)
+    assert (piece.reasoning, piece.content, piece.text) == ("ab", "c", "x")
+    answer = join([piece]).answers[0]
+    call = ToolCall(id="i", name="f", arguments="{}")
+    assert (answer.reasoning, answer.content, answer.tool_calls) == ("ab", "c", (call,))
+    assert answer.finish_reason is FinishReason.TOOL_CALLS
+    assert answer.message["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+
+
+def test_text_that_nobody_read_is_content() -> None:
+    piece = read_piece(contract.GenerateResponse(text="<think>", finish_reason=1))
+    assert piece.deltas == (ContentDelta("<think>"),)
+    assert join([piece]).content == "<think>"
 
 
 def test_an_unset_field_is_none() -> None:
