@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,10 +118,21 @@ def explained(spans: Sequence[StoredSpan], asked: Asked) -> float:
     return sum(span.duration_s for span in spans if span.name in STAGES) / asked.waited_s
 
 
+def between(spans: Sequence[StoredSpan], asked: Asked) -> dict[str, float]:
+    """The rest of what the client waited, by where it was, as shares of it."""
+    stages = {span.name: span for span in spans if span.name in STAGES}
+    first, last = stages[STAGES[0]], stages[STAGES[-1]]
+    rest_s = {"client to router": first.began_s - asked.began_s}
+    for one, next_one in pairwise(STAGES):
+        rest_s[f"{one} to {next_one}"] = stages[next_one].began_s - stages[one].ended_s
+    rest_s["last token to client"] = asked.began_s + asked.waited_s - last.ended_s
+    return {name: seconds / asked.waited_s for name, seconds in rest_s.items()}
+
+
 def show(spans: Sequence[StoredSpan], asked: Asked) -> None:
     """One trace as a table."""
     print(f"\ntrace {asked.trace_id}\n  {'span':34} {'began ms':>9} {'took ms':>9}  of the latency")
-    for span in spans:
+    for span in sorted(spans, key=lambda span: (span.began_s, depth(span, spans), span.ended_s)):
         label = f"{'  ' * depth(span, spans)}{span.name}"
         share = f"{span.duration_s / asked.waited_s:8.2%}" if span.name in STAGES else ""
         began_ms = (span.began_s - asked.began_s) * 1e3
@@ -155,8 +167,11 @@ def run(phoenix: Phoenix, url: str, num_requests: int) -> None:
         f"\n{len(traces)} traces, each with all {len(PARENTS)} spans and the attributes.\n"
         f"Sum of the stages / what the client waited: median {statistics.median(shares):.2%}, "
         f"lowest {min(shares):.2%}, highest {max(shares):.2%}; "
-        f"{num_within} of {len(shares)} within {TOLERANCE:.0%}."
+        f"{num_within} of {len(shares)} within {TOLERANCE:.0%}.\nThe rest, median:"
     )
+    rests = [between(*both) for both in zip(traces, requests, strict=True)]
+    for name in rests[0]:
+        print(f"  {name:34} {statistics.median(rest[name] for rest in rests):7.2%}")
     # What else runs on this machine may come between the client and the router, now and then.
     assert num_within * 10 >= len(shares) * 9, "the stages do not add up to the latency"
 

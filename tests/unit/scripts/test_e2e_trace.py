@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from scripts.e2e_phoenix import StoredSpan, stored_span
-from scripts.e2e_trace import ATTRIBUTES, NAME, NUM_TOKENS, PARENTS, STAGES, Asked, check, explained
+from scripts.e2e_trace import (
+    ATTRIBUTES,
+    NAME,
+    NUM_TOKENS,
+    PARENTS,
+    STAGES,
+    Asked,
+    between,
+    check,
+    explained,
+)
 
 ROOT_ATTRIBUTES = {
     **dict.fromkeys(ATTRIBUTES, "x"),
@@ -74,3 +84,15 @@ def test_a_span_is_read_from_otlp_s_json() -> None:
     assert (span.parent_id, span.began_s, span.duration_s) == ("", 1.5, 0.25)
     assert span.attributes == {"n": 7, "r": ["stop"]}
     assert span.events == ("first_token",)
+
+
+def test_stages_and_what_is_between_them_are_all_that_the_client_waited() -> None:
+    spans, now_s = [], 10.2
+    for span in trace():
+        if span.name in STAGES:
+            spans.append(replace(span, began_s=now_s, ended_s=now_s + 0.1))
+            now_s += 0.15
+    asked = Asked("t", 10.0, 2.0)
+    rest = between(spans, asked)
+    assert rest["client to router"] == pytest.approx(0.1)
+    assert sum(rest.values()) + explained(spans, asked) == pytest.approx(1.0)
