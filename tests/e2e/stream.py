@@ -1,4 +1,4 @@
-"""One request of a test that reads many at a time."""
+"""One request of a test that reads many at a time, and what one engine would answer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import httpx
+import pytest
 
+from baton.v1 import common_pb2, router_pb2
 from baton_client import BatonError
+from shared.engine.grammar.wire import grammar_from_wire
+from shared.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from baton.v1 import common_pb2
+    from shared.engine.llm import LLM
+    from shared.engine.request_output import CompletionOutput
+    from tests.e2e.processes import Cluster
+
+#: Of an answer, unless its request says otherwise.
+NUM_TOKENS = 160
+WAIT_S = 60.0
 
 
 @dataclass
@@ -41,3 +51,55 @@ class Stream:
 
         self.thread = threading.Thread(target=run)
         self.thread.start()
+
+
+def expected(oracle: LLM, stream: Stream) -> list[CompletionOutput]:
+    """What one engine that does it all answers."""
+    params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
+    n, stop = params.pop("n", 1), params.pop("stop", ())
+    if "grammar" in params:
+        params["grammar"] = grammar_from_wire(common_pb2.Grammar(**params["grammar"]))
+    sampling = SamplingParams(**params)
+    return list(oracle.generate([stream.prompt], sampling, n=n, stop=stop)[0].outputs)
+
+
+def read_grpc(cluster: Cluster) -> Callable[[Stream], None]:
+    """Reads a stream to its end, over gRPC."""
+    stub = cluster.router_stub()
+
+    def read(stream: Stream) -> None:
+        params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
+        params |= {"stop": [params["stop"]]} if "stop" in params else {}
+        request = router_pb2.GenerateRequest(
+            prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=stream.prompt)),
+            params=router_pb2.GenerationParams(**params),
+        )
+        for piece in stub.Generate(request, timeout=WAIT_S):
+            index = piece.index
+            stream.texts[index] = stream.texts.get(index, "") + piece.text
+            stream.token_ids.setdefault(index, []).extend(piece.token_ids)
+            stream.logprobs += [detail.logprobs.chosen.logprob for detail in piece.details]
+            stream.num_seen = min(map(len, stream.token_ids.values()))
+            if piece.HasField("usage"):
+                stream.usage = piece.usage
+
+    return read
+
+
+def check(oracle: LLM, stream: Stream) -> None:
+    """Fail unless the answers are the oracle's, whatever happened to them."""
+    assert stream.error is None, (stream.name, stream.error)
+    answers = expected(oracle, stream)
+    for answer in answers:
+        assert stream.texts[answer.index] == answer.text, stream.name
+        if stream.token_ids:
+            assert tuple(stream.token_ids[answer.index]) == answer.token_ids, stream.name
+    if "logprobs" in stream.params:
+        wanted = [position.chosen.logprob for position in answers[0].logprobs]
+        assert stream.logprobs == pytest.approx(wanted, abs=1e-3)
+    if stream.usage is not None:
+        sources = stream.usage.sources
+        total = sources.computed + sources.local_hit + sources.transferred
+        assert total == stream.usage.prompt_tokens == len(stream.prompt)
+        num_tokens = sum(len(answer.token_ids) for answer in answers)
+        assert stream.usage.completion_tokens == num_tokens

@@ -1,4 +1,6 @@
-"""I11 across the hand-off: decode workers with each kind of draft answer as one engine without."""
+"""I11 across the hand-off: decode workers with each kind of draft answer as one engine without,
+also those that go on with an answer whose worker was killed.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from baton.v1 import common_pb2
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
-from tests.e2e.asking import ask, prompt_of
+from tests.e2e.asking import ask, prompt_of, until
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster, free_port
+from tests.e2e.stream import WAIT_S, Stream, check, read_grpc
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:
@@ -22,30 +26,52 @@ if TYPE_CHECKING:
     from shared.engine.llm import LLM
 
 METHODS = ("draft_model", "eagle", "eagle3", "medusa")
+NGRAM = "ngram"
+NUM_TOKENS = 200
+#: So many has everybody before something happens.
+NUM_BEFORE = 12
+LIST = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 6, "maxLength": 9},
+    "minItems": 60,
+}
+JSON = {"kind": common_pb2.GRAMMAR_KIND_JSON_SCHEMA, "text": json.dumps(LIST)}
+ASKED: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0, "logprobs": 1},
+    "seeded": {"temperature": 0.9, "top_p": 0.9, "seed": 5},
+    "seeded, several": {"temperature": 1.0, "seed": 6, "n": 2},
+    "greedy json": {"temperature": 0.0, "grammar": JSON},
+    "seeded json": {"temperature": 1.0, "seed": 7, "grammar": JSON},
+}
 
 
 @pytest.fixture(scope="module")
 def drafting(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One prefill worker, and a decode worker for each method. The draft model is the target."""
+    """One prefill worker, and a decode worker for each method. The draft model is the target.
+
+    The last test kills two of them.
+    """
     folder = tmp_path_factory.mktemp("drafting")
-    cluster = Cluster(checkpoint, folder)
+    # Costs would keep requests from the slowest ones.
+    cluster = Cluster(checkpoint, folder, router_flags=("--routing-policy", "round-robin"))
     try:
         cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS)
-        for method in METHODS:
+        for method in (*METHODS, NGRAM):
             model = checkpoint
-            if method != "draft_model":
+            if method not in ("draft_model", NGRAM):
                 model = folder / method
                 write_random_head(model, checkpoint, HeadSpec(method=method))
             if method == "eagle3":
                 # Of two layers there are no low, middle and high ones.
                 edit_json(model / "config.json", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
-            settings = {"method": method, "model": str(model), "num_speculative_tokens": 3}
+            settings = {"method": method, "num_speculative_tokens": 3}
+            settings |= {"prompt_lookup_min": 1} if method == NGRAM else {"model": str(model)}
             cluster.add_worker(
                 "decode", method, *ENGINE_FLAGS, "--local-prefill-threshold", "0",
                 "--metrics-port", str(free_port()),
                 "--speculative-config", json.dumps({**settings, "adaptive": False}),
             )  # fmt: skip
-        cluster.wait_ready(num_decode=len(METHODS))
+        cluster.wait_ready(num_decode=len(METHODS) + 1)
         yield cluster
     finally:
         codes = cluster.stop()
@@ -58,7 +84,7 @@ def test_answers_are_those_of_one_engine(drafting: Cluster, oracle: LLM) -> None
             prompt_of(5 + 23 * i, seed=i),
             {"max_tokens": 24, "temperature": 0.9 * (i % 2), "seed": i},
         )
-        for i in range(12)
+        for i in range(15)
     ]
 
     def answer(one: tuple[list[int], dict[str, Any]]) -> tuple[int, ...]:
@@ -76,3 +102,43 @@ def test_answers_are_those_of_one_engine(drafting: Cluster, oracle: LLM) -> None
     assert all(counted[method, "drafts"] > 0 for method in METHODS)
     # The draft is the target: whatever is drafted for a greedy sequence is right.
     assert counted["draft_model", "accepted_tokens"] > 0
+
+
+def test_guesses_go_on_where_a_worker_was_killed(drafting: Cluster, oracle: LLM) -> None:
+    """Token by token, drawn and in a grammar; whoever goes on guesses in its own way."""
+    read = read_grpc(drafting)
+    # A worker's first grammar takes it a second, in which all other streams would end.
+    warm = [Stream("warm", prompt_of(30, seed=i), {"grammar": JSON}) for i in range(10)]
+    for stream in warm:
+        stream.params["max_tokens"] = 4
+        stream.start(read)
+    for stream in warm:
+        assert stream.thread is not None
+        stream.thread.join(WAIT_S)
+    first = kill_one(drafting, "draft_model")
+    for stream in first:
+        check(oracle, stream)
+    second = kill_one(drafting, NGRAM)
+    assert [(s.token_ids, s.texts) for s in second] == [(s.token_ids, s.texts) for s in first]
+    drafting.wait_idle(timeout_s=20)
+
+
+def kill_one(cluster: Cluster, victim: str) -> list[Stream]:
+    """When all streams have begun; the streams at their ends."""
+    read = read_grpc(cluster)
+    streams = [
+        Stream(name, prompt_of(30 + i, seed=i), {"max_tokens": NUM_TOKENS} | asked)
+        for i, (name, asked) in enumerate([*ASKED.items(), *ASKED.items()])
+    ]
+    for stream in streams:
+        stream.start(read)
+    until(lambda: all(s.num_seen >= NUM_BEFORE or s.error for s in streams))
+    assert cluster.load(victim).num_running > 0
+    assert cluster.metric(victim, "baton_spec_decode_num_drafts_total") > 0
+    cluster.workers.pop(victim).kill()
+    for stream in streams:
+        assert stream.thread is not None
+        stream.thread.join(WAIT_S)
+        assert stream.error is None, (stream.name, stream.error)
+    assert any(stream.usage is not None and stream.usage.num_replays for stream in streams)
+    return streams

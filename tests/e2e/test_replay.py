@@ -12,29 +12,24 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from baton.v1 import common_pb2, router_pb2
+from baton.v1 import common_pb2
 from baton_client import Baton
 from cli.cluster import Cluster as LocalCluster
 from cli.cluster import ClusterSpec
 from cli.ports import free_port
-from shared.engine.grammar.wire import grammar_from_wire
-from shared.engine.sampling_params import SamplingParams
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster, is_idle
-from tests.e2e.stream import Stream
+from tests.e2e.stream import NUM_TOKENS, WAIT_S, Stream, check, expected, read_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shared.engine.llm import LLM
-    from shared.engine.request_output import CompletionOutput
 
-NUM_TOKENS = 160
 #: So many has everybody before something happens.
 NUM_BEFORE = 12
-WAIT_S = 60.0
 DECODE = ("decode-0", "decode-1")
 
 ASKED: dict[str, dict[str, Any]] = {
@@ -60,16 +55,6 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-def expected(oracle: LLM, stream: Stream) -> list[CompletionOutput]:
-    """What one engine that does it all answers."""
-    params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
-    n, stop = params.pop("n", 1), params.pop("stop", ())
-    if "grammar" in params:
-        params["grammar"] = grammar_from_wire(common_pb2.Grammar(**params["grammar"]))
-    sampling = SamplingParams(**params)
-    return list(oracle.generate([stream.prompt], sampling, n=n, stop=stop)[0].outputs)
-
-
 def late_stop(oracle: LLM, stream: Stream) -> str:
     """A string that comes for the first time when two thirds of the answer are over."""
     params = {name: value for name, value in stream.params.items() if name != "stop"}
@@ -89,28 +74,6 @@ def streams_for(oracle: LLM) -> list[Stream]:
             stream.params["stop"] = late_stop(oracle, stream)
         made.append(stream)
     return made
-
-
-def read_grpc(cluster: Cluster) -> Callable[[Stream], None]:
-    stub = cluster.router_stub()
-
-    def read(stream: Stream) -> None:
-        params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
-        params |= {"stop": [params["stop"]]} if "stop" in params else {}
-        request = router_pb2.GenerateRequest(
-            prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=stream.prompt)),
-            params=router_pb2.GenerationParams(**params),
-        )
-        for piece in stub.Generate(request, timeout=WAIT_S):
-            index = piece.index
-            stream.texts[index] = stream.texts.get(index, "") + piece.text
-            stream.token_ids.setdefault(index, []).extend(piece.token_ids)
-            stream.logprobs += [detail.logprobs.chosen.logprob for detail in piece.details]
-            stream.num_seen = min(map(len, stream.token_ids.values()))
-            if piece.HasField("usage"):
-                stream.usage = piece.usage
-
-    return read
 
 
 def read_sse(cluster: Cluster) -> Callable[[Stream], None]:
@@ -133,24 +96,6 @@ def read_sse(cluster: Cluster) -> Callable[[Stream], None]:
                 stream.num_seen += 1
 
     return read
-
-
-def check(oracle: LLM, stream: Stream) -> None:
-    assert stream.error is None, (stream.name, stream.error)
-    answers = expected(oracle, stream)
-    for answer in answers:
-        assert stream.texts[answer.index] == answer.text, stream.name
-        if stream.token_ids:
-            assert tuple(stream.token_ids[answer.index]) == answer.token_ids, stream.name
-    if "logprobs" in stream.params:
-        wanted = [position.chosen.logprob for position in answers[0].logprobs]
-        assert stream.logprobs == pytest.approx(wanted, abs=1e-3)
-    if stream.usage is not None:
-        sources = stream.usage.sources
-        total = sources.computed + sources.local_hit + sources.transferred
-        assert total == stream.usage.prompt_tokens == len(stream.prompt)
-        num_tokens = sum(len(answer.token_ids) for answer in answers)
-        assert stream.usage.completion_tokens == num_tokens
 
 
 def metrics(cluster: Cluster) -> str:

@@ -65,6 +65,8 @@ def tells(words: Sequence[str], *, num_answers: int = 1) -> Script:
                 piece = router_pb2.GenerateResponse(
                     request_id=request_id, index=index, text=word, token_ids=[number]
                 )
+                if getattr(request, "read_answers", False):
+                    piece.reading = router_pb2.READING_PLAIN
                 if number == len(words) - 1:
                     piece.finish_reason = common_pb2.FINISH_REASON_STOP
                     if index == num_answers - 1:

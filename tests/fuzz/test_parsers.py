@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from baton.v1 import router_pb2
+from baton_client import contract
+from baton_client.responses import join, read_piece
+from services.router.generation import AnswerPiece
+from services.router.grpc_answers import AnswerWriter
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
+from services.router.parsers.plan import ReadingPlan
+from shared.engine.events import FinishReason
 from tests.fuzz.cases import COUNTS, profile
-from tests.suites.text_parsers import check_nothing_lost, read
+from tests.suites.text_parsers import AnswerParser, check_nothing_lost, read
 
 TOOLS = frozenset({"f", "g-h"})
 #: What calls are made of, in all formats at once.
@@ -63,6 +70,44 @@ def test_reasoning(name: str, prompt: str, text: str, cuts: list[int]) -> None:
     num_spaces = sum(map(str.isspace, text))
     assert len(said.content) + len(said.reasoning) >= len(text) - tags - num_spaces
     COUNTS["parsers: reasoning"] += 2
+
+
+@profile(200, 20_000)
+@given(
+    st.sampled_from(sorted(REASONING_FORMATS)),
+    st.sampled_from(sorted(TOOL_FORMATS)),
+    st.sampled_from(["", "<think>\n", "</think>\n\n"]),
+    TEXTS,
+    CUTS,
+    st.booleans(),
+)
+def test_answers_by_both_doors(
+    reasoning: str, name: str, prompt: str, text: str, cuts: list[int], is_forced: bool
+) -> None:
+    """Reasoning and calls together; over gRPC the SDK puts together what the reader says."""
+    plan = ReadingPlan(
+        tools=TOOL_FORMATS[name],
+        tool_names=TOOLS,
+        reasoning=REASONING_FORMATS[reasoning],
+        is_forced=is_forced,
+    )
+    said = read(AnswerParser(plan, prompt), [text])
+    assert read(AnswerParser(plan, prompt), cut(text, cuts)) == said
+    check_nothing_lost(text, said)
+    writer = AnswerWriter(reader=plan.new_reader(prompt), reading=router_pb2.Reading.READING_DELTAS)
+    pieces = [AnswerPiece(index=0, text=piece) for piece in cut(text, cuts)]
+    pieces.append(AnswerPiece(index=0, finish_reason=FinishReason.STOP))
+    written = [writer.write("r", piece, resumed=False) for piece in pieces]
+    [answer] = join([read_piece(_through_the_wire(message)) for message in written]).answers
+    calls = [(call.name, call.arguments) for call in answer.tool_calls]
+    assert (answer.content, answer.reasoning, calls) == (said.content, said.reasoning, said.calls)
+    assert answer.text == text
+    assert (answer.finish_reason == "tool_calls") == bool(calls)
+    COUNTS["parsers: answers"] += 3
+
+
+def _through_the_wire(message: router_pb2.GenerateResponse) -> contract.GenerateResponse:
+    return contract.GenerateResponse.FromString(message.SerializeToString())
 
 
 REPEATED = ("<tool_call>", "[TOOL_CALLS]", "[", "{", "(", "<", '{"name": "f"', "[f(a=", "\n", "é")

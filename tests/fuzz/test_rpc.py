@@ -71,6 +71,41 @@ PUBLIC: tuple[tuple[str, Message], ...] = (
             messages=[router_pb2.ChatMessage(role="user", content="hi")], params=PARAMS
         ),
     ),
+    (
+        "Router/Chat",
+        router_pb2.ChatRequest(
+            messages=[
+                router_pb2.ChatMessage(
+                    role="assistant",
+                    tool_calls=[router_pb2.ToolCall(id="c", name="f", arguments='{"a": 1}')],
+                )
+            ],
+            params=router_pb2.GenerationParams(
+                max_tokens=2,
+                num_speculative_tokens=1,
+                extra_args={"a": common_pb2.ExtraArg(integer=1)},
+            ),
+            read_answers=True,
+            tools=[router_pb2.Tool(name="f", parameters='{"type": "object"}')],
+            tool_choice=router_pb2.ToolChoice(mode=router_pb2.TOOL_MODE_REQUIRED),
+            chat_template_kwargs={"a": "[1]"},
+            documents=['{"a": 1}'],
+        ),
+    ),
+    (
+        "Router/Generate",
+        router_pb2.GenerateRequest(
+            prompt=router_pb2.Prompt(text="a"),
+            params=router_pb2.GenerationParams(
+                max_tokens=2,
+                grammar=common_pb2.Grammar(
+                    kind=common_pb2.GRAMMAR_KIND_CHOICE,
+                    text='["a"]',
+                    thinking=common_pb2.Thinking(begin_token_id=3, end_token_id=4, is_open=True),
+                ),
+            ),
+        ),
+    ),
     ("Router/ListModels", router_pb2.ListModelsRequest()),
 )
 DIRECTORY: tuple[tuple[str, Message], ...] = (

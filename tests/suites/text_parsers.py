@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from services.router.chat_events import Finish
 from services.router.chat_whole import WholeAnswer
+from services.router.generation import AnswerPiece
+from shared.engine.events import FinishReason
 from shared.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
     from services.router.chat_events import ParserEvent
     from services.router.parsers.base import TextParser
+    from services.router.parsers.plan import ReadingPlan
     from shared.text.tokenizer import Tokenizer
 
     NewParser = Callable[[], TextParser]
@@ -59,6 +63,24 @@ def check_every_byte(new_parser: NewParser, text: str, tokenizer: Tokenizer) -> 
         stream = IncrementalDetokenizer(tokenizer)
         pieces = [stream.feed(ids[:place]), stream.feed(ids[place:]), stream.flush()]
         assert read(new_parser(), pieces) == whole, place
+
+
+class AnswerParser:
+    """The reader of an answer, reasoning and calls together, as if it were one parser."""
+
+    def __init__(self, plan: ReadingPlan, prompt: str = "") -> None:
+        self._reader = plan.new_reader(prompt)
+
+    def feed(self, text: str) -> list[ParserEvent]:
+        """See TextParser."""
+        return self._read(AnswerPiece(index=0, text=text))
+
+    def finish(self) -> list[ParserEvent]:
+        """See TextParser."""
+        return self._read(AnswerPiece(index=0, finish_reason=FinishReason.STOP))
+
+    def _read(self, piece: AnswerPiece) -> list[ParserEvent]:
+        return [event for event in self._reader.read(piece) if not isinstance(event, Finish)]
 
 
 def check_nothing_lost(text: str, said: Said) -> None:

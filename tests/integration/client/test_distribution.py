@@ -70,7 +70,7 @@ def test_the_wheel_carries_the_contract_and_its_types(wheel: Path) -> None:
 def test_the_examples_of_the_readme_run(python: Path, tmp_path: Path) -> None:
     readme = (ROOT / "client" / "README.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 4
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with router_process() as address:
         for example in examples:

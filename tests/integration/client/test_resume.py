@@ -214,7 +214,8 @@ def test_a_client_needs_an_address() -> None:
 async def test_a_server_too_old_for_tools_is_noticed() -> None:
     """It would answer as if there were none."""
     tool: Any = {"type": "function", "function": {"name": "f"}}
-    async with routers([]) as (_, [address]), AsyncBaton(address) as client:
+    old = [goes_on(), goes_on()]
+    async with routers(old) as (_, [address]), AsyncBaton(address) as client:
         assert (await client.chat("x")).content == "".join(WORDS)
         with pytest.raises(UnsupportedError, match="too old") as caught:
             await client.chat("x", tools=[tool])

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
+from services.router.parsers.plan import ReadingPlan
 from tests.fakes import tiny_tokenizer
 from tests.suites.text_parsers import (
+    AnswerParser,
     Said,
     check_every_byte,
     check_every_split,
@@ -57,6 +59,23 @@ def test_reasoning_is_found_wherever_the_text_is_cut(name: str, example: Any) ->
     said = check_every_split(new_parser, example["text"])
     assert said == Said(example["content"], example["reasoning"])
     check_every_byte(new_parser, example["text"], TOKENIZER)
+
+
+@pytest.mark.parametrize("reasoning", REASONING_FORMATS)
+@pytest.mark.parametrize(("name", "example"), TOOL_EXAMPLES)
+def test_calls_behind_reasoning_are_found_wherever_it_is_cut(
+    reasoning: str, name: str, example: Any
+) -> None:
+    """Reasoning that speaks of calls makes none, and takes nothing from those behind it."""
+    plan = ReadingPlan(
+        tools=TOOL_FORMATS[name], tool_names=TOOLS, reasoning=REASONING_FORMATS[reasoning]
+    )
+    thought = "Or <tool_call>?"
+    text = f"<think>\n{thought}\n</think>\n{example['text']}"
+    said = check_every_split(lambda: AnswerParser(plan), text)
+    # White space between the two belongs to neither.
+    alone = read(TOOL_FORMATS[name].parser(TOOLS), [example["text"].lstrip()])
+    assert said == Said(alone.content, thought, alone.calls)
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)
