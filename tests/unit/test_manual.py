@@ -1,17 +1,21 @@
-"""Documents against the code and each other: no row and no target of a link is missing."""
+"""Documents against the code and each other: tables have every row, links and flags exist."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 
 import baton_client
 from baton_client.errors import BY_NAME, BY_STATUS
 from baton_client.options import ChatOptions
+from cli.__main__ import app
+from scripts.chart_schema import CONFIGS, OWN, settings_schema
 from shared import errors
 from shared.rpc.status import grpc_status, http_status
 
@@ -25,6 +29,14 @@ DOCUMENTS = sorted(
     path for pattern in ("*.md", "docs/**/*.md", "*/README.md") for path in ROOT.glob(pattern)
 )
 _CODE = re.compile(r"`(\w+)`")
+#: Those whose flags are of Baton's own commands, but for a few.
+MANUALS = (
+    "README.md", "docs/api.md", "docs/architecture.md", "docs/batch.md", "docs/drafts.md",
+    "docs/metrics.md", "docs/offload.md", "docs/operations.md", "docs/overload.md", "docs/sdk.md",
+    "docs/security.md", "docs/structured-output.md", "docs/tools.md",
+)  # fmt: skip
+_OTHERS = {"--help", "--previous"}
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -126,3 +138,22 @@ def test_every_link_leads_somewhere(document: Path) -> None:
         target = (document.parent / path).resolve() if path else document
         assert target.exists(), link
         assert not anchor or target.suffix != ".md" or anchor in anchors(target), link
+
+
+@cache
+def flags() -> set[str]:
+    """Of every service and of every command of `baton`."""
+    known = {name for cls in CONFIGS.values() for name in settings_schema(cls)["properties"]} | OWN
+    found = {"--" + name.replace("_", "-") for name in known}
+    commands: list[Any] = [typer.main.get_command(app)]
+    while commands:
+        command = commands.pop()
+        commands += getattr(command, "commands", {}).values()
+        found.update(*(param.opts for param in command.params))
+    return found
+
+
+@pytest.mark.parametrize("document", MANUALS)
+def test_every_flag_exists(document: str) -> None:
+    named = set(_FLAG.findall((ROOT / document).read_text(encoding="utf-8")))
+    assert named - _OTHERS <= flags()
