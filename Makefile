@@ -10,7 +10,7 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz faults soak e2e-compose clean
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak helm chart e2e-compose e2e-k8s clean dashboards
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak helm chart e2e-compose e2e-k8s e2e-trace clean dashboards
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -44,7 +44,7 @@ lint: setup ## Style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: setup ## Types, strictly
-	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks models)
+	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks models) $(wildcard examples/*.py)
 
 arch: setup ## Who may import whom
 	@$(BIN)/lint-imports
@@ -100,6 +100,9 @@ e2e-compose: setup ## Try compose.yaml on this machine's Docker, from nothing to
 
 e2e-k8s: setup ## Install the chart on a real cluster, upgrade it under load, remove it (KUBECONFIG=…, K8S="--help" for options)
 	@$(PY) scripts/e2e_k8s.py $(K8S)
+
+e2e-trace: setup ## Read traces back from a real backend and add up their stages (TRACE="--help" for options)
+	@$(PY) scripts/e2e_trace.py $(TRACE)
 
 clean: ## Remove everything that can be made again
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .run

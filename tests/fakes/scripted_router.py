@@ -127,11 +127,16 @@ def _account(piece: router_pb2.GenerateResponse, *, num_tokens: int) -> None:
     piece.timings.decode_worker = "decode-0"
 
 
-async def serve(router: ScriptedRouter, address: str) -> tuple[grpc.aio.Server, int]:
+async def serve(
+    router: ScriptedRouter, address: str, *, credentials: grpc.ServerCredentials | None = None
+) -> tuple[grpc.aio.Server, int]:
     """Start a server for `router`; the port it took is the second value."""
     server = grpc.aio.server()
     router_pb2_grpc.add_RouterServicer_to_server(router, server)
-    port = server.add_insecure_port(address)
+    if credentials is None:
+        port = server.add_insecure_port(address)
+    else:
+        port = server.add_secure_port(address, credentials)
     await server.start()
     return server, port
 

@@ -81,6 +81,26 @@ def test_every_alert_is_tested_and_explained() -> None:
         assert rule["annotations"]["runbook"] == f"docs/operations.md#{name.lower()}"
 
 
+#: Of the collector's smallest distribution, `otelcol`, which compose.yaml runs.
+_OF_OTELCOL = {
+    "receivers": {"otlp"},
+    "processors": {"batch", "memory_limiter"},
+    "exporters": {"debug", "otlp", "otlphttp", "file"},
+    "extensions": {"health_check", "zpages", "pprof"},
+}
+
+
+def test_the_collector_s_pipelines_are_made_of_what_it_configures_and_has() -> None:
+    config = yaml.safe_load((ROOT / "observability" / "otel" / "collector.yaml").read_text())
+    used = {"extensions": set(config["service"]["extensions"])}
+    for pipeline in config["service"]["pipelines"].values():
+        assert pipeline["processors"][0] == "memory_limiter"
+        for kind, names in pipeline.items():
+            used.setdefault(kind, set()).update(names)
+    assert used == {kind: set(config[kind]) for kind in _OF_OTELCOL}
+    assert all(used[kind] <= known for kind, known in _OF_OTELCOL.items())
+
+
 def promtool() -> str:
     path = shutil.which("promtool")
     if path is None:
