@@ -28,16 +28,16 @@ NUM_TOKENS = 2
 class Check(Protocol):
     """Whether a worker works."""
 
-    async def __call__(self, record: WorkerRecord) -> None:
-        """Return if it does.
+    async def __call__(self, record: WorkerRecord) -> str:
+        """The version of its software, if it does.
 
         Raises:
             BatonError: it does not.
         """
         ...
 
-    async def is_there(self, record: WorkerRecord) -> None:
-        """Return if it answers at all; costs its engine nothing. Raises as above."""
+    async def is_there(self, record: WorkerRecord) -> str:
+        """The same if it answers at all; costs its engine nothing. Raises as above."""
         ...
 
 
@@ -51,13 +51,14 @@ class Canary:
         self._sessions = sessions
         self._timeout_s = timeout_s
 
-    async def __call__(self, record: WorkerRecord) -> None:
+    async def __call__(self, record: WorkerRecord) -> str:
         """See Check."""
-        await self.is_there(record)
+        version = await self.is_there(record)
         if record.role is Role.DECODE:
             await self._generate(record, f"canary on {record.worker}")
+        return version
 
-    async def is_there(self, record: WorkerRecord) -> None:
+    async def is_there(self, record: WorkerRecord) -> str:
         """See Check. Another process may have taken the address of one that died."""
         stub = worker_pb2_grpc.WorkerStub(self._channels.get(record.address))
         try:
@@ -68,6 +69,7 @@ class Canary:
         if (answered.name, answered.incarnation) != (record.worker.name, record.worker.incarnation):
             there = f"{answered.name}@{answered.incarnation}"
             raise UnavailableError(f"{record.address} is {there} and not {record.worker}")
+        return info.software_version
 
     async def _generate(self, record: WorkerRecord, peer: str) -> None:
         request = decode_pb2.DecodeRequest(

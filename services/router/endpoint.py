@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,10 @@ class Endpoint:
     refused: bool = False
     work: Work = field(default_factory=Work)
     profile: WorkerProfile = field(default_factory=WorkerProfile)
+    #: time.monotonic() of its last word in the directory.
+    heard_s: float = field(default_factory=time.monotonic)
+    #: Of its software; empty until it was asked.
+    version: str = ""
 
     @property
     def name(self) -> str:

@@ -1,0 +1,57 @@
+// Numbers with their units, as people read them. Everything here returns plain text.
+
+export const NONE = "–";
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+/** Three digits that mean something, without noise behind the point. */
+export function number(value) {
+  if (value === null || value === undefined) return NONE;
+  const size = Math.abs(value);
+  if (size >= 100 || Number.isInteger(value)) return whole.format(value);
+  return value.toFixed(size >= 10 ? 1 : 2);
+}
+
+/** [text, unit] of a time in milliseconds. */
+export function msParts(value) {
+  if (value === null || value === undefined) return [NONE, ""];
+  if (value >= 60_000) return [number(value / 60_000), "min"];
+  return value >= 1000 ? [number(value / 1000), "s"] : [number(value), "ms"];
+}
+
+export const ms = (value) => msParts(value).join(" ").trim();
+
+export function bytesParts(value) {
+  if (value === null || value === undefined) return [NONE, ""];
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let place = 0;
+  while (value >= 1000 && place < units.length - 1) {
+    value /= 1000;
+    place += 1;
+  }
+  return [number(place ? value : Math.round(value)), units[place]];
+}
+
+export const bytes = (value) => bytesParts(value).join(" ").trim();
+export const bytesPerS = (value) => (value === null ? NONE : `${bytes(value)}/s`);
+
+export function percent(share) {
+  if (share === null || share === undefined) return NONE;
+  const value = share * 100;
+  return `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)} %`;
+}
+
+/** A time that has passed, in seconds. */
+export function span(seconds) {
+  if (seconds < 60) return `${Math.max(0, Math.round(seconds))} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86_400)} d ${Math.floor((seconds % 86_400) / 3600)} h`;
+}
+
+const clockFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const minuteFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+export const clock = (unixS) => clockFormat.format(unixS * 1000);
+export const minute = (unixS) => minuteFormat.format(unixS * 1000);
+
+/** "1 request", "2 requests". */
+export const count = (num, noun) => `${number(num)} ${noun}${num === 1 ? "" : "s"}`;
