@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from services.router.dashboard.reason import Kept
     from services.router.observer import RequestEnd
+    from services.router.routing.trail import Trail
 
 MAX_REQUESTS = 200
 #: Clients choose ids, and nobody reads more of one.
@@ -44,7 +45,9 @@ class RequestRow(msgspec.Struct, kw_only=True):
     ttft_ms: float | None
     itl_ms: float | None
     total_ms: float
+    #: Empty if the decode worker computed the prompt, or nobody said who did.
     prefill: str
+    #: Empty if it was sent nowhere.
     decode: str
     connector: str
     transfer_bytes: int
@@ -113,7 +116,7 @@ def _row(end: RequestEnd, number: int, now_s: float) -> RequestRow:
         itl_ms=None if itl_ms is None else round(itl_ms, 2),
         total_ms=round(end.latency_s * 1000, 2),
         prefill=timings.prefill_worker,
-        decode=timings.decode_worker,
+        decode=timings.decode_worker or _sent_to(request.trail),
         connector=timings.connector,
         transfer_bytes=timings.transfer_bytes,
         transfer_ms=round(timings.transfer_ms, 2),
@@ -122,3 +125,9 @@ def _row(end: RequestEnd, number: int, now_s: float) -> RequestRow:
         fetch_ms=round(timings.prefix_fetch_ms, 2),
         num_replays=0 if usage is None else usage.num_replays,
     )
+
+
+def _sent_to(trail: Trail) -> str:
+    """Who had it, of a request that has no last word of its workers."""
+    route = None if trail.decision is None else trail.decision.route
+    return "" if route is None else route.decode.name

@@ -2,9 +2,9 @@
 
 import { html } from "../vendor/htm-preact.js";
 import { Chart } from "./chart.js";
-import { ms, number, percent } from "./format.js";
+import { measure, ms, number, percent } from "./format.js";
 
-const perS = (value) => (value === null ? "–" : `${number(value)} /s`);
+const perS = (value) => (value === null ? "–" : `${measure(value)} /s`);
 const MAX_POOLS = 8;
 
 const CHARTS = [

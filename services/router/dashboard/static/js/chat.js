@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { readEvents } from "./events.js";
-import { ms, number } from "./format.js";
+import { measure, ms, number } from "./format.js";
 import { chatKey, headersWith } from "./keys.js";
 import { ROOT } from "./store.js";
 
@@ -14,6 +14,7 @@ export function Chat({ models, workers }) {
   const [text, setText] = useState("");
   const [model, setModel] = useState(models[0]);
   const [maxTokens, setMaxTokens] = useState(MAX_TOKENS);
+  const [temperature, setTemperature] = useState("");
   const [told, setTold] = useState("");
   const running = useRef(null);
   const [busy, setBusy] = useState(false);
@@ -30,7 +31,7 @@ export function Chat({ models, workers }) {
     setBusy(true);
     const abort = (running.current = new AbortController());
     const show = (answer) => setMessages([...asked, answer]);
-    const answer = await converse({ model, maxTokens, messages: asked, signal: abort.signal, show });
+    const answer = await converse({ model, maxTokens, temperature, messages: asked, signal: abort.signal, show });
     show(answer);
     setBusy(false);
     setTold(answer.error ? `Error: ${answer.error}` : `Answer complete: ${answer.content}`);
@@ -59,6 +60,8 @@ export function Chat({ models, workers }) {
           <select id="chat-model" value=${model} onChange=${(event) => setModel(event.target.value)}>
             ${models.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
           </select></div>
+        <div class="field"><label for="chat-temperature">Temperature</label>
+          <input id="chat-temperature" type="number" min="0" max="2" step="0.1" placeholder="auto" value=${temperature} onInput=${(event) => setTemperature(event.target.value)} /></div>
         <div class="field"><label for="chat-tokens">Max tokens</label>
           <input id="chat-tokens" type="number" min="1" max="8192" value=${maxTokens} onInput=${(event) => setMaxTokens(Number(event.target.value) || MAX_TOKENS)} /></div>
       </div>
@@ -77,7 +80,7 @@ export function Chat({ models, workers }) {
 }
 
 /** One answer, shown as it comes. Resolves with what it was in the end, whatever happened. */
-async function converse({ model, maxTokens, messages, signal, show }) {
+async function converse({ model, maxTokens, temperature, messages, signal, show }) {
   const startedMs = performance.now();
   let answer = { role: "assistant", content: "", running: true };
   let frame = 0;
@@ -94,7 +97,7 @@ async function converse({ model, maxTokens, messages, signal, show }) {
       method: "POST",
       headers: { "content-type": "application/json", ...headersWith(chatKey()) },
       body: JSON.stringify({
-        model, max_tokens: maxTokens, stream: true, stream_options: { include_usage: true },
+        model, max_tokens: maxTokens, temperature: temperature === "" ? undefined : Number(temperature), stream: true, stream_options: { include_usage: true },
         messages: messages.filter((message) => message.content).map(({ role, content }) => ({ role, content })),
       }),
       signal,
@@ -142,7 +145,7 @@ function Facts({ message }) {
   return html`
     <div class="facts-of-answer">
       ${ttftMs !== undefined && html`<span title=${timings ? `${ms(timings.first_token_ms)} of it in the cluster` : undefined}>TTFT <b>${ms(ttftMs)}</b></span>`}
-      ${perS !== null && html`<span><b>${number(perS)}</b> tokens/s</span>`}
+      ${perS !== null && html`<span><b>${measure(perS)}</b> tokens/s</span>`}
       ${num !== undefined && html`<span><b>${number(num)}</b> tokens${finish === "length" ? " (cut off)" : ""}</span>`}
       ${cached > 0 && html`<span><b>${number(cached)}</b> of ${number(usage.prompt_tokens)} cached</span>`}
       ${timings?.decode_worker && html`<span class="nowrap"><b class="name-prefill">${timings.prefill_worker || "itself"}</b> → <b class="name-decode">${timings.decode_worker}</b></span>`}

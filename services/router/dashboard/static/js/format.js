@@ -3,19 +3,22 @@
 export const NONE = "–";
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-/** Three digits that mean something, without noise behind the point. */
-export function number(value) {
+/** Of things that are counted. */
+export const number = (value) => (value === null || value === undefined ? NONE : whole.format(value));
+
+/** Of what is measured: three digits, so that what stands below each other is aligned. */
+export function measure(value) {
   if (value === null || value === undefined) return NONE;
   const size = Math.abs(value);
-  if (size >= 100 || Number.isInteger(value)) return whole.format(value);
-  return value.toFixed(size >= 10 ? 1 : 2);
+  if (size >= 99.95 || size === 0) return whole.format(value);
+  return value.toFixed(size >= 9.995 ? 1 : 2);
 }
 
 /** [text, unit] of a time in milliseconds. */
 export function msParts(value) {
   if (value === null || value === undefined) return [NONE, ""];
-  if (value >= 60_000) return [number(value / 60_000), "min"];
-  return value >= 1000 ? [number(value / 1000), "s"] : [number(value), "ms"];
+  if (value >= 60_000) return [measure(value / 60_000), "min"];
+  return value >= 1000 ? [measure(value / 1000), "s"] : [measure(value), "ms"];
 }
 
 export const ms = (value) => msParts(value).join(" ").trim();
@@ -28,7 +31,7 @@ export function bytesParts(value) {
     value /= 1000;
     place += 1;
   }
-  return [number(place ? value : Math.round(value)), units[place]];
+  return [place ? measure(value) : number(value), units[place]];
 }
 
 export const bytes = (value) => bytesParts(value).join(" ").trim();

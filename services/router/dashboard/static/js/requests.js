@@ -71,6 +71,7 @@ function Row({ row, isOpen, onOpen }) {
 
 function Route({ row }) {
   if (!row.decode) return html`<span class="muted">nowhere</span>`;
+  if (row.ttft_ms === null) return html`<span class="muted">sent to</span> <span class="name-decode">${row.decode}</span>`;
   const prefill = row.prefill
     ? html`<span class="name-prefill">${row.prefill}</span>`
     : html`<span class="muted">itself</span>`;

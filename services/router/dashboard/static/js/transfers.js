@@ -37,7 +37,7 @@ function Links({ links }) {
       <thead role="rowgroup"><tr role="row">
         <th role="columnheader" scope="col">Link</th><th role="columnheader" scope="col">Connector</th>
         <th role="columnheader" scope="col" class="num">Transfers</th><th role="columnheader" scope="col" class="num">In all</th>
-        <th role="columnheader" scope="col" class="num">Now</th><th role="columnheader" scope="col" class="num">While moving</th>
+        <th role="columnheader" scope="col" class="num">Now</th><th role="columnheader" scope="col" class="num">Speed</th>
         <th role="columnheader" scope="col" class="num">Last</th>
       </tr></thead>
       <tbody role="rowgroup">
@@ -48,7 +48,7 @@ function Links({ links }) {
             <td role="cell" class="num" data-label="Transfers">${number(link.num_transfers)}</td>
             <td role="cell" class="num" data-label="In all">${bytes(link.total_bytes)}</td>
             <td role="cell" class="num" data-label="Now">${bytesPerS(link.bytes_per_s)}</td>
-            <td role="cell" class="num" data-label="While moving">${bytesPerS(link.speed)}</td>
+            <td role="cell" class="num" data-label="Speed">${bytesPerS(link.speed)}</td>
             <td role="cell" class="num" data-label="Last">${span(link.idle_s)} ago</td>
           </tr>`)}
       </tbody>

@@ -56,7 +56,7 @@ function Decision({ why, row }) {
 
 function prefillSentence(why, row) {
   if (!why.prefill.candidates.length) return "No prefill worker could take the prompt, so it computed that, too.";
-  if (row.decode && !row.prefill) return "The decode worker computed the prompt itself: so little of it was not cached that a hand-off does not pay.";
+  if (row.ttft_ms !== null && !row.prefill) return "The decode worker computed the prompt itself: so little of it was not cached that a hand-off does not pay.";
   return sentence(why.prefill, "prefill", why.policy);
 }
 
