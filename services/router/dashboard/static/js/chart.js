@@ -1,7 +1,7 @@
 // One chart: uPlot draws it, the caption says it in words.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
-import { clock, minute, NONE } from "./format.js";
+import { clock, minute, NONE, round } from "./format.js";
 import { useWidth } from "./width.js";
 
 const HEIGHT = 132;
@@ -46,7 +46,7 @@ export function Chart({ title, format, series, points, nowS, top, least, steps }
   return html`
     <figure class="chart">
       <figcaption>
-        <h3>${title}${place !== null && html`<span class="muted small"> at ${clock(points[place].at_s)}</span>`}</h3>
+        <h3><span>${title}</span>${place !== null && html` <span class="muted small">${clock(points[place].at_s)}</span>`}</h3>
         ${series.map(([name], number) => html`
           <span class="legend series-${number + 1}" key=${name}><i></i><span class="muted">${name}</span> <b>${format(shownAt(columns[number]) ?? null)}</b></span>`)}
       </figcaption>
@@ -75,7 +75,7 @@ function options({ width, series, latest, top, least, steps }) {
     },
     axes: [
       { stroke: colour("muted"), font, size: 24, gap: 4, space: 56, incrs: [30, 60, 120, 300, 600], grid: { show: false }, ticks: { stroke: colour("line"), size: 4 }, values: (_, splits) => splits.map(splits[1] - splits[0] < 60 ? clock : minute) },
-      { stroke: colour("muted"), font, size: 52, gap: 4, space: 30, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, values: (_, splits) => splits.map((split) => latest.current.format(split)) },
+      { stroke: colour("muted"), font, size: 52, gap: 4, space: 30, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, values: (_, splits) => splits.map((split) => round(latest.current.format(split))) },
     ],
     series: [
       {},

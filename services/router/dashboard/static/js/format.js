@@ -43,6 +43,9 @@ export function percent(share) {
   return `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)} %`;
 }
 
+/** The same for an axis, whose numbers are round. */
+export const round = (text) => text.replace(/\.(\d*?)0+(?=\s|$)/, (_, digits) => (digits ? `.${digits}` : ""));
+
 /** A time that has passed, in seconds. */
 export function span(seconds) {
   if (seconds < 60) return `${Math.max(0, Math.round(seconds))} s`;
