@@ -131,6 +131,21 @@ def test_the_request_is_listed_with_the_reason_of_its_route(visitor: Visit) -> N
     assert "prefill-0 to decode-" in (page.locator(".flow svg").get_attribute("aria-label") or "")
 
 
+def test_pointing_at_a_chart_reads_all_of_them_while_time_goes_on(visitor: Visit) -> None:
+    page = visitor.page
+    page.locator("#charts").scroll_into_view_if_needed()
+    plot = page.locator(".u-over").first
+    width = page.evaluate("document.querySelector('.u-over').clientWidth")
+    plot.hover(position={"x": width - 4, "y": 40})
+    at = page.locator(".chart h3 .muted")
+    expect(at).to_have_count(8)
+    up = page.locator(".facts").inner_text()
+    expect(page.locator(".facts")).not_to_have_text(up)
+    expect(at).to_have_count(8)
+    page.get_by_label("Message").hover()
+    expect(at).to_have_count(0)
+
+
 def test_what_looks_like_markup_stays_text(visitor: Visit) -> None:
     page = visitor.page
     ask(page, MARKUP, max_tokens=2)
