@@ -78,6 +78,7 @@ def _show_doors(cluster: Cluster, console: Console) -> None:
     for line in (
         f"  OpenAI API   {url}/v1   (model: {spec.served_model_name})",
         f"  gRPC         {directory}",
+        f"  live page    {url}/dashboard",
         *_metrics_doors(cluster),
         f"  logs         {spec.log_folder}",
         "",

@@ -17,6 +17,8 @@ from prometheus_client import CollectorRegistry
 
 from baton.v1 import directory_pb2_grpc, router_pb2_grpc
 from services.router.config import RouterConfig
+from services.router.dashboard.routes import Dashboard
+from services.router.dashboard.state import DashboardState
 from services.router.directory_servicer import DirectoryServicer
 from services.router.grpc_server import RouterServicer
 from services.router.http_server import HttpServer
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from services.router.generation import Generator
     from services.router.keys import KeyRing
+    from services.router.observer import RequestObserver
     from services.router.parts import RouterParts
     from services.router.security import RouterSecurity
     from shared.rpc.tls.files import CertificateFiles
@@ -85,13 +88,14 @@ async def serve(config: RouterConfig) -> None:
         tracer = open_tracer("router", instance=_instance(), environ=os.environ)
         if tracer is not None:
             stack.push_async_callback(tracer.close)
-        generator = front(config, parts, metrics, tracer)
+        dashboard = Dashboard(DashboardState(parts, name=_instance(), version=VERSION))
+        generator = front(config, parts, metrics, tracer, dashboard.state)
         rpc = _rpc_server(config, parts, generator, security, certificates, tracer)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
         await rpc.start(*(f"{config.host}:{port}" for port in ports))
         stack.push_async_callback(rpc.stop, 0)
         http = HttpServer(
-            _http_app(config, parts, generator, metrics, keys, stopping, tracer),
+            _http_app(config, parts, generator, metrics, keys, stopping, tracer, dashboard),
             drain_grace_s=config.drain_grace_s,
             tls=None
             if certificates is None
@@ -102,9 +106,11 @@ async def serve(config: RouterConfig) -> None:
         await http.start(
             config.host, config.port, share_port=config.share_ports, own_port=config.own_port
         )
+        dashboard.feed.start()
         log.info("listening", http_port=http.port, grpc_port=rpc.port, models=parts.models.names)
         await _until(stopping, parts)
         log.info("stopping", num_requests=parts.admission.num_inside)
+        await dashboard.feed.stop()
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
@@ -118,6 +124,7 @@ def _http_app(
     keys: KeyRing | None,
     stopping: asyncio.Event,
     tracer: Tracer | None,
+    dashboard: Dashboard,
 ) -> FastAPI:
     def not_ready_because() -> Sequence[str]:
         if stopping.is_set():
@@ -141,6 +148,7 @@ def _http_app(
         keys=keys,
         open_metrics=config.access.open_metrics,
         traced=tracer is not None,
+        dashboard=dashboard,
     )
 
 
@@ -149,10 +157,13 @@ def front(
     parts: RouterParts,
     registry: CollectorRegistry,
     tracer: Tracer | None = None,
+    observer: RequestObserver | None = None,
 ) -> Generator:
     """The pipeline behind everything that looks at what it does."""
     model = parts.models.names[0]
-    generator: Generator = MeteredGenerator(limited(config, parts, registry), registry, model=model)
+    generator: Generator = MeteredGenerator(
+        limited(config, parts, registry), registry, model=model, observer=observer
+    )
     if config.log_requests:
         generator = LoggedGenerator(generator)
     return generator if tracer is None else TracedGenerator(generator, tracer, model=model)

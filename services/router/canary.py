@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 
 from baton.v1 import common_pb2, decode_pb2, worker_pb2, worker_pb2_grpc
+from services.router.endpoint import WorkerSoftware
 from shared.errors import UnavailableError, WorkerLostError
 from shared.identity import Role
 from shared.rpc.status import from_rpc_error
@@ -28,16 +29,16 @@ NUM_TOKENS = 2
 class Check(Protocol):
     """Whether a worker works."""
 
-    async def __call__(self, record: WorkerRecord) -> int:
-        """Return if it does: the minor version of the contract that it speaks.
+    async def __call__(self, record: WorkerRecord) -> WorkerSoftware:
+        """What it runs, if it works.
 
         Raises:
             BatonError: it does not.
         """
         ...
 
-    async def is_there(self, record: WorkerRecord) -> None:
-        """Return if it answers at all; costs its engine nothing. Raises as above."""
+    async def is_there(self, record: WorkerRecord) -> WorkerSoftware:
+        """The same if it answers at all; costs its engine nothing. Raises as above."""
         ...
 
 
@@ -51,19 +52,15 @@ class Canary:
         self._sessions = sessions
         self._timeout_s = timeout_s
 
-    async def __call__(self, record: WorkerRecord) -> int:
+    async def __call__(self, record: WorkerRecord) -> WorkerSoftware:
         """See Check."""
-        info = await self._identify(record)
+        software = await self.is_there(record)
         if record.role is Role.DECODE:
             await self._generate(record, f"canary on {record.worker}")
-        return info.peer.protocol.minor
+        return software
 
-    async def is_there(self, record: WorkerRecord) -> None:
-        """See Check."""
-        await self._identify(record)
-
-    async def _identify(self, record: WorkerRecord) -> worker_pb2.GetInfoResponse:
-        """Another process may have taken the address of one that died."""
+    async def is_there(self, record: WorkerRecord) -> WorkerSoftware:
+        """See Check. Another process may have taken the address of one that died."""
         stub = worker_pb2_grpc.WorkerStub(self._channels.get(record.address))
         try:
             info = await stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=IDENTIFY_TIMEOUT_S)
@@ -73,7 +70,7 @@ class Canary:
         if (answered.name, answered.incarnation) != (record.worker.name, record.worker.incarnation):
             there = f"{answered.name}@{answered.incarnation}"
             raise UnavailableError(f"{record.address} is {there} and not {record.worker}")
-        return info
+        return WorkerSoftware(info.software_version, info.peer.protocol.minor)
 
     async def _generate(self, record: WorkerRecord, peer: str) -> None:
         request = decode_pb2.DecodeRequest(

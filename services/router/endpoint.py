@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,15 @@ if TYPE_CHECKING:
     from shared.directory.base import WorkerLoad, WorkerRecord
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerSoftware:
+    """What a worker runs, as it said itself; nothing before it was asked."""
+
+    version: str = ""
+    #: Of the contract that it speaks.
+    protocol_minor: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class Endpoint:
     """A worker. `work` is its page of the router's own book, so it is never out of date."""
@@ -20,14 +30,15 @@ class Endpoint:
     load: WorkerLoad
     #: It answered the canary, and nothing has failed since.
     ready: bool = False
-    #: Minor version of the contract that it speaks, as its canary said.
-    protocol_minor: int = 0
+    software: WorkerSoftware = field(default_factory=WorkerSoftware)
     #: Visits in a row that it did not answer.
     num_missed: int = 0
     #: It refused a request because it is draining; its heartbeat will say so as well.
     refused: bool = False
     work: Work = field(default_factory=Work)
     profile: WorkerProfile = field(default_factory=WorkerProfile)
+    #: time.monotonic() of its last word in the directory.
+    heard_s: float = field(default_factory=time.monotonic)
 
     @property
     def name(self) -> str:

@@ -144,7 +144,7 @@ class EndpointPool:
 
     async def _visit(self, endpoint: Endpoint) -> None:
         try:
-            await self._check.is_there(endpoint.record)
+            endpoint.software = await self._check.is_there(endpoint.record)
         except BatonError as error:
             endpoint.num_missed += 1
             if endpoint.num_missed >= MAX_MISSED_VISITS and endpoint.ready:
@@ -167,7 +167,7 @@ class EndpointPool:
         if event.change is RegistryChange.LEFT:
             await self._remove(worker)
         elif (endpoint := self._endpoints.get(worker)) is not None:
-            endpoint.load = event.load
+            endpoint.load, endpoint.heard_s = event.load, time.monotonic()
             endpoint.refused = endpoint.refused and event.load.draining
             if event.load.unhealthy and endpoint.ready:
                 self.report_failure(endpoint, WorkerLostError("it says that it cannot serve"))
@@ -220,7 +220,7 @@ class EndpointPool:
         retry_s = self._retry_s
         while True:
             try:
-                endpoint.protocol_minor = await self._check(endpoint.record)
+                endpoint.software = await self._check(endpoint.record)
             except BatonError as error:
                 log.warning("canary_failed", worker=str(endpoint.record.worker), error=str(error))
             else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from services.router.routing.trail import Trail
 from services.router.tenant import ANONYMOUS, Tenant
 from shared.engine.events import FinishReason  # noqa: TC001 read at run time by msgspec
 
@@ -85,6 +86,8 @@ class GenerationRequest:
     resumed: tuple[AnswerSoFar, ...] = ()
     #: None unless the router traces.
     trace: RequestTrace | None = None
+    #: Filled in by routing, for the dashboard.
+    trail: Trail = field(default_factory=Trail, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import aclosing
 from functools import partial
@@ -12,8 +13,9 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from services.router.directory_metrics import DirectoryMetrics
+from services.router.observer import RequestEnd
 from services.router.request_metrics import RequestMetrics
-from shared.errors import BatonError
+from shared.errors import BatonError, InvalidRequestError
 from shared.identity import Role
 from shared.telemetry.buckets import ITL_S, TTFT_S
 from shared.telemetry.build_info import add_build_info
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
     from services.router.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.observer import RequestObserver
     from services.router.parts import RouterParts
 
 
@@ -47,6 +50,16 @@ class TokenMetrics(Collector):
     def add_gap(self, gap_s: float) -> None:
         """So much time was between two pieces of one answer."""
         self._gaps_s.add(gap_s)
+
+    @property
+    def num_tokens(self) -> int:
+        """Sent so far."""
+        return self._num_tokens
+
+    @property
+    def gaps(self) -> tuple[int, float]:
+        """How many there were so far, and their sum in seconds."""
+        return self._gaps_s.total
 
     def collect(self) -> Iterator[Metric]:
         """As Prometheus wants it."""
@@ -108,9 +121,17 @@ def _num_usable(parts: RouterParts, role: Role) -> int:
 class MeteredGenerator:
     """Counts and times what any Generator does."""
 
-    def __init__(self, generator: Generator, registry: CollectorRegistry, *, model: str) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        registry: CollectorRegistry,
+        *,
+        model: str,
+        observer: RequestObserver | None = None,
+    ) -> None:
         self._generator = generator
-        self._tokens = TokenMetrics(model)
+        self._observer = observer
+        self._tokens = TokenMetrics(model) if observer is None else observer.tokens
         registry.register(self._tokens)
 
         self._requests = RequestMetrics(registry, model=model)
@@ -132,6 +153,7 @@ class MeteredGenerator:
         """See Generator."""
         last_s: dict[int, float] = {}
         arrival_s = request.arrival_s or time.monotonic()
+        last: AnswerPiece | None = None
         answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
         try:
             async with aclosing(answers) as pieces:
@@ -139,10 +161,15 @@ class MeteredGenerator:
                     self._observe(piece, last_s, arrival_s)
                     if piece.timings is not None:
                         self._ended(request, piece, arrival_s)
+                        last = piece
                     yield piece
         except BatonError as error:
             self._failed.labels(type(error).__name__).inc()
             raise
+        finally:
+            if self._observer is not None:
+                end = _end(request, last, time.monotonic() - arrival_s, sys.exception())
+                self._observer.ended(end)
 
     def _observe(self, piece: AnswerPiece, last_s: dict[int, float], arrival_s: float) -> None:
         now_s = time.monotonic()
@@ -152,6 +179,8 @@ class MeteredGenerator:
                 self._tokens.add_gap(now_s - last_s[piece.index])
             elif not last_s:
                 self._ttft.observe(now_s - arrival_s)
+                if self._observer is not None:
+                    self._observer.first_token(now_s - arrival_s)
             last_s[piece.index] = now_s
         if piece.finish_reason is not None:
             self._finished.labels(piece.finish_reason.value).inc()
@@ -167,3 +196,28 @@ class MeteredGenerator:
             latency_s=time.monotonic() - arrival_s,
             num_tokens_each=usage.completion_tokens / request.params.n,
         )
+
+
+def _end(
+    request: GenerationRequest,
+    last: AnswerPiece | None,
+    latency_s: float,
+    error: BaseException | None,
+) -> RequestEnd:
+    """Without a last piece it was given up, by us or by its client."""
+    if last is None:
+        known = isinstance(error, Exception)
+        return RequestEnd(
+            request=request,
+            outcome=type(error).__name__ if known else "cancelled",
+            failed=known and not isinstance(error, InvalidRequestError),
+            latency_s=latency_s,
+        )
+    return RequestEnd(
+        request=request,
+        outcome="" if last.finish_reason is None else last.finish_reason.value,
+        failed=False,
+        latency_s=latency_s,
+        usage=last.usage,
+        timings=last.timings,
+    )

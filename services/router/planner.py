@@ -58,6 +58,11 @@ class Planner:
         self._bounds = bounds or LatencyBounds()
         self.margin = TtftMargin()
 
+    @property
+    def policy_name(self) -> str:
+        """What routing goes by."""
+        return self._scheduler.policy.name
+
     def plan(self, request: GenerationRequest, request_id: str) -> Job:
         """Everything that can be refused without asking anybody.
 
@@ -116,7 +121,7 @@ class Planner:
         started_s = time.monotonic()
         request = self._routing_request(job, token_ids=token_ids, losses=losses)
         try:
-            route = self._scheduler.route(request)
+            route = self._scheduler.route(request, job.request.trail)
         except BatonError as error:
             if losses is not None and losses.error is not None:
                 raise losses.error from error

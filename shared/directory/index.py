@@ -105,6 +105,11 @@ class BlockIndex:
         """Everyone of whom something is known."""
         return list(self._holders)
 
+    def num_device_blocks(self, worker: WorkerId) -> int:
+        """Blocks that this incarnation holds on its device for whoever asks for them again."""
+        holder = self._holders.get(worker)
+        return 0 if holder is None else holder.num_device_blocks
+
     def sequence(self, worker: WorkerId) -> int | None:
         """The last update applied, None if nothing is known of this incarnation."""
         holder = self._holders.get(worker)

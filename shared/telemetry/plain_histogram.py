@@ -34,6 +34,11 @@ class PlainHistogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    @property
+    def total(self) -> tuple[int, float]:
+        """How many values were counted, and their sum."""
+        return sum(self._counts), self._sum
+
     def sample(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
         """Add what was counted to `family`."""
         bounds = [*map(floatToGoString, self._bounds), "+Inf"]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pydantic import BaseModel
 
+    from services.router.dashboard.routes import Dashboard
     from services.router.openai.auth import Authenticator
     from services.router.openai.backend import Backend
     from services.router.tenant import Tenant
@@ -65,18 +66,21 @@ def create_app(
     keys: Authenticator | None = None,
     open_metrics: bool = False,
     traced: bool = False,
+    dashboard: Dashboard | None = None,
 ) -> FastAPI:
     """The HTTP application. It starts nothing and owns nothing of `backend`.
 
     `not_ready_because` is asked on every GET /ready; it names what is missing, or nothing.
     `rate_headers` says what a tenant has left of its limits.
     Without `keys` everybody may ask for everything. `traced`: clients may say which trace a request
-    belongs to.
+    belongs to. Without a `dashboard` there is no page.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
     _add_generation(app, backend)
     _add_models(app, backend)
     _add_health(app, HealthEndpoints(not_ready_because, registry=registry, version=version))
+    if dashboard is not None:
+        dashboard.add_to(app)
     bodies = _BODIES
     if backend.explainer is not None:
         bodies = bodies | {"/v1/route": (CompletionBody, ChatBody)}
@@ -85,7 +89,12 @@ def create_app(
     if rate_headers is not None:
         app.add_middleware(RateLimitMiddleware, rate_headers)
     if keys is not None:
-        app.add_middleware(AuthMiddleware, keys=keys, open_metrics=open_metrics)
+        app.add_middleware(
+            AuthMiddleware,
+            keys=keys,
+            open_metrics=open_metrics,
+            open_paths=frozenset() if dashboard is None else dashboard.open_paths,
+        )
     if traced:
         app.add_middleware(TraceMiddleware)
     # Outermost: what is refused at the door has an id as well.

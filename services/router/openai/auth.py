@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 #: Probes have no keys, and learn nothing but whether requests can be served.
 OPEN_PATHS = frozenset({"/health", "/ping", "/ready"})
 METRICS_PATH = "/metrics"
+DASHBOARD_EVENTS_PATH = "/dashboard/events"
+DASHBOARD_REQUEST_PATH = "/dashboard/request"
 #: What tells one tenant of the others: how much is going on, and where.
-OPERATOR_PATHS = frozenset({METRICS_PATH, "/v1/route"})
+OPERATOR_PATHS = frozenset(
+    {METRICS_PATH, "/v1/route", DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH}
+)
 
 
 class Authenticator(Protocol):
@@ -39,10 +43,18 @@ class Authenticator(Protocol):
 class AuthMiddleware:
     """Stands before routing: a path is closed unless it is named here, whether it exists or not."""
 
-    def __init__(self, app: ASGIApp, *, keys: Authenticator, open_metrics: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: Authenticator,
+        open_metrics: bool,
+        open_paths: frozenset[str] = frozenset(),
+    ) -> None:
+        """`open_paths` are open besides the probes: files that hold nothing of the cluster."""
         self._app = app
         self._keys = keys
-        self._open_paths = OPEN_PATHS | ({METRICS_PATH} if open_metrics else set())
+        self._open_paths = OPEN_PATHS | open_paths | ({METRICS_PATH} if open_metrics else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, if it may be served."""

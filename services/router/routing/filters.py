@@ -57,7 +57,7 @@ class Understands:
 
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
         """See Filter."""
-        return endpoint.protocol_minor >= request.protocol_minor
+        return endpoint.software.protocol_minor >= request.protocol_minor
 
 
 class SharesBlocksWith:

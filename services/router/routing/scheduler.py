@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         RoutingRequest,
         Scorer,
     )
+    from services.router.routing.trail import Trail
 
 #: How many prefill workers a decode worker may try.
 MAX_PREFILL_CANDIDATES = 3
@@ -109,8 +110,8 @@ class Scheduler:
         except ValueError:
             return None
 
-    def route(self, request: RoutingRequest) -> Route:
-        """Where to send a request. The caller books it.
+    def route(self, request: RoutingRequest, trail: Trail | None = None) -> Route:
+        """Where to send a request. The caller books it. `trail` is told why, refusals included.
 
         Raises:
             NoWorkerError: no decode worker can take it now.
@@ -118,6 +119,8 @@ class Scheduler:
             OverloadedError: nobody is expected to meet the request's bounds.
         """
         decision = self.decide(request)
+        if trail is not None:
+            trail.note(self.policy, request, decision)
         if decision.route is None:
             _refuse_if_too_old(decision.decode.left_out)
             raise NoWorkerError(_why_nobody(decision.decode.left_out))

@@ -1,0 +1,124 @@
+"""Why a request went where it went: kept cheaply at its end, put into words when somebody asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.routing.base import Candidate, Policy, RoutingRequest, Scorer
+    from services.router.routing.scheduler import Choice
+    from services.router.routing.trail import Trail
+
+#: Of each role, of a request. A cluster may have hundreds.
+MAX_CANDIDATES = 8
+
+
+class CandidateCost(msgspec.Struct, kw_only=True):
+    """What was expected of a worker when the decision was made."""
+
+    worker: str
+    cost_ms: float
+    #: By scorer; their sum is the cost.
+    terms_ms: dict[str, float]
+    num_held_tokens: int
+    num_fetched_tokens: int
+    ttft_ms: float
+    itl_ms: float
+
+
+class RoleChoice(msgspec.Struct, kw_only=True):
+    """The workers of one role, best first."""
+
+    candidates: list[CandidateCost]
+    #: How many more there were.
+    num_more: int
+    #: Why others could not serve it, by worker.
+    left_out: dict[str, str]
+
+
+class Why(msgspec.Struct, kw_only=True):
+    """A decision. The first of each role's candidates was chosen, if there are any."""
+
+    policy: str
+    num_decisions: int
+    num_prompt_tokens: int
+    decode: RoleChoice
+    prefill: RoleChoice
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    candidates: tuple[Candidate, ...]
+    num_more: int
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a ring may hold of a decision: not the hashes of a long prompt, nor every worker."""
+
+    policy: Policy
+    request: RoutingRequest
+    decode: _Best
+    prefill: _Best
+    num_decisions: int
+
+
+def kept_part(trail: Trail) -> Kept | None:
+    """None if no decision was made."""
+    if trail.policy is None or trail.request is None or trail.decision is None:
+        return None
+    return Kept(
+        trail.policy,
+        replace(trail.request, block_hashes=()),
+        _best(trail.decision.decode),
+        _best(trail.decision.prefill),
+        trail.num_decisions,
+    )
+
+
+def why(kept: Kept) -> Why:
+    """The costs as they were: they follow from the candidates, which nothing changes later."""
+    return Why(
+        policy=kept.policy.name,
+        num_decisions=kept.num_decisions,
+        num_prompt_tokens=kept.request.num_prompt_tokens,
+        decode=_role(kept.request, kept.decode, kept.policy.decode_scorers),
+        prefill=_role(kept.request, kept.prefill, kept.policy.prefill_scorers),
+    )
+
+
+def _best(choice: Choice) -> _Best:
+    return _Best(
+        tuple(choice.candidates[:MAX_CANDIDATES]),
+        max(0, len(choice.candidates) - MAX_CANDIDATES),
+        {endpoint.name: reason for endpoint, reason in choice.left_out[:MAX_CANDIDATES]},
+    )
+
+
+def _role(request: RoutingRequest, best: _Best, scorers: Sequence[Scorer]) -> RoleChoice:
+    return RoleChoice(
+        candidates=[_cost(request, candidate, scorers) for candidate in best.candidates],
+        num_more=best.num_more,
+        left_out=best.left_out,
+    )
+
+
+def _cost(
+    request: RoutingRequest, candidate: Candidate, scorers: Sequence[Scorer]
+) -> CandidateCost:
+    terms = {scorer.name: round(scorer.cost_ms(request, candidate), 3) for scorer in scorers}
+    return CandidateCost(
+        worker=candidate.endpoint.name,
+        cost_ms=round(sum(terms.values()), 3),
+        terms_ms=terms,
+        num_held_tokens=candidate.num_held_tokens,
+        num_fetched_tokens=candidate.num_fetched_tokens,
+        ttft_ms=round(candidate.ttft_ms, 2),
+        itl_ms=round(candidate.itl_ms, 2),
+    )

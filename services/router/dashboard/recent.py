@@ -1,0 +1,133 @@
+"""The requests that ended last: what they cost, and what their routing was decided by."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from services.router.dashboard.history import mean_itl_ms
+from services.router.dashboard.reason import kept_part
+from services.router.generation import Timings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from services.router.dashboard.reason import Kept
+    from services.router.observer import RequestEnd
+    from services.router.routing.trail import Trail
+
+MAX_REQUESTS = 200
+#: Clients choose ids, and nobody reads more of one.
+MAX_ID_CHARS = 160
+
+
+class RequestRow(msgspec.Struct, kw_only=True):
+    """A request that has ended. Times in milliseconds; nothing of its text or tokens."""
+
+    #: Counts this router's requests.
+    number: int
+    id: str
+    #: Unix time of its end.
+    ended_s: float
+    outcome: str
+    failed: bool
+    tenant: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    queue_ms: float
+    #: None if there was no first token, or nobody said when it came.
+    ttft_ms: float | None
+    itl_ms: float | None
+    total_ms: float
+    #: Empty if the decode worker computed the prompt, or nobody said who did.
+    prefill: str
+    #: Empty if it was sent nowhere.
+    decode: str
+    connector: str
+    transfer_bytes: int
+    transfer_ms: float
+    #: A peer that a prefix was fetched from.
+    fetch_source: str
+    fetch_bytes: int
+    fetch_ms: float
+    num_replays: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A row and what is only shown to who asks for it."""
+
+    row: RequestRow
+    timings: Timings | None
+    #: None if it was refused before it was routed.
+    why: Kept | None
+
+
+class RecentRequests:
+    """A ring."""
+
+    def __init__(
+        self, max_requests: int = MAX_REQUESTS, *, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._ring: deque[Ended] = deque(maxlen=max_requests)
+        self._wall_clock = wall_clock
+        self.num_ended = 0
+
+    def add(self, end: RequestEnd) -> RequestRow:
+        """One more has ended."""
+        self.num_ended += 1
+        row = _row(end, self.num_ended, self._wall_clock())
+        self._ring.append(Ended(row, end.timings, kept_part(end.request.trail)))
+        return row
+
+    def rows(self, after: int = 0) -> list[RequestRow]:
+        """Those with a larger number, oldest first, as far as they are still there."""
+        num_new = min(len(self._ring), max(0, self.num_ended - after))
+        return [self._ring[place].row for place in range(-num_new, 0)]
+
+    def find(self, number: int) -> Ended | None:
+        """One of them, if it is still there."""
+        place = number - self.num_ended - 1
+        return self._ring[place] if -len(self._ring) <= place < 0 else None
+
+
+def _row(end: RequestEnd, number: int, now_s: float) -> RequestRow:
+    request, usage, timings = end.request, end.usage, end.timings or Timings()
+    itl_ms = mean_itl_ms(end)
+    return RequestRow(
+        number=number,
+        id=request.request_id[:MAX_ID_CHARS],
+        ended_s=round(now_s, 3),
+        outcome=end.outcome,
+        failed=end.failed,
+        tenant=request.tenant.name,
+        model=request.model[:MAX_ID_CHARS],
+        prompt_tokens=len(request.prompt_token_ids),
+        completion_tokens=0 if usage is None else usage.completion_tokens,
+        cached_tokens=0 if usage is None else usage.cached_tokens,
+        queue_ms=round(timings.router_queue_ms, 2),
+        ttft_ms=None if end.timings is None else round(timings.first_token_ms, 2),
+        itl_ms=None if itl_ms is None else round(itl_ms, 2),
+        total_ms=round(end.latency_s * 1000, 2),
+        prefill=timings.prefill_worker,
+        decode=timings.decode_worker or _sent_to(request.trail),
+        connector=timings.connector,
+        transfer_bytes=timings.transfer_bytes,
+        transfer_ms=round(timings.transfer_ms, 2),
+        fetch_source=timings.prefix_source,
+        fetch_bytes=timings.prefix_fetch_bytes,
+        fetch_ms=round(timings.prefix_fetch_ms, 2),
+        num_replays=0 if usage is None else usage.num_replays,
+    )
+
+
+def _sent_to(trail: Trail) -> str:
+    """Who had it, of a request that has no last word of its workers."""
+    route = None if trail.decision is None else trail.decision.route
+    return "" if route is None else route.decode.name

@@ -1,0 +1,181 @@
+"""Everything that the page shows, kept by what requests and workers tell. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from services.router.dashboard.history import STEP_S, Gauges, History, Minute, Point
+from services.router.dashboard.links import LinkRow, Links
+from services.router.dashboard.reason import Why, why
+from services.router.dashboard.recent import RecentRequests, RequestRow
+from services.router.dashboard.workers import WorkerChange, WorkerRow, WorkerWatch
+from services.router.generation import Timings  # noqa: TC001 read at run time by msgspec
+from services.router.metrics import TokenMetrics
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from services.router.observer import RequestEnd
+    from services.router.parts import RouterParts
+
+#: Requests that are sent to a page at once, so that a second's message stays small.
+MAX_ROWS = 50
+ROLES = (Role.PREFILL, Role.DECODE)
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """Of this router, now and since its start."""
+
+    num_running: int
+    num_queued: int
+    num_queued_tokens: int
+    num_ended: int
+    num_replays: int
+
+
+class Tick(msgspec.Struct, kw_only=True):
+    """What a page gets every second. Lists of what is new go back to the tick before."""
+
+    number: int
+    now_s: float
+    totals: Totals
+    minute: Minute
+    workers: list[WorkerRow]
+    links: list[LinkRow]
+    points: list[Point]
+    requests: list[RequestRow]
+    changes: list[WorkerChange]
+
+
+class About(msgspec.Struct, kw_only=True):
+    """What does not change while the router runs."""
+
+    name: str
+    version: str
+    policy: str
+    models: list[str]
+    started_s: float
+    step_s: int = STEP_S
+
+
+class Hello(msgspec.Struct, kw_only=True):
+    """What a page gets first, or after it could not follow: a tick whose lists go all the way."""
+
+    about: About
+    tick: Tick
+
+
+class RequestDetail(msgspec.Struct, kw_only=True):
+    """One request in full."""
+
+    row: RequestRow
+    timings: Timings | None
+    why: Why | None
+
+
+class DashboardState:
+    """The RequestObserver behind the page; see services/router/observer.py."""
+
+    def __init__(self, parts: RouterParts, *, name: str, version: str) -> None:
+        """`name` tells this router from others of its cluster."""
+        self._parts = parts
+        self.tokens = TokenMetrics(parts.models.names[0])
+        self._history = History()
+        self._recent = RecentRequests()
+        self._links = Links()
+        self._workers = WorkerWatch(
+            lambda: itertools.chain.from_iterable(map(parts.endpoints.of_role, ROLES)),
+            parts.index.num_device_blocks,
+        )
+        self._about = About(
+            name=name,
+            version=version,
+            policy=parts.planner.policy_name,
+            models=list(parts.models.names),
+            started_s=round(time.time(), 3),
+        )
+        self._number = 0
+        self._told_requests = self._told_changes = 0
+
+    def first_token(self, ttft_s: float) -> None:
+        """See RequestObserver."""
+        self._history.first_token(ttft_s)
+
+    def ended(self, end: RequestEnd) -> None:
+        """See RequestObserver."""
+        self._history.ended(end)
+        row = self._recent.add(end)
+        if end.usage is not None:
+            self._links.add(row)
+            self._workers.ended(row, end.usage)
+
+    def look(self) -> None:
+        """A second has passed: note what charts are made of, whether anybody looks or not."""
+        self._workers.look()
+        admission = self._parts.admission
+        num_gaps, gaps_s = self.tokens.gaps
+        self._history.look(
+            Gauges(
+                num_running=admission.num_inside,
+                num_queued=admission.num_queued,
+                kv_used=self._workers.kv_used(),
+                num_tokens=self.tokens.num_tokens,
+                num_gaps=num_gaps,
+                gaps_s=gaps_s,
+                num_replays=self._parts.pipeline.replays.total(),
+            )
+        )
+
+    def tick(self) -> Tick:
+        """What is new since the tick before. To be called once a second at most."""
+        self._number += 1
+        tick = self._tick(self._told_requests, self._told_changes, self._history.newest())
+        self._told_requests = self._recent.num_ended
+        self._told_changes = self._workers.num_changes
+        return tick
+
+    def hello(self) -> Hello:
+        """Everything. The tick that comes next goes on where it ends, or repeats a little."""
+        return Hello(about=self._about, tick=self._tick(0, 0, self._history.points()))
+
+    def detail(self, number: int) -> RequestDetail | None:
+        """One of the recent requests; None if it is not among them any more."""
+        ended = self._recent.find(number)
+        if ended is None:
+            return None
+        return RequestDetail(
+            row=ended.row,
+            timings=ended.timings,
+            why=None if ended.why is None else why(ended.why),
+        )
+
+    def _tick(self, after_request: int, after_change: int, points: list[Point]) -> Tick:
+        admission = self._parts.admission
+        return Tick(
+            number=self._number,
+            now_s=round(time.time(), 3),
+            totals=Totals(
+                num_running=admission.num_inside,
+                num_queued=admission.num_queued,
+                num_queued_tokens=admission.num_queued_tokens,
+                num_ended=self._recent.num_ended,
+                num_replays=self._parts.pipeline.replays.total(),
+            ),
+            minute=self._history.minute(),
+            workers=self._workers.rows(),
+            links=self._links.rows(),
+            points=points,
+            requests=self._recent.rows(after_request)[-MAX_ROWS:],
+            changes=self._workers.changes(after_change),
+        )
+
+
+def to_json(message: Any) -> bytes:
+    """A message as the page reads it."""
+    return _ENCODER.encode(message)
+
+
+_ENCODER = msgspec.json.Encoder()
