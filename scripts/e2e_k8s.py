@@ -14,147 +14,144 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from scripts.e2e_k8s_cluster import (
+    NAMESPACE,
+    helm,
+    helm_refuses,
+    kubectl,
+    own_namespace,
+    pods,
+    server_version,
+    wait_until_gone,
+)
+from scripts.e2e_k8s_load import Load, right_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "helm"
-LOAD = ROOT / "scripts" / "e2e_load.py"
-NAMESPACE = "baton-e2e"
+CASES = sorted((CHART / "ci").glob("*-values.yaml"))
 RELEASE = "baton"
-LOADER = "baton-e2e-load"
-KINDS = "all,secrets,configmaps,serviceaccounts,networkpolicies,poddisruptionbudgets"
-#: What Kubernetes itself puts into each namespace.
-OWN = {"serviceaccount/default", "configmap/kube-root-ca.crt"}
-#: Small enough for one node with two cores.
+#: Kinds that are there only with an operator.
+CUSTOM = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
+#: Small enough for one node with two cores. In float32 an answer's tokens do not depend on which
+#: others are computed beside it, and no prompt is too short for a prefill worker.
 SMALL = (
     "--set", "workers.settings.num_threads=1,workers.settings.kv_cache_memory_bytes=134217728",
+    "--set", "workers.settings.dtype=float32,pools.decode.settings.local_prefill_threshold=0",
     "--set", "workers.resources.requests.cpu=100m,router.resources.requests.cpu=100m",
-    "--set", "router.drainGraceSeconds=60",
+    "--set", "router.drainGraceSeconds=120",
 )  # fmt: skip
+TIMEOUT = ("--wait", "--timeout", "15m")
+#: Values that nobody may give, and what the refusal must name.
+REFUSED = {
+    "pools.decode.replica=2": "replica",
+    "workers.settings.max_num_seq=8": "max_num_seq",
+    "models.pydoc.source.type=s3": "models.pydoc.source.type",
+}
+#: What an upgrade of each component changes, so that its pods are made anew.
+CHANGES = {
+    "router": "router.podAnnotations.e2e=new",
+    "prefill": "pools.prefill.podAnnotations.e2e=new",
+    "decode": "pools.decode.podAnnotations.e2e=new",
+    "redis": "redis.maxmemory=200mb",
+}
+SELECTORS = {
+    "router": ("app.kubernetes.io/component=router",),
+    "prefill": ("baton.dev/pool=prefill",),
+    "decode": ("baton.dev/pool=decode",),
+    "redis": ("app.kubernetes.io/component=redis",),
+}
 
 
-def run(*command: str, text: str | None = None, quiet: bool = False) -> str:
-    """Run a command; returns what it says.
-
-    Raises:
-        subprocess.CalledProcessError: it failed.
-    """
-    if not quiet:
-        print(f"$ {' '.join(command)}", flush=True)
-    started_at = time.monotonic()
-    done = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True)
-    if not quiet:
-        print(f"  {time.monotonic() - started_at:.1f} s", flush=True)
-    return done.stdout
-
-
-def kubectl(*words: str, text: str | None = None, quiet: bool = False) -> str:
-    """In the script's own namespace."""
-    return run("kubectl", "-n", NAMESPACE, *words, text=text, quiet=quiet)
-
-
-def helm(*words: str) -> str:
-    """In the script's own namespace."""
-    return run("helm", "-n", NAMESPACE, *words)
-
-
-class Load:
-    """Requests without a pause, from a pod; each failed one is counted."""
-
-    def __init__(self, image: str) -> None:
-        self._image = image
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Load while the block runs; afterwards nothing may have failed."""
-        kubectl("delete", "pod", LOADER, "--ignore-not-found", "--wait")
-        kubectl("apply", "-f", "-", text=json.dumps(self._pod()))
-        kubectl("wait", "--for=condition=Ready", "pod", LOADER, "--timeout=60s")
-        yield
-        kubectl("exec", LOADER, "--", "touch", "/tmp/stop")
-        kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod", LOADER,
-                "--timeout=180s")  # fmt: skip
-        result: dict[str, Any] = json.loads(kubectl("logs", LOADER).splitlines()[-1])
-        print(f"  {result['num_ok']} requests, {len(result['failed'])} failed", flush=True)
-        assert result["num_ok"] > 0, "the load asked nothing"
-        assert not result["failed"], result["failed"][:5]
-        assert result["num_texts"] == result["num_questions"], "an answer changed on the way"
-
-    def _pod(self) -> dict[str, Any]:
-        security = {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        key = {"secretKeyRef": {"name": f"{RELEASE}-api-keys", "key": "client-key"}}
-        container = {
-            "name": "load",
-            "image": self._image,
-            "command": ["/opt/venv/bin/python", "-c", LOAD.read_text()],
-            "env": [
-                {"name": "URL", "value": f"http://{RELEASE}-router-pydoc:8000/v1/completions"},
-                {"name": "BATON_API_KEY", "valueFrom": key},
-            ],
-            "securityContext": security,
-            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-        }
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": LOADER},
-            "spec": {
-                "restartPolicy": "Never",
-                "automountServiceAccountToken": False,
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": 10001,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
-                "containers": [container],
-                "volumes": [{"name": "tmp", "emptyDir": {}}],
-            },
-        }
-
-
-def left_behind() -> Sequence[str]:
-    """What the namespace still has."""
-    found = kubectl("get", KINDS, "-o", "name", quiet=True).split()
-    tokens = "secret/default-token-"
-    return [name for name in found if name not in OWN and not name.startswith(tokens)]
-
-
-def wait_until_gone(seconds: float = 180) -> None:
-    """Pods take their grace period to end."""
-    deadline = time.monotonic() + seconds
-    while (left := left_behind()) and time.monotonic() < deadline:
-        time.sleep(2)
-    assert not left, f"left behind: {left}"
-    print("  nothing is left behind", flush=True)
-
-
-def upgrade(flags: Sequence[str], changed: str) -> None:
-    """Change one component's pods, and wait until only new ones serve."""
-    helm("upgrade", RELEASE, str(CHART), *flags, "--reuse-values", "--set", changed,
-         "--wait", "--timeout", "10m")  # fmt: skip
-
-
-def try_release(flags: Sequence[str], load: Load) -> None:
+def try_release(flags: Sequence[str], image: str) -> None:
     """From install to uninstall."""
-    helm("lint", "--strict", str(CHART))
+    for values in CASES:
+        helm("lint", "--strict", str(CHART), "-f", str(values))
+    for value, named in REFUSED.items():
+        helm_refuses(named, "install", RELEASE, str(CHART), "--dry-run=server", "--set", value)
     helm("install", RELEASE, str(CHART), *flags, "--dry-run=server")
-    helm("install", RELEASE, str(CHART), *flags, "--wait", "--timeout", "10m")
-    print(helm("test", RELEASE))
-    with load.running():
-        for component in ("router", "pools.prefill", "pools.decode"):
-            upgrade((), f"{component}.podAnnotations.e2e=new")
-        kubectl("rollout", "restart", f"statefulset/{RELEASE}-redis")
-        kubectl("rollout", "status", f"statefulset/{RELEASE}-redis", "--timeout=120s")
-    kubectl("delete", "pod", LOADER, "--wait")
+    helm("install", RELEASE, str(CHART), *flags, *TIMEOUT)
+    ask_as_test()
+    load = Load(image, f"{RELEASE}-router-pydoc", f"{RELEASE}-api-keys", right_answers())
+    for component, change in CHANGES.items():
+        with load.running(f"upgrade of {component}"), replacing(component):
+            helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", change, *TIMEOUT)
+    with load.running("rollback of everything at once"), replacing(*CHANGES):
+        helm("rollback", RELEASE, "1", *TIMEOUT)
     helm("uninstall", RELEASE, "--wait")
     wait_until_gone()
+
+
+def ask_as_test() -> None:
+    """`helm test`. Its pod is gone once it succeeded, so its words are read beside it."""
+    pod = f"{RELEASE}-test-pydoc"
+    command = ["helm", "-n", NAMESPACE, "test", RELEASE, "--timeout", "5m"]
+    print(f"$ {' '.join(command)}", flush=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as testing:
+        said = ""
+        while testing.poll() is None:
+            said = said_by(pod) or said
+            time.sleep(1)
+        assert testing.stdout is not None
+        print(testing.stdout.read())
+    print("\n".join(f"  {line}" for line in said.splitlines()), flush=True)
+    assert testing.returncode == 0, "helm test failed"
+
+
+def said_by(pod: str) -> str:
+    """What a pod's containers have said so far; nothing if there is no such pod."""
+    command = ["kubectl", "-n", NAMESPACE, "logs", pod, "--all-containers", "--prefix"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+@contextmanager
+def replacing(*components: str) -> Iterator[None]:
+    """At the end of the block each pod that was there is gone, and none that is new failed.
+
+    Raises:
+        AssertionError: a pod is still the old one, or was started again.
+    """
+    before = {component: pods(*SELECTORS[component]) for component in components}
+    kept = [pod for component in SELECTORS.keys() - before for pod in pods(*SELECTORS[component])]
+    restarts = num_restarts()
+    yield
+    for component, old in before.items():
+        # A StatefulSet gives a new pod the name of the old one.
+        if component != "redis":
+            kubectl("wait", "--for=delete", *old, "--timeout=180s")
+    for component in SELECTORS.keys() - before:
+        assert set(pods(*SELECTORS[component])) <= set(kept), f"{component} was replaced, too"
+    assert num_restarts() <= restarts, "a container was started again"
+
+
+def num_restarts() -> int:
+    """Of all containers."""
+    path = "{.items[*].status.containerStatuses[*].restartCount}"
+    return sum(map(int, kubectl("get", "pods", "-o", f"jsonpath={path}", quiet=True).split()))
+
+
+def try_objects(values: Path) -> None:
+    """Every object of one case, as the API server checks it, save those of operators."""
+    words = ("template", RELEASE, str(CHART), "-f", str(values), "--kube-version", server_version())
+    objects = [
+        part
+        for part in helm(*words).split("\n---\n")
+        if "\nkind: " in f"\n{part}" and not any(f"apiVersion: {group}" in part for group in CUSTOM)
+    ]
+    kubectl("apply", "--dry-run=server", "-f", "-", text="\n---\n".join(objects))
+
+
+def try_every_object() -> None:
+    """Of every case in helm/ci. A pod is taken only if its account is there."""
+    for name in ("default", RELEASE):
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+        kubectl("apply", "-f", "-", text=json.dumps(account))
+    for values in CASES:
+        try_objects(values)
 
 
 def main() -> int:
@@ -170,41 +167,12 @@ def main() -> int:
     options, more = parser.parse_known_args()
     flags = [*SMALL, *_image("router", options.router_image)]
     flags += [*_image("worker", options.worker_image), *more]
-    kubectl("create", "namespace", NAMESPACE)
-    try:
+    with own_namespace():
         if options.dry_run:
-            # A pod is taken only if its account is there.
-            for name in ("default", RELEASE):
-                account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
-                kubectl("apply", "-f", "-", text=json.dumps(account))
-            for values in sorted((CHART / "ci").glob("*-values.yaml")):
-                try_objects(values)
+            try_every_object()
         else:
-            try_release(flags, Load(options.router_image))
-    except BaseException:
-        print(kubectl("get", "pods,events", "-o", "wide"), file=sys.stderr)
-        raise
-    finally:
-        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+            try_release(flags, options.router_image)
     return 0
-
-
-def try_objects(values: Path) -> None:
-    """Every object of one case, as the API server checks it, save those of operators."""
-    words = ("template", RELEASE, str(CHART), "-f", str(values), "--kube-version", _version())
-    text = helm(*words)
-    custom = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
-    objects = [
-        part
-        for part in text.split("\n---\n")
-        if "\nkind: " in f"\n{part}" and not any(f"apiVersion: {group}" in part for group in custom)
-    ]
-    kubectl("apply", "--dry-run=server", "-f", "-", text="\n---\n".join(objects))
-
-
-def _version() -> str:
-    version = json.loads(run("kubectl", "version", "-o", "json", quiet=True))["serverVersion"]
-    return str(version["gitVersion"]).partition("+")[0].partition("-")[0]
 
 
 def _image(name: str, image: str) -> Sequence[str]:
