@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.e2e_k8s_cluster import (
-    NAMESPACE,
     helm,
     helm_refuses,
+    helm_test,
     kubectl,
     own_namespace,
     pods,
@@ -27,6 +25,7 @@ from scripts.e2e_k8s_cluster import (
     wait_until_gone,
 )
 from scripts.e2e_k8s_load import Load, right_answers
+from scripts.e2e_k8s_tls import given_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,15 +34,17 @@ ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "helm"
 CASES = sorted((CHART / "ci").glob("*-values.yaml"))
 RELEASE = "baton"
+TEST_POD = f"{RELEASE}-test-pydoc"
 #: Kinds that are there only with an operator.
 CUSTOM = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
 #: Small enough for one node with two cores. In float32 an answer's tokens do not depend on which
-#: others are computed beside it, and no prompt is too short for a prefill worker.
+#: others are computed beside it; no prompt is too short for a prefill worker; and workers have too
+#: little grace for the longest answers, which must go on elsewhere.
 SMALL = (
     "--set", "workers.settings.num_threads=1,workers.settings.kv_cache_memory_bytes=134217728",
     "--set", "workers.settings.dtype=float32,pools.decode.settings.local_prefill_threshold=0",
     "--set", "workers.resources.requests.cpu=100m,router.resources.requests.cpu=100m",
-    "--set", "router.drainGraceSeconds=120",
+    "--set", "router.drainGraceSeconds=120,workers.drainGraceSeconds=3",
 )  # fmt: skip
 TIMEOUT = ("--wait", "--timeout", "15m")
 #: Values that nobody may give, and what the refusal must name.
@@ -58,6 +59,17 @@ CHANGES = {
     "prefill": "pools.prefill.podAnnotations.e2e=new",
     "decode": "pools.decode.podAnnotations.e2e=new",
     "redis": "redis.maxmemory=200mb",
+}
+#: The same checkpoint under another name, with workers of its own: values of the chart.
+SECOND_MODEL = {
+    "models.second.source": {
+        "type": "init",
+        "command": ["cp", "-rT", "/opt/baton/models/pydoc/checkpoint", "$(MODEL_DIR)"],
+    },
+    "pools.prefill.model": "pydoc",
+    "pools.decode.model": "pydoc",
+    "pools.second-prefill": {"role": "prefill", "model": "second"},
+    "pools.second-decode": {"role": "decode", "model": "second"},
 }
 SELECTORS = {
     "router": ("app.kubernetes.io/component=router",),
@@ -75,7 +87,7 @@ def try_release(flags: Sequence[str], image: str) -> None:
         helm_refuses(named, "install", RELEASE, str(CHART), "--dry-run=server", "--set", value)
     helm("install", RELEASE, str(CHART), *flags, "--dry-run=server")
     helm("install", RELEASE, str(CHART), *flags, *TIMEOUT)
-    ask_as_test()
+    helm_test(RELEASE, TEST_POD)
     load = Load(image, f"{RELEASE}-router-pydoc", f"{RELEASE}-api-keys", right_answers())
     for component, change in CHANGES.items():
         with load.running(f"upgrade of {component}"), replacing(component):
@@ -86,26 +98,17 @@ def try_release(flags: Sequence[str], image: str) -> None:
     wait_until_gone()
 
 
-def ask_as_test() -> None:
-    """`helm test`. Its pod is gone once it succeeded, so its words are read beside it."""
-    pod = f"{RELEASE}-test-pydoc"
-    command = ["helm", "-n", NAMESPACE, "test", RELEASE, "--timeout", "5m"]
-    print(f"$ {' '.join(command)}", flush=True)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as testing:
-        said = ""
-        while testing.poll() is None:
-            said = said_by(pod) or said
-            time.sleep(1)
-        assert testing.stdout is not None
-        print(testing.stdout.read())
-    print("\n".join(f"  {line}" for line in said.splitlines()), flush=True)
-    assert testing.returncode == 0, "helm test failed"
-
-
-def said_by(pod: str) -> str:
-    """What a pod's containers have said so far; nothing if there is no such pod."""
-    command = ["kubectl", "-n", NAMESPACE, "logs", pod, "--all-containers", "--prefix"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+def try_two_models_with_tls(flags: Sequence[str]) -> None:
+    """A second model comes by a command; nobody gets in without a certificate."""
+    values = ["--set", "tls.enabled=true,tls.requireClientCertificates=true"]
+    for name, value in SECOND_MODEL.items():
+        values += ["--set-json", f"{name}={json.dumps(value)}"]
+    hosts = [f"{RELEASE}-{name}" for name in ("router-pydoc", "router-second", "redis")]
+    with given_certificates(RELEASE, hosts=hosts):
+        helm("install", RELEASE, str(CHART), *flags, *values, *TIMEOUT)
+        helm_test(RELEASE, TEST_POD, f"{RELEASE}-test-second")
+        helm("uninstall", RELEASE, "--wait")
+    wait_until_gone()
 
 
 @contextmanager
@@ -172,6 +175,7 @@ def main() -> int:
             try_every_object()
         else:
             try_release(flags, options.router_image)
+            try_two_models_with_tls(flags)
     return 0
 
 

@@ -58,6 +58,31 @@ def helm_refuses(named: str, *words: str) -> None:
     print("\n".join(f"  {line}" for line in done.stderr.splitlines()), flush=True)
 
 
+def helm_test(release: str, *names: str) -> None:
+    """`helm test`. Pods are gone once they have succeeded, so their words are read meanwhile.
+
+    Raises:
+        AssertionError: it failed.
+    """
+    command = ["helm", "-n", NAMESPACE, "test", release, "--hide-notes", "--timeout", "5m"]
+    print(f"$ {' '.join(command)}", flush=True)
+    said = dict.fromkeys(names, "")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as testing:
+        while testing.poll() is None:
+            for name in names:
+                said[name] = said[name] or _followed(name)
+        assert testing.stdout is not None
+        print(testing.stdout.read(), *said.values(), sep="\n", flush=True)
+    assert testing.returncode == 0, "helm test failed"
+
+
+def _followed(pod: str) -> str:
+    """What a pod says until it ends; nothing if it does not run yet."""
+    words = ("logs", pod, "--follow", "--all-containers", "--prefix")
+    command = ["kubectl", "-n", NAMESPACE, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
 @contextmanager
 def own_namespace() -> Iterator[None]:
     """Is there while the block runs. If it fails, pods and events are shown."""
@@ -84,7 +109,9 @@ def left_behind() -> Sequence[str]:
     kinds = run(
         "kubectl", "api-resources", "--namespaced", "--verbs=list", "-o", "name", quiet=True
     )
-    found = kubectl("get", ",".join(kinds.split()), "-o", "name", quiet=True).split()
+    # What old clusters show under this group they show under its new one, too.
+    wanted = [kind for kind in kinds.split() if not kind.endswith(".extensions")]
+    found = kubectl("get", ",".join(wanted), "-o", "name", quiet=True).split()
     return [name for name in found if name not in OWN and not name.startswith(OWN_PREFIXES)]
 
 

@@ -113,8 +113,9 @@ def _judge(what: str, result: dict[str, Any]) -> None:
     num_ok: dict[str, int] = result["num_ok"]
     print(
         f"  {what}: {sum(num_ok.values())} answers ({num_ok}), {result['num_handed_off']} of them "
-        f"handed off, by {len(result['workers'])} workers; {len(failed)} failed, {len(wrong)} had "
-        "other tokens than the oracle's",
+        f"handed off, {result['num_moved']} went on at another worker, "
+        f"{len(result['workers'])} workers; {len(failed)} failed, {len(wrong)} had other tokens "
+        "than the oracle's",
         flush=True,
     )
     assert num_ok.keys() == NUM_TOKENS.keys(), f"only these were answered: {num_ok}"

@@ -8,6 +8,7 @@ those of the oracle. The last line is JSON.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import threading
@@ -25,8 +26,8 @@ from baton_client import Baton, BatonError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Tokens of an answer. Streams are long enough that some are under way at any moment.
-NUM_TOKENS = {"whole": 64, "stream": 240, "sdk": 240}
+#: Tokens of an answer. Streams take longer than a worker that drains waits for them.
+NUM_TOKENS = {"whole": 64, "stream": 600, "sdk": 600}
 CLIENTS_PER_KIND = 2
 TIMEOUT_S = 300.0
 STOP = Path("/tmp/stop")
@@ -43,6 +44,7 @@ class Tally:
 
     num_ok: Counter[str] = field(default_factory=Counter)
     num_handed_off: int = 0
+    num_moved: int = 0
     workers: set[str] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -53,6 +55,7 @@ class Tally:
             {
                 "num_ok": self.num_ok,
                 "num_handed_off": self.num_handed_off,
+                "num_moved": self.num_moved,
                 "workers": sorted(self.workers),
                 "failed": self.failed,
                 "wrong": self.wrong,
@@ -123,9 +126,7 @@ def over_sdk(baton: Baton) -> Callable[[str, int], Reply]:
         )
         with stream:
             generation = stream.collect()
-        timings = generation.timings
-        used = {"prefill_worker": timings.prefill_worker, "decode_worker": timings.decode_worker}
-        return list(generation.answers[0].token_ids), used
+        return list(generation.answers[0].token_ids), dataclasses.asdict(generation.timings)
 
     return ask
 
@@ -154,6 +155,7 @@ def ask_again_and_again(
         ASKING.touch()
         tally.num_ok[kind] += 1
         tally.num_handed_off += bool(timings.get("prefill_worker"))
+        tally.num_moved += bool(timings.get("replay_ms"))
         tally.workers |= {timings.get("prefill_worker") or "", timings.get("decode_worker") or ""}
         if tokens != known["token_ids"][: NUM_TOKENS[kind]]:
             tally.wrong.append(f"{kind}, {known['prompt']!r}: {tokens}")
