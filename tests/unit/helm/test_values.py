@@ -57,6 +57,15 @@ def test_a_model_comes_from_where_it_is_said_to(cases: dict[str, Rendered]) -> N
     assert provide["args"] == ["provide-model", "/models/pydoc"]
 
 
+def test_compiled_kernels_are_kept_in_a_claim_that_is_given(cases: dict[str, Rendered]) -> None:
+    def cache(case: str, pool: str) -> Object:
+        [found] = [v for v in worker(cases[case], pool)["volumes"] if v["name"] == "cache"]
+        return dict(found)
+
+    assert cache("several", "small-decode")["persistentVolumeClaim"] == {"claimName": "kernels"}
+    assert cache("default", "decode")["emptyDir"] == {"sizeLimit": "2Gi"}
+
+
 def test_false_and_zero_of_a_pool_go_before_what_pools_have_in_common() -> None:
     flags = ("--set", "pools.decode.pdb.enabled=false,pools.decode.replicas=0,workers.replicas=3")
     rendered = render(*flags)
