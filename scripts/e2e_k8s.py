@@ -171,11 +171,10 @@ def main() -> int:
     flags = [*SMALL, *_image("router", options.router_image)]
     flags += [*_image("worker", options.worker_image), *more]
     with own_namespace():
-        if options.dry_run:
-            try_every_object()
-        else:
+        if not options.dry_run:
             try_release(flags, options.router_image)
             try_two_models_with_tls(flags)
+        try_every_object()
     return 0
 
 

@@ -85,7 +85,7 @@ def _followed(pod: str) -> str:
 
 @contextmanager
 def own_namespace() -> Iterator[None]:
-    """Is there while the block runs. If it fails, pods and events are shown."""
+    """Is there while the block runs. If it fails, pods, events and last lines are shown."""
     labels = {"name": NAMESPACE, "labels": LABELS}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": labels}
     run("kubectl", "create", "-f", "-", text=json.dumps(namespace))
@@ -94,6 +94,9 @@ def own_namespace() -> Iterator[None]:
     except BaseException:
         for words in (("pods", "-o", "wide"), ("events", "--sort-by=.lastTimestamp")):
             print(kubectl("get", *words), file=sys.stderr)
+        for name in kubectl("get", "pods", "-o", "name").split():
+            command = ["kubectl", "-n", NAMESPACE, "logs", name, "--all-containers", "--tail=20"]
+            subprocess.run(command, stdout=sys.stderr, check=False)
         raise
     finally:
         run("kubectl", "delete", "namespace", NAMESPACE, "--wait=false")

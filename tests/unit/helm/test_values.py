@@ -126,8 +126,9 @@ def test_probes_ask_in_a_way_that_the_cluster_knows(cases: dict[str, Rendered]) 
 
     assert readiness(cases["default"])["grpc"] == {"port": 50061}
     old = render(version="1.20.2")
-    assert readiness(old)["exec"]["command"] == ["/opt/baton/baton", "probe", "worker"]
-    assert "exec" in readiness(cases["given-tls"]), "kubelets have no gRPC probe with TLS"
+    plain = {"path": "/health", "port": "metrics"}
+    assert readiness(old)["httpGet"] == plain
+    assert readiness(cases["given-tls"])["httpGet"] == plain, "no kubelet speaks gRPC with TLS"
     router = cases["given-tls"].one("Deployment", component="router")
     container = router["spec"]["template"]["spec"]["containers"][0]
     assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
