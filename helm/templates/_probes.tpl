@@ -48,11 +48,11 @@ httpGet:
 {{- end -}}
 {{- end -}}
 
-{{/* dict "root" $. A router without workers lives, and is not ready. */}}
+{{/* dict "root" $. A router without workers lives, and is not ready. A probe that starts a process comes less often. */}}
 {{- define "baton.router.probes" -}}
 readinessProbe:
   {{- include "baton.router.check" (dict "root" .root "path" "/ready") | nindent 2 }}
-  periodSeconds: 3
+  periodSeconds: {{ ternary 10 3 (and .root.Values.tls.enabled .root.Values.tls.requireClientCertificates) }}
   timeoutSeconds: 5
   failureThreshold: 2
 {{- if not (and .root.Values.tls.enabled .root.Values.tls.requireClientCertificates) }}
