@@ -139,15 +139,7 @@ async def run_worker(
         watchdog = Watchdog(parts.engine.progress, stall_s=config.engine_stall_s)
         await server.start(f"{config.host}:{config.port}")
         stack.push_async_callback(server.stop, 0)
-        if config.metrics_port:
-            stack.callback(
-                serve_metrics(
-                    parts.metrics,
-                    config.host,
-                    config.metrics_port,
-                    is_serving=lambda: parts.gate.is_open,
-                )
-            )
+        _serve_metrics(parts, stack)
         await publish_kv_events(parts, stack)
         address = config.address(server.port)
         _stay_alive(parts, server, watchdog, stack)
@@ -182,6 +174,14 @@ def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
         ),
         server.server,
     )
+
+
+def _serve_metrics(parts: WorkerParts, stack: AsyncExitStack) -> None:
+    """Until the stack closes, and if there is a port for it."""
+    host, port = parts.config.host, parts.config.metrics_port
+    if port:
+        stop = serve_metrics(parts.metrics, host, port, is_serving=lambda: parts.gate.is_open)
+        stack.callback(stop)
 
 
 def _stay_alive(
