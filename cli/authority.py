@@ -19,12 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cli.errors import CommandError
+from shared.rpc.tls.identity import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    from shared.rpc.tls.identity import Identity
 
 #: Clocks of other machines may be behind ours.
 _SKEW = timedelta(minutes=5)
@@ -80,7 +79,7 @@ class Authority:
 
     def issue(
         self,
-        identity: Identity,
+        holder: Identity | str,
         *,
         hosts: Iterable[str],
         serves: bool,
@@ -90,17 +89,21 @@ class Authority:
         """A certificate and its key, as PEM.
 
         `hosts` are the names and addresses that it may be reached at. Without `serves` it is good
-        for calling only: no client takes its holder for a service.
+        for calling only: no client takes its holder for a service. A holder that is a mere name has
+        no identity: services call it by `hosts`, and let it in nowhere.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
-        names += [_host(host) for host in hosts]
+        names = [_host(host) for host in hosts]
+        if isinstance(holder, Identity):
+            names.insert(0, x509.UniformResourceIdentifier(holder.uri))
+            subject = _name(f"{holder.role} {holder.name}")
+        else:
+            subject = _name(holder)
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if serves:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         start = not_before or datetime.now(UTC) - _SKEW
         end = min(not_after, self.certificate.not_valid_after_utc)
-        subject = _name(f"{identity.role} {identity.name}")
         above = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         certificate = (
             _builder(subject, self.certificate.subject, key, start, end)

@@ -47,6 +47,11 @@ class CertificateFolder:
         """Its key."""
         return self.path / f"{role}.key"
 
+    @property
+    def redis(self) -> tuple[Path, Path]:
+        """Certificate and key of a Redis that is reached at the same hosts."""
+        return self.path / "redis.crt", self.path / "redis.key"
+
     def environ(self, role: PeerRole) -> dict[str, str]:
         """What a service of this role is started with."""
         return {
@@ -59,7 +64,7 @@ class CertificateFolder:
 def make_certificates(
     path: Path, *, days: int = DEFAULT_DAYS, hosts: Sequence[str] = (), cluster: str = "cluster"
 ) -> CertificateFolder:
-    """Make the CA if there is none, and new certificates for every role.
+    """Make the CA if there is none, and new certificates for every role and for a Redis.
 
     Running services take the new ones up by themselves.
 
@@ -74,18 +79,27 @@ def make_certificates(
         for role in PeerRole:
             serves = role in _SERVING
             names = (*LOOPBACK, SERVICE_NAME, *hosts) if serves else ()
-            certificate, key = authority.issue(
+            pair = authority.issue(
                 Identity(cluster, role, role.value),
                 hosts=dict.fromkeys(names),
                 serves=serves,
                 not_after=not_after,
             )
-            write_private(folder.key(role), key)
-            write_private(folder.cert(role), certificate)
-            folder.cert(role).chmod(0o644)
+            _write(folder.cert(role), folder.key(role), pair)
+        names = (*LOOPBACK, *hosts)
+        _write(
+            *folder.redis,
+            authority.issue("redis", hosts=dict.fromkeys(names), serves=True, not_after=not_after),
+        )
     except OSError as error:
         raise CommandError(f"cannot write certificates to {path}: {error}") from error
     return folder
+
+
+def _write(certificate: Path, key: Path, pair: tuple[bytes, bytes]) -> None:
+    write_private(key, pair[1])
+    write_private(certificate, pair[0])
+    certificate.chmod(0o644)
 
 
 def _authority(folder: CertificateFolder) -> Authority:
@@ -121,5 +135,6 @@ def run_certs(path: Path, *, days: int, hosts: Sequence[str], cluster: str) -> N
             f"--tls-ca {folder.ca}"
         )
     print("  (the router also needs --own-grpc-port, at which the workers' --directory points)")
+    print(f"  redis-server --tls-cert-file {folder.redis[0]} --tls-key-file {folder.redis[1]}")
     print(f"A client that must show a certificate: {folder.cert(PeerRole.CLIENT)} and .key; others")
     print(f"need the CA alone: curl --cacert {folder.ca} https://localhost:8000/v1/models")

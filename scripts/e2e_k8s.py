@@ -9,152 +9,152 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from scripts.e2e_k8s_cluster import (
+    helm,
+    helm_refuses,
+    helm_test,
+    kubectl,
+    own_namespace,
+    pods,
+    server_version,
+    wait_until_gone,
+)
+from scripts.e2e_k8s_load import Load, right_answers
+from scripts.e2e_k8s_tls import given_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "helm"
-LOAD = ROOT / "scripts" / "e2e_load.py"
-NAMESPACE = "baton-e2e"
+CASES = sorted((CHART / "ci").glob("*-values.yaml"))
 RELEASE = "baton"
-LOADER = "baton-e2e-load"
-KINDS = "all,secrets,configmaps,serviceaccounts,networkpolicies,poddisruptionbudgets"
-#: What Kubernetes itself puts into each namespace.
-OWN = {"serviceaccount/default", "configmap/kube-root-ca.crt"}
-#: Small enough for one node with two cores.
+TEST_POD = f"{RELEASE}-test-pydoc"
+#: Kinds that are there only with an operator.
+CUSTOM = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
+#: Small enough for one node with two cores. In float32 an answer's tokens do not depend on which
+#: others are computed beside it; no prompt is too short for a prefill worker; and workers have too
+#: little grace for the longest answers, which must go on elsewhere.
 SMALL = (
     "--set", "workers.settings.num_threads=1,workers.settings.kv_cache_memory_bytes=134217728",
+    "--set", "workers.settings.dtype=float32,pools.decode.settings.local_prefill_threshold=0",
     "--set", "workers.resources.requests.cpu=100m,router.resources.requests.cpu=100m",
-    "--set", "router.drainGraceSeconds=60",
+    "--set", "router.drainGraceSeconds=120,workers.drainGraceSeconds=3",
 )  # fmt: skip
+TIMEOUT = ("--wait", "--timeout", "15m")
+#: Values that nobody may give, and what the refusal must name.
+REFUSED = {
+    "pools.decode.replica=2": "replica",
+    "workers.settings.max_num_seq=8": "max_num_seq",
+    "models.pydoc.source.type=s3": "models.pydoc.source.type",
+}
+#: What an upgrade of each component changes, so that its pods are made anew.
+CHANGES = {
+    "router": "router.podAnnotations.e2e=new",
+    "prefill": "pools.prefill.podAnnotations.e2e=new",
+    "decode": "pools.decode.podAnnotations.e2e=new",
+    "redis": "redis.maxmemory=200mb",
+}
+#: The same checkpoint under another name, with workers of its own: values of the chart.
+SECOND_MODEL = {
+    "models.second.source": {
+        "type": "init",
+        "command": ["cp", "-rT", "/opt/baton/models/pydoc/checkpoint", "$(MODEL_DIR)"],
+    },
+    "pools.prefill.model": "pydoc",
+    "pools.decode.model": "pydoc",
+    "pools.second-prefill": {"role": "prefill", "model": "second"},
+    "pools.second-decode": {"role": "decode", "model": "second"},
+}
+SELECTORS = {
+    "router": ("app.kubernetes.io/component=router",),
+    "prefill": ("baton.dev/pool=prefill",),
+    "decode": ("baton.dev/pool=decode",),
+    "redis": ("app.kubernetes.io/component=redis",),
+}
 
 
-def run(*command: str, text: str | None = None, quiet: bool = False) -> str:
-    """Run a command; returns what it says.
-
-    Raises:
-        subprocess.CalledProcessError: it failed.
-    """
-    if not quiet:
-        print(f"$ {' '.join(command)}", flush=True)
-    started_at = time.monotonic()
-    done = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True)
-    if not quiet:
-        print(f"  {time.monotonic() - started_at:.1f} s", flush=True)
-    return done.stdout
-
-
-def kubectl(*words: str, text: str | None = None, quiet: bool = False) -> str:
-    """In the script's own namespace."""
-    return run("kubectl", "-n", NAMESPACE, *words, text=text, quiet=quiet)
-
-
-def helm(*words: str) -> str:
-    """In the script's own namespace."""
-    return run("helm", "-n", NAMESPACE, *words)
-
-
-class Load:
-    """Requests without a pause, from a pod; each failed one is counted."""
-
-    def __init__(self, image: str) -> None:
-        self._image = image
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Load while the block runs; afterwards nothing may have failed."""
-        kubectl("delete", "pod", LOADER, "--ignore-not-found", "--wait")
-        kubectl("apply", "-f", "-", text=json.dumps(self._pod()))
-        kubectl("wait", "--for=condition=Ready", "pod", LOADER, "--timeout=60s")
-        yield
-        kubectl("exec", LOADER, "--", "touch", "/tmp/stop")
-        kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod", LOADER,
-                "--timeout=180s")  # fmt: skip
-        result: dict[str, Any] = json.loads(kubectl("logs", LOADER).splitlines()[-1])
-        print(f"  {result['num_ok']} requests, {len(result['failed'])} failed", flush=True)
-        assert result["num_ok"] > 0, "the load asked nothing"
-        assert not result["failed"], result["failed"][:5]
-        assert result["num_texts"] == result["num_questions"], "an answer changed on the way"
-
-    def _pod(self) -> dict[str, Any]:
-        security = {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        key = {"secretKeyRef": {"name": f"{RELEASE}-api-keys", "key": "client-key"}}
-        container = {
-            "name": "load",
-            "image": self._image,
-            "command": ["/opt/venv/bin/python", "-c", LOAD.read_text()],
-            "env": [
-                {"name": "URL", "value": f"http://{RELEASE}-router-pydoc:8000/v1/completions"},
-                {"name": "BATON_API_KEY", "valueFrom": key},
-            ],
-            "securityContext": security,
-            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-        }
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": LOADER},
-            "spec": {
-                "restartPolicy": "Never",
-                "automountServiceAccountToken": False,
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": 10001,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
-                "containers": [container],
-                "volumes": [{"name": "tmp", "emptyDir": {}}],
-            },
-        }
-
-
-def left_behind() -> Sequence[str]:
-    """What the namespace still has."""
-    found = kubectl("get", KINDS, "-o", "name", quiet=True).split()
-    tokens = "secret/default-token-"
-    return [name for name in found if name not in OWN and not name.startswith(tokens)]
-
-
-def wait_until_gone(seconds: float = 180) -> None:
-    """Pods take their grace period to end."""
-    deadline = time.monotonic() + seconds
-    while (left := left_behind()) and time.monotonic() < deadline:
-        time.sleep(2)
-    assert not left, f"left behind: {left}"
-    print("  nothing is left behind", flush=True)
-
-
-def upgrade(flags: Sequence[str], changed: str) -> None:
-    """Change one component's pods, and wait until only new ones serve."""
-    helm("upgrade", RELEASE, str(CHART), *flags, "--reuse-values", "--set", changed,
-         "--wait", "--timeout", "10m")  # fmt: skip
-
-
-def try_release(flags: Sequence[str], load: Load) -> None:
+def try_release(flags: Sequence[str], image: str) -> None:
     """From install to uninstall."""
-    helm("lint", "--strict", str(CHART))
+    for values in CASES:
+        helm("lint", "--strict", str(CHART), "-f", str(values))
+    for value, named in REFUSED.items():
+        helm_refuses(named, "install", RELEASE, str(CHART), "--dry-run=server", "--set", value)
     helm("install", RELEASE, str(CHART), *flags, "--dry-run=server")
-    helm("install", RELEASE, str(CHART), *flags, "--wait", "--timeout", "10m")
-    print(helm("test", RELEASE))
-    with load.running():
-        for component in ("router", "pools.prefill", "pools.decode"):
-            upgrade((), f"{component}.podAnnotations.e2e=new")
-        kubectl("rollout", "restart", f"statefulset/{RELEASE}-redis")
-        kubectl("rollout", "status", f"statefulset/{RELEASE}-redis", "--timeout=120s")
-    kubectl("delete", "pod", LOADER, "--wait")
+    helm("install", RELEASE, str(CHART), *flags, *TIMEOUT)
+    helm_test(RELEASE, TEST_POD)
+    load = Load(image, f"{RELEASE}-router-pydoc", f"{RELEASE}-api-keys", right_answers())
+    for component, change in CHANGES.items():
+        with load.running(f"upgrade of {component}"), replacing(component):
+            helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", change, *TIMEOUT)
+    with load.running("rollback of everything at once"), replacing(*CHANGES):
+        helm("rollback", RELEASE, "1", *TIMEOUT)
     helm("uninstall", RELEASE, "--wait")
     wait_until_gone()
+
+
+def try_two_models_with_tls(flags: Sequence[str]) -> None:
+    """A second model comes by a command; nobody gets in without a certificate."""
+    values = ["--set", "tls.enabled=true,tls.requireClientCertificates=true"]
+    for name, value in SECOND_MODEL.items():
+        values += ["--set-json", f"{name}={json.dumps(value)}"]
+    hosts = [f"{RELEASE}-{name}" for name in ("router-pydoc", "router-second", "redis")]
+    with given_certificates(RELEASE, hosts=hosts):
+        helm("install", RELEASE, str(CHART), *flags, *values, *TIMEOUT)
+        helm_test(RELEASE, TEST_POD, f"{RELEASE}-test-second")
+        helm("uninstall", RELEASE, "--wait")
+    wait_until_gone()
+
+
+@contextmanager
+def replacing(*components: str) -> Iterator[None]:
+    """At the end of the block each pod that was there is gone, and none that is new failed.
+
+    Raises:
+        AssertionError: a pod is still the old one, or was started again.
+    """
+    before = {component: pods(*SELECTORS[component]) for component in components}
+    kept = [pod for component in SELECTORS.keys() - before for pod in pods(*SELECTORS[component])]
+    restarts = num_restarts()
+    yield
+    for component, old in before.items():
+        # A StatefulSet gives a new pod the name of the old one.
+        if component != "redis":
+            kubectl("wait", "--for=delete", *old, "--timeout=180s")
+    for component in SELECTORS.keys() - before:
+        assert set(pods(*SELECTORS[component])) <= set(kept), f"{component} was replaced, too"
+    assert num_restarts() <= restarts, "a container was started again"
+
+
+def num_restarts() -> int:
+    """Of all containers."""
+    path = "{.items[*].status.containerStatuses[*].restartCount}"
+    return sum(map(int, kubectl("get", "pods", "-o", f"jsonpath={path}", quiet=True).split()))
+
+
+def try_objects(values: Path) -> None:
+    """Every object of one case, as the API server checks it, save those of operators."""
+    words = ("template", RELEASE, str(CHART), "-f", str(values), "--kube-version", server_version())
+    objects = [
+        part
+        for part in helm(*words).split("\n---\n")
+        if "\nkind: " in f"\n{part}" and not any(f"apiVersion: {group}" in part for group in CUSTOM)
+    ]
+    kubectl("apply", "--dry-run=server", "-f", "-", text="\n---\n".join(objects))
+
+
+def try_every_object() -> None:
+    """Of every case in helm/ci. A pod is taken only if its account is there."""
+    for name in ("default", RELEASE):
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+        kubectl("apply", "-f", "-", text=json.dumps(account))
+    for values in CASES:
+        try_objects(values)
 
 
 def main() -> int:
@@ -170,41 +170,12 @@ def main() -> int:
     options, more = parser.parse_known_args()
     flags = [*SMALL, *_image("router", options.router_image)]
     flags += [*_image("worker", options.worker_image), *more]
-    kubectl("create", "namespace", NAMESPACE)
-    try:
-        if options.dry_run:
-            # A pod is taken only if its account is there.
-            for name in ("default", RELEASE):
-                account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
-                kubectl("apply", "-f", "-", text=json.dumps(account))
-            for values in sorted((CHART / "ci").glob("*-values.yaml")):
-                try_objects(values)
-        else:
-            try_release(flags, Load(options.router_image))
-    except BaseException:
-        print(kubectl("get", "pods,events", "-o", "wide"), file=sys.stderr)
-        raise
-    finally:
-        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    with own_namespace():
+        if not options.dry_run:
+            try_release(flags, options.router_image)
+            try_two_models_with_tls(flags)
+        try_every_object()
     return 0
-
-
-def try_objects(values: Path) -> None:
-    """Every object of one case, as the API server checks it, save those of operators."""
-    words = ("template", RELEASE, str(CHART), "-f", str(values), "--kube-version", _version())
-    text = helm(*words)
-    custom = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
-    objects = [
-        part
-        for part in text.split("\n---\n")
-        if "\nkind: " in f"\n{part}" and not any(f"apiVersion: {group}" in part for group in custom)
-    ]
-    kubectl("apply", "--dry-run=server", "-f", "-", text="\n---\n".join(objects))
-
-
-def _version() -> str:
-    version = json.loads(run("kubectl", "version", "-o", "json", quiet=True))["serverVersion"]
-    return str(version["gitVersion"]).partition("+")[0].partition("-")[0]
 
 
 def _image(name: str, image: str) -> Sequence[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -12,12 +11,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from shared.errors import ConfigError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
     from shared.connector.base import Connector
@@ -218,24 +214,3 @@ def _histogram(
     for key, one in tuple(each.items()):
         one.sample(family, [str(part) for part in key])
     return family
-
-
-def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> Callable[[], None]:
-    """Serve `/metrics` from a thread of its own; returns what stops it.
-
-    Raises:
-        ConfigError: the port is in use.
-    """
-    try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics-port"
-        ) from error
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return stop

@@ -30,7 +30,7 @@ from shared.worker.drain import drain
 from shared.worker.joining import join, leave, open_places, reason_of
 from shared.worker.kv_events import publish_kv_events
 from shared.worker.liveness import Liveness, Watchdog
-from shared.worker.metrics import serve_metrics
+from shared.worker.metrics_server import serve_metrics
 from shared.worker.parts import WorkerParts, open_parts
 from shared.worker.self_check import SelfCheck
 from shared.worker.transfer_servicer import TransferServicer
@@ -139,8 +139,7 @@ async def run_worker(
         watchdog = Watchdog(parts.engine.progress, stall_s=config.engine_stall_s)
         await server.start(f"{config.host}:{config.port}")
         stack.push_async_callback(server.stop, 0)
-        if config.metrics_port:
-            stack.callback(serve_metrics(parts.metrics, config.host, config.metrics_port))
+        _serve_metrics(parts, stack)
         await publish_kv_events(parts, stack)
         address = config.address(server.port)
         _stay_alive(parts, server, watchdog, stack)
@@ -175,6 +174,14 @@ def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
         ),
         server.server,
     )
+
+
+def _serve_metrics(parts: WorkerParts, stack: AsyncExitStack) -> None:
+    """Until the stack closes, and if there is a port for it."""
+    host, port = parts.config.host, parts.config.metrics_port
+    if port:
+        stop = serve_metrics(parts.metrics, host, port, is_serving=lambda: parts.gate.is_open)
+        stack.callback(stop)
 
 
 def _stay_alive(

@@ -49,10 +49,22 @@ def test_every_role_gets_a_certificate_that_its_service_accepts(tmp_path: Path) 
             assert addresses == ["127.0.0.1", "::1", "10.0.0.7"]
 
 
+def test_redis_gets_one_that_serves_and_is_nobody_in_the_cluster(tmp_path: Path) -> None:
+    folder = make_certificates(tmp_path / "certs", hosts=("baton-redis",))
+    certificate, key = folder.redis
+    found = read_certificates(TlsSettings(tls_cert=certificate, tls_key=key, tls_ca=folder.ca))
+    assert found.identities == ()
+    extensions = load(certificate).extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "baton-redis"]
+    usages = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert ExtendedKeyUsageOID.SERVER_AUTH in set(usages)
+
+
 def test_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
     folder = make_certificates(tmp_path / "certs")
     assert folder.path.stat().st_mode & 0o777 == 0o700
-    keys = [folder.ca_key, *(folder.key(role) for role in PeerRole)]
+    keys = [folder.ca_key, folder.redis[1], *(folder.key(role) for role in PeerRole)]
     assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
     assert not list(folder.path.glob(".*"))
 

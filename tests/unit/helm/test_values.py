@@ -57,6 +57,15 @@ def test_a_model_comes_from_where_it_is_said_to(cases: dict[str, Rendered]) -> N
     assert provide["args"] == ["provide-model", "/models/pydoc"]
 
 
+def test_compiled_kernels_are_kept_in_a_claim_that_is_given(cases: dict[str, Rendered]) -> None:
+    def cache(case: str, pool: str) -> Object:
+        [found] = [v for v in worker(cases[case], pool)["volumes"] if v["name"] == "cache"]
+        return dict(found)
+
+    assert cache("several", "small-decode")["persistentVolumeClaim"] == {"claimName": "kernels"}
+    assert cache("default", "decode")["emptyDir"] == {"sizeLimit": "2Gi"}
+
+
 def test_false_and_zero_of_a_pool_go_before_what_pools_have_in_common() -> None:
     flags = ("--set", "pools.decode.pdb.enabled=false,pools.decode.replicas=0,workers.replicas=3")
     rendered = render(*flags)
@@ -117,11 +126,16 @@ def test_probes_ask_in_a_way_that_the_cluster_knows(cases: dict[str, Rendered]) 
 
     assert readiness(cases["default"])["grpc"] == {"port": 50061}
     old = render(version="1.20.2")
-    assert readiness(old)["exec"]["command"] == ["/opt/baton/baton", "probe", "worker"]
-    assert "exec" in readiness(cases["given-tls"]), "kubelets have no gRPC probe with TLS"
+    plain = {"path": "/health", "port": "metrics"}
+    assert readiness(old)["httpGet"] == plain
+    assert readiness(cases["given-tls"])["httpGet"] == plain, "no kubelet speaks gRPC with TLS"
     router = cases["given-tls"].one("Deployment", component="router")
     container = router["spec"]["template"]["spec"]["containers"][0]
     assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    shows = cases["tls"].one("Deployment", component="router")["spec"]["template"]["spec"]
+    probe = shows["containers"][0]["readinessProbe"]
+    assert probe["exec"]["command"] == ["/opt/baton/baton", "probe", "router"]
+    assert probe["periodSeconds"] > container["readinessProbe"]["periodSeconds"]
     assert old.of("PodDisruptionBudget")[0]["apiVersion"] == "policy/v1beta1"
 
 
