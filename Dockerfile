@@ -40,10 +40,16 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/venv/bin/pip install --retries 0 --timeout 15 --index-url "${TORCH_INDEX_URL}" "${TORCH}" \
     || /opt/venv/bin/pip install --find-links /wheels "${TORCH}"
 COPY pyproject.toml scripts/dependencies.py ./
+# xgrammar asks for Triton, a gigabyte that only CUDA uses: a torch for CUDA has brought it, one for CPUs does without.
+# So its other needs, as far as nobody else asks for them, are named here.
 RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
-    python dependencies.py - ${EXTRAS} > requirements.txt \
-    && /opt/venv/bin/pip install --find-links /wheels -r requirements.txt \
+    python dependencies.py - ${EXTRAS} > all.txt \
+    && grep -v '^xgrammar' all.txt > requirements.txt \
+    && grep '^xgrammar' all.txt > xgrammar.txt \
+    && /opt/venv/bin/pip install --find-links /wheels -r requirements.txt apache-tvm-ffi transformers \
+    && /opt/venv/bin/pip install --find-links /wheels --no-deps -r xgrammar.txt \
+    && /opt/venv/bin/python -c 'import xgrammar' \
     && rm -rf /opt/venv/lib/python*/site-packages/pip*
 
 FROM python AS base
