@@ -68,7 +68,8 @@ RUN groupadd --gid 10001 baton \
 ENV BATON_VENV=/opt/venv \
     BATON_CACHE_DIR=/var/cache/baton \
     BATON_LOG_FORMAT=json \
-    HOME=/tmp
+    HOME=/tmp \
+    PATH=/opt/baton:$PATH
 WORKDIR /opt/baton
 ENTRYPOINT ["/opt/baton/baton"]
 
