@@ -66,7 +66,6 @@ RUN groupadd --gid 10001 baton \
     && install -d -o baton -g baton -m 0700 /run/baton /var/cache/baton /secrets /certs /authority \
     && install -d -o baton -g baton -m 0755 /models
 ENV BATON_VENV=/opt/venv \
-    BATON_CACHE_DIR=/var/cache/baton \
     BATON_LOG_FORMAT=json \
     HOME=/tmp \
     PATH=/opt/baton:$PATH
@@ -104,6 +103,7 @@ COPY shared shared
 COPY services services
 COPY cli cli
 COPY models models
+ENV BATON_CACHE_DIR=/var/cache/baton
 USER 10001:10001
 EXPOSE 50061 50062 9400
 HEALTHCHECK --interval=5s --timeout=4s --start-period=600s --retries=3 CMD ["/opt/baton/baton", "probe", "worker"]

@@ -21,7 +21,7 @@ import httpx
 
 from baton_client import BatonError
 from scripts.e2e_asking import ask_over_grpc, ask_over_http, check_plain_is_refused, text_of
-from scripts.e2e_containers import ask_doctor, check_confinement, show_sizes
+from scripts.e2e_containers import ask_doctor, check_confinement, num_running, show_sizes
 from scripts.e2e_engine import PROJECT, ROOT, Compose, docker, remove_images
 from scripts.e2e_panels import empty_panels, num_panels, rule_names, unloaded_rules, watched
 from scripts.e2e_streams import num_replays, stream_many
@@ -72,7 +72,8 @@ def try_settings() -> None:
         "BATON_MAX_MODEL_LEN": "320",
     }
     with Compose("compose.yaml", project=f"{PROJECT}-set", settings=settings) as compose:
-        compose("run", "--rm", "-v", "./models/pydoc/checkpoint:/from:ro", "--entrypoint", "cp",
+        checkpoint = compose.folder / "models" / "pydoc" / "checkpoint"
+        compose("run", "--rm", "-v", f"{checkpoint}:/from:ro", "--entrypoint", "cp",
                 "model", "-r", "/from", "/models/mine")  # fmt: skip
         with closing(socket.create_server(("127.0.0.1", compose.port))):
             said = compose.failure("up", "-d", "--wait")
@@ -133,10 +134,14 @@ def _two_decode_workers(compose: Compose) -> None:
 def _lose(compose: Compose, command: str, service: str, quiet: Answers) -> None:
     """Kill or stop a container while many answers are written; then have it back."""
     door = compose.door()
-    victim = compose.containers(service)[-1]
+    candidates = compose.containers(service)
     replays = num_replays(door)
+    victim = ""
 
     def event() -> None:
+        nonlocal victim
+        # Who holds the prompts' prefixes gets the requests: perhaps all of them.
+        victim = max(candidates, key=num_running) if service == "decode" else candidates[0]
         print(f"$ docker {command} {victim}", flush=True)
         docker(command, victim)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 OURS = ("router", "prefill", "decode")
 USER_ID = "10001"
 NO_CAPABILITIES = "0000000000000000"
+METRICS = "http://127.0.0.1:9400/metrics"
 
 
 def show_sizes(compose: Compose) -> None:
@@ -71,3 +72,13 @@ def ask_doctor(compose: Compose, *, host: str = "localhost") -> None:
         for check in ("python", "memory", "redis", "tls", "model", "router", "→"):
             assert re.search(rf"^\s*ok\s+.*{check}", report, re.MULTILINE), f"no check of {check}"
         assert report.rstrip().endswith("0 failed"), service
+
+
+def num_running(container: str) -> int:
+    """How many sequences a worker is computing."""
+    code = f"import urllib.request as u; print(u.urlopen({METRICS!r}).read().decode())"
+    text = docker("exec", container, "/opt/venv/bin/python", "-c", code)
+    found = re.findall(r"^baton_num_requests_running(?:{.*})? (\S+)$", text, re.MULTILINE)
+    number = int(sum(map(float, found)))
+    print(f"  {container}: {number} running", flush=True)
+    return number

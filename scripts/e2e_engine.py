@@ -66,7 +66,8 @@ class Compose:
         }
         # What a shell has set goes before .env.
         self._environ = {k: v for k, v in os.environ.items() if k not in self._settings}
-        self._folder = Path(tempfile.gettempdir())
+        #: Of the copy; there is none before it is entered.
+        self.folder = Path(tempfile.gettempdir())
 
     def __call__(self, *words: str) -> str:
         """Run it; what it says of its progress goes to the terminal.
@@ -89,7 +90,7 @@ class Compose:
 
     def _run(self, words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
         command = [*self._command, *words]
-        return subprocess.run(command, env=self._environ, cwd=self._folder, text=True, **how)
+        return subprocess.run(command, env=self._environ, cwd=self.folder, text=True, **how)
 
     def door(self, *, ca_pem: bytes | None = None) -> Door:
         """Where its router is."""
@@ -102,11 +103,11 @@ class Compose:
 
     def put(self, name: str, text: str) -> None:
         """Write a file beside compose.yaml, for all to read."""
-        (self._folder / name).write_text(text, encoding="utf-8")
+        (self.folder / name).write_text(text, encoding="utf-8")
 
     def __enter__(self) -> Compose:
-        self._folder = Path(tempfile.mkdtemp(prefix="baton-e2e-"))
-        _copy_tree(self._folder)
+        self.folder = Path(tempfile.mkdtemp(prefix="baton-e2e-"))
+        _copy_tree(self.folder)
         self.put(".env", "".join(f"{name}={value}\n" for name, value in self._settings.items()))
         return self
 
@@ -116,7 +117,7 @@ class Compose:
                 print(self("logs", "--tail", "30"), file=sys.stderr)
             self("--profile", "*", "down", "-v", "--remove-orphans")
         finally:
-            shutil.rmtree(self._folder)
+            shutil.rmtree(self.folder)
         left = list(self._leftovers())
         assert not left, f"left behind: {left}"
         print("  nothing is left behind", flush=True)
