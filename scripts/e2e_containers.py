@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scripts.e2e_engine import docker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from scripts.e2e_engine import Compose
 
@@ -63,10 +63,10 @@ def _status_of(container: str) -> Mapping[str, str]:
     return dict(re.findall(r"^(\w+):\s+(.*)$", text, re.MULTILINE))
 
 
-def ask_doctor(compose: Compose, *, host: str = "localhost") -> None:
-    """`baton doctor` in a router's and in a worker's container finds the whole cluster well."""
-    for service, where in (("router", host), ("decode", "router")):
-        words = ("baton", "doctor", "--host", where, "--require-cluster")
+def ask_doctor(compose: Compose, *, router: Sequence[str] = (), worker: Sequence[str] = ()) -> None:
+    """`baton doctor`, with more flags, in a router's and in a worker's container is content."""
+    for service, flags in (("router", router), ("decode", ("--host", "router", *worker))):
+        words = ("baton", "doctor", "--require-cluster", *flags)
         report = compose("exec", "-T", service, *words)
         print("".join(f"  | {line}\n" for line in report.splitlines()), flush=True)
         for check in ("python", "memory", "redis", "tls", "model", "router", "→"):
