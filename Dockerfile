@@ -40,10 +40,16 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/venv/bin/pip install --retries 0 --timeout 15 --index-url "${TORCH_INDEX_URL}" "${TORCH}" \
     || /opt/venv/bin/pip install --find-links /wheels "${TORCH}"
 COPY pyproject.toml scripts/dependencies.py ./
+# xgrammar asks for Triton, a gigabyte that only CUDA uses: a torch for CUDA has brought it, one for CPUs does without.
+# So its other needs, as far as nobody else asks for them, are named here.
 RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
-    python dependencies.py - ${EXTRAS} > requirements.txt \
-    && /opt/venv/bin/pip install --find-links /wheels -r requirements.txt \
+    python dependencies.py - ${EXTRAS} > all.txt \
+    && grep -v '^xgrammar' all.txt > requirements.txt \
+    && grep '^xgrammar' all.txt > xgrammar.txt \
+    && /opt/venv/bin/pip install --find-links /wheels -r requirements.txt apache-tvm-ffi transformers \
+    && /opt/venv/bin/pip install --find-links /wheels --no-deps -r xgrammar.txt \
+    && /opt/venv/bin/python -c 'import xgrammar' \
     && rm -rf /opt/venv/lib/python*/site-packages/pip*
 
 FROM python AS base
@@ -60,9 +66,9 @@ RUN groupadd --gid 10001 baton \
     && install -d -o baton -g baton -m 0700 /run/baton /var/cache/baton /secrets /certs /authority \
     && install -d -o baton -g baton -m 0755 /models
 ENV BATON_VENV=/opt/venv \
-    BATON_CACHE_DIR=/var/cache/baton \
     BATON_LOG_FORMAT=json \
-    HOME=/tmp
+    HOME=/tmp \
+    PATH=/opt/baton:$PATH
 WORKDIR /opt/baton
 ENTRYPOINT ["/opt/baton/baton"]
 
@@ -97,6 +103,7 @@ COPY shared shared
 COPY services services
 COPY cli cli
 COPY models models
+ENV BATON_CACHE_DIR=/var/cache/baton
 USER 10001:10001
 EXPOSE 50061 50062 9400
 HEALTHCHECK --interval=5s --timeout=4s --start-period=600s --retries=3 CMD ["/opt/baton/baton", "probe", "worker"]

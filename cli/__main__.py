@@ -13,6 +13,7 @@ from cli.errors import CommandError
 from cli.options import (
     DEFAULT_PORTS,
     ClusterToken,
+    DirectoryPort,
     GrpcPort,
     Model,
     Port,
@@ -22,6 +23,7 @@ from cli.options import (
     TlsCa,
     TlsCert,
     TlsKey,
+    TlsServerName,
 )
 from cli.passthrough import EVERYTHING, become
 from cli.run_batch import run_batch
@@ -90,9 +92,10 @@ def chat(
     """Talk to a running cluster."""
     from baton_client import ChatOptions
     from cli.chat import run_chat
+    from cli.secure import from_flags
 
     options = ChatOptions(model=model, max_tokens=max_tokens, temperature=temperature, seed=seed)
-    secure = _secure(tls_cert, tls_key, tls_ca)
+    secure = from_flags(tls_cert, tls_key, tls_ca)
     run_chat(address, message or (), options, system=system, secure=secure)
 
 
@@ -108,7 +111,7 @@ def doctor(
     model: Model = None,
     host: Annotated[str, typer.Option(help="Where the router listens.")] = "127.0.0.1",
     port: Port = 8000,
-    grpc_port: GrpcPort = 50051,
+    grpc_port: DirectoryPort = 50051,
     cluster_token: ClusterToken = None,
     require_cluster: Annotated[
         bool, typer.Option("--require-cluster", help="Fail if no cluster is running.")
@@ -116,19 +119,21 @@ def doctor(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
+    tls_server_name: TlsServerName = None,
 ) -> None:
     """Check this machine, a model and a running cluster, and say what to do."""
     from cli.cluster_token import token_metadata
     from cli.doctor.command import run_doctor
-    from cli.secure import Access
+    from cli.secure import Access, from_flags
 
+    secure = from_flags(tls_cert, tls_key, tls_ca, tls_server_name)
     healthy = run_doctor(
         model,
         host=host,
         port=port,
         grpc_port=grpc_port,
         require_cluster=require_cluster,
-        access=Access(_secure(tls_cert, tls_key, tls_ca), token_metadata(cluster_token)),
+        access=Access(secure, token_metadata(cluster_token)),
     )
     raise typer.Exit(0 if healthy else 1)
 
@@ -167,8 +172,9 @@ def probe(
 ) -> None:
     """Ask one service whether it serves; the exit code says so. For health checks."""
     from cli.probe import PROBES
+    from cli.secure import from_flags
 
-    secure = _secure(tls_cert, tls_key, tls_ca)
+    secure = from_flags(tls_cert, tls_key, tls_ca)
     typer.echo(PROBES[kind](host, port or DEFAULT_PORTS[kind], secure))
 
 
@@ -214,10 +220,6 @@ def make_model(context: typer.Context) -> None:
     command(args=context.args, prog_name="baton make-model")
 
 
-def _secure(cert: Path | None, key: Path | None, ca: Path | None) -> Any:
-    from cli.secure import Secure
-
-    return None if ca is None else Secure(ca, cert, key)
 
 
 def main() -> None:

@@ -14,6 +14,14 @@ Model = Annotated[
 ServedModelName = Annotated[str | None, typer.Option(help="Name that clients use.")]
 Port = Annotated[int, typer.Option(help="Port of the OpenAI API over HTTP.")]
 GrpcPort = Annotated[int, typer.Option(help="Port of the gRPC services.")]
+DirectoryPort = Annotated[
+    int,
+    typer.Option(
+        help="Port of the gRPC services; with TLS, the router's --own-grpc-port.",
+        envvar="BATON_OWN_GRPC_PORT",
+        show_envvar=False,
+    ),
+]
 ClusterToken = Annotated[
     Path | None,
     typer.Option(
@@ -29,6 +37,13 @@ TlsCert = Annotated[Path | None, typer.Option(help="Certificate to show.", envva
 TlsKey = Annotated[Path | None, typer.Option(help="Its key.", envvar="BATON_TLS_KEY")]
 TlsCa = Annotated[
     Path | None, typer.Option(help="CA of a cluster that uses TLS.", envvar="BATON_TLS_CA")
+]
+TlsServerName = Annotated[
+    str | None,
+    typer.Option(
+        help="Name in the services' certificates, where those do not have their addresses.",
+        envvar="BATON_TLS_SERVER_NAME",
+    ),
 ]
 
 

@@ -34,6 +34,11 @@ class ReadinessProbe:
     ) -> None:
         """`metadata` goes with calls to the directory."""
         self._metadata = tuple(metadata)
+        self._advice_on_tls = (
+            ""
+            if secure is None
+            else "; with TLS, --grpc-port its --own-grpc-port, and --tls-cert an operator's"
+        )
         self._directory = directory
         self._url = url
         # The environment's proxy cannot reach this machine's own ports.
@@ -76,7 +81,8 @@ class ReadinessProbe:
             if call.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise CommandError(
                     f"the directory at {self._directory} says: {call.details()}",
-                    advice="give --cluster-token the file that its router has",
+                    advice="give --cluster-token the file that its router has"
+                    + self._advice_on_tls,
                 ) from error
             return ()
 

@@ -13,7 +13,7 @@ from cli.errors import CommandError
 if TYPE_CHECKING:
     from pathlib import Path
 
-_OPTIONS = [("grpc.enable_http_proxy", 0)]
+_OPTIONS: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Secure:
     ca: Path
     cert: Path | None = None
     key: Path | None = None
+    #: What certificates of gRPC services name, if not the address that is called.
+    server_name: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
         """For gRPC.
@@ -50,6 +52,13 @@ class Secure:
         return context
 
 
+def from_flags(
+    cert: Path | None, key: Path | None, ca: Path | None, server_name: str | None = None
+) -> Secure | None:
+    """What the flags of a command say: without a CA nothing is encrypted."""
+    return None if ca is None else Secure(ca, cert, key, server_name)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """All that a cluster may ask of whoever looks at it."""
@@ -64,7 +73,10 @@ NOTHING = Access()
 
 
 def open_channel(address: str, secure: Secure | None) -> grpc.Channel:
-    """A blocking channel to a port of this machine."""
+    """A blocking channel to a service."""
     if secure is None:
         return grpc.insecure_channel(address, options=_OPTIONS)
-    return grpc.secure_channel(address, secure.credentials(), options=_OPTIONS)
+    options = list(_OPTIONS)
+    if secure.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", secure.server_name))
+    return grpc.secure_channel(address, secure.credentials(), options=options)

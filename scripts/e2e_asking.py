@@ -1,8 +1,7 @@
-"""How the end-to-end scripts ask a cluster: one question, or many long answers."""
+"""How the end-to-end scripts ask a cluster one question, and how they reach it."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,8 @@ from baton_client import AsyncBaton
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-NUM_STREAMS = 12
-NUM_TOKENS = 400
 QUESTION = "What does os.path.join do?"
 MODEL = "pydoc"
 
@@ -50,7 +47,12 @@ class Door:
 
 async def ask_over_http(door: Door) -> dict[str, Any]:
     """One chat answer over the OpenAI API."""
-    body = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": 64,
+        "temperature": 0,
+    }
     async with door.client() as client:
         answer = await client.post("/chat/completions", json=body)
     answer.raise_for_status()
@@ -67,29 +69,24 @@ async def ask_over_grpc(door: Door) -> str:
     """The same through the SDK."""
     secure = None if door.ca_pem is None else grpc.ssl_channel_credentials(door.ca_pem)
     async with AsyncBaton(f"{door.host}:{door.grpc_port}", credentials=secure) as baton:
-        return (await baton.chat(QUESTION, max_tokens=64)).text
+        return (await baton.chat(QUESTION, max_tokens=64, temperature=0)).text
 
 
-async def stream_many(door: Door, after_s: float, event: Callable[[], None]) -> list[str]:
-    """Texts of many long answers; `event` is called while they are written."""
-    async with door.client() as client:
-        tasks = [asyncio.create_task(_long_answer(client, i)) for i in range(NUM_STREAMS)]
-        await asyncio.sleep(after_s)
-        await asyncio.to_thread(event)
-        return list(await asyncio.gather(*tasks))
-
-
-async def _long_answer(client: httpx.AsyncClient, number: int) -> str:
-    body = {
-        "model": MODEL,
-        "prompt": f"Number {number}:",
-        "max_tokens": NUM_TOKENS,
-        "ignore_eos": True,
-        "temperature": 0,
-    }
-    answer = await client.post("/completions", json=body)
-    answer.raise_for_status()
-    return str(answer.json()["choices"][0]["text"])
+def check_plain_is_refused(door: Door) -> None:
+    """A port with TLS answers nobody who speaks without."""
+    try:
+        answer = httpx.get(f"http://{door.host}:{door.port}/health", timeout=10)
+    except httpx.HTTPError as error:
+        print(f"  plain HTTP: {error!r}", flush=True)
+    else:
+        raise AssertionError(f"plain HTTP is answered: {answer!r}")
+    with grpc.insecure_channel(f"{door.host}:{door.grpc_port}") as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/grpc.health.v1.Health/Check"
+        )
+        code = call.future(b"", timeout=10).code()
+    assert code is grpc.StatusCode.UNAVAILABLE, f"plain gRPC: {code}"
+    print(f"  plain gRPC: {code.name}", flush=True)
 
 
 def free_ports(number: int) -> Sequence[int]:

@@ -10,134 +10,95 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
+import socket
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from baton_client import BatonError
-from scripts.e2e_asking import (
-    NUM_STREAMS,
-    Door,
-    ask_over_grpc,
-    ask_over_http,
-    free_ports,
-    stream_many,
-    text_of,
-)
-from scripts.e2e_panels import empty_panels
+from scripts.e2e_asking import ask_over_grpc, ask_over_http, check_plain_is_refused, text_of
+from scripts.e2e_containers import ask_doctor, check_confinement, num_running, show_sizes
+from scripts.e2e_engine import PROJECT, ROOT, Compose, docker, remove_images
+from scripts.e2e_panels import empty_panels, num_panels, rule_names, unloaded_rules, watched
+from scripts.e2e_streams import num_replays, stream_many
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-ROOT = Path(__file__).resolve().parents[1]
-PROJECT = "baton-e2e"
-PANELS_S = 90
+    from scripts.e2e_asking import Door
+    from scripts.e2e_streams import Answers
 
-
-class Compose:
-    """`docker compose` for one project, on ports of its own. Leaving it removes all of it."""
-
-    def __init__(
-        self, *files: str, project: str = PROJECT, environ: Mapping[str, str] | None = None
-    ) -> None:
-        self.project = project
-        self._command = ["docker", "compose", "-p", project]
-        extra = os.environ.get("COMPOSE_FILES", "").split()
-        self._command += [word for file in (*files, *extra) for word in ("-f", file)]
-        self.port, self.grpc_port, self.prometheus_port, grafana_port = free_ports(4)
-        self._environ = {
-            **os.environ,
-            "PORT": str(self.port),
-            "GRPC_PORT": str(self.grpc_port),
-            "PROMETHEUS_PORT": str(self.prometheus_port),
-            "GRAFANA_PORT": str(grafana_port),
-            **(environ or {}),
-        }
-
-    def __call__(self, *words: str) -> str:
-        """Run it; what it says of its progress goes to the terminal.
-
-        Raises:
-            subprocess.CalledProcessError: it failed.
-        """
-        print(f"$ docker compose -p {self.project} {' '.join(words)}", flush=True)
-        started_at = time.monotonic()
-        done = subprocess.run(
-            [*self._command, *words],
-            env=self._environ,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        print(f"  {time.monotonic() - started_at:.1f} s", flush=True)
-        return done.stdout
-
-    def door(self, *, ca_pem: bytes | None = None) -> Door:
-        """Where its router is."""
-        return Door(port=self.port, grpc_port=self.grpc_port, ca_pem=ca_pem)
-
-    def containers(self, service: str) -> Sequence[str]:
-        """Names of a service's running containers."""
-        rows = self("ps", "--format", "json", service).splitlines()
-        return [json.loads(row)["Name"] for row in rows]
-
-    def __enter__(self) -> Compose:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            print(self("logs", "--tail", "30"), file=sys.stderr)
-        self("--profile", "*", "down", "-v", "--remove-orphans")
-        left = list(self._leftovers())
-        assert not left, f"left behind: {left}"
-        print("  nothing is left behind", flush=True)
-
-    def _leftovers(self) -> Iterator[str]:
-        """What of the project Docker still has."""
-        for kind in ("container", "volume", "network"):
-            command = ["docker", kind, "ls", "-q", *(["--all"] if kind == "container" else [])]
-            command += ["--filter", f"label=com.docker.compose.project={self.project}"]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            yield from done.stdout.split()
+DASHBOARDS = ROOT / "observability" / "grafana" / "dashboards"
+RULES = ROOT / "observability" / "prometheus" / "rules"
+#: Processes that Prometheus has to find.
+WATCHED = {"router": 1, "prefill": 1, "decode": 2}
+WATCH_S = 240
+#: A router's own certificate is not good for asking workers how blocks get across.
+AS_OPERATOR = ("--tls-cert", "/certs/operator.crt", "--tls-key", "/certs/operator.key")
 
 
 def try_plain(observability: Sequence[str]) -> None:
-    """One machine: answers, more workers, one of them killed, dashboards."""
+    """One machine: answers, more workers, some of them lost or stopped, dashboards."""
     with Compose("compose.yaml") as compose:
-        compose("up", "-d", "--wait", "--build")
+        compose("up", "-d", "--wait")
+        show_sizes(compose)
+        check_confinement(compose)
         door = compose.door()
         _ask(door)
-        compose("up", "-d", "--wait", "--no-recreate", "--scale", "decode=2")
+        _two_decode_workers(compose)
+        ask_doctor(compose)
+        quiet = stream_many(door)
+        for command, service in (("kill", "decode"), ("stop", "decode"), ("kill", "prefill")):
+            _lose(compose, command, service, quiet)
         if observability:
-            compose("--profile", "observability", "up", "-d", "--no-recreate",
-                    "--scale", "decode=2", *observability)  # fmt: skip
-        victim = compose.containers("decode")[-1]
-        quiet = asyncio.run(stream_many(door, 0, lambda: None))
+            compose("--profile", "observability", "up", "-d", "--wait", *observability)
+            _look_at_prometheus(door, f"http://127.0.0.1:{compose.prometheus_port}")
+            if "grafana" in observability:
+                _look_at_grafana(f"http://127.0.0.1:{compose.grafana_port}")
+        # The last one to serve: what runs is finished, and only then the router ends.
+        _lose(compose, "stop", "router", quiet)
 
-        def kill() -> None:
-            print(f"$ docker kill {victim}", flush=True)
-            subprocess.run(["docker", "kill", victim], check=True, stdout=subprocess.DEVNULL)
 
-        disturbed = asyncio.run(stream_many(door, 0.5, kill))
-        assert disturbed == quiet, "an answer changed when a decode worker was killed"
-        print(f"  {len(disturbed)} of {NUM_STREAMS} answers complete and equal")
-        if observability:
-            _look_at_panels(door, f"http://127.0.0.1:{compose.prometheus_port}")
+def try_settings() -> None:
+    """A port that is taken is named; what .env says counts; a model may be one's own."""
+    settings = {
+        "MODEL_NAME": "mine",
+        "SERVED_MODEL_NAME": "renamed",
+        "DECODE_REPLICAS": "2",
+        "REDIS_PASSWORD": "of-this-trial",
+        "BATON_MAX_MODEL_LEN": "320",
+    }
+    with Compose("compose.yaml", project=f"{PROJECT}-set", settings=settings) as compose:
+        checkpoint = compose.folder / "models" / "pydoc" / "checkpoint"
+        compose("run", "--rm", "-v", f"{checkpoint}:/from:ro", "--entrypoint", "cp",
+                "model", "-r", "/from", "/models/mine")  # fmt: skip
+        with closing(socket.create_server(("127.0.0.1", compose.port))):
+            said = compose.failure("up", "-d", "--wait")
+        [line] = [line for line in said.splitlines() if "address already in use" in line]
+        assert f"127.0.0.1:{compose.port}" in line, said
+        print(f"  {line}", flush=True)
+        compose("up", "-d", "--wait")
+        models = httpx.get(f"{compose.door().url}/models", timeout=30).raise_for_status().json()
+        [model] = models["data"]
+        print(f"  {json.dumps(model)}", flush=True)
+        assert (model["id"], model["max_model_len"]) == ("renamed", 320), model
+        assert len(compose.containers("decode")) == 2
 
 
 def try_tls() -> None:
-    """The same cluster with certificates: answers over HTTPS and gRPC with TLS."""
+    """The same cluster with certificates: answers over HTTPS and gRPC with TLS, and only there."""
     with Compose("compose.yaml", "compose.tls.yaml", project=f"{PROJECT}-tls") as compose:
-        compose("up", "-d", "--wait", "--build")
+        compose("up", "-d", "--wait")
         ca_pem = compose("exec", "-T", "router", "cat", "/certs/ca.crt").encode()
-        _ask(compose.door(ca_pem=ca_pem))
+        door = compose.door(ca_pem=ca_pem)
+        _ask(door)
+        check_plain_is_refused(door)
+        check_confinement(compose)
+        ask_doctor(compose, router=AS_OPERATOR, worker=("--grpc-port", "50052"))
 
 
 def try_two_hosts(address: str) -> None:
@@ -145,19 +106,13 @@ def try_two_hosts(address: str) -> None:
     first = {"HOST_ADDRESS": address, "PREFILL_REPLICAS": "0", "BATON_LOCAL_PREFILL_THRESHOLD": "0"}
     second = {"HOST_ADDRESS": address, "FIRST_HOST": address,
               "WORKER_PORT": "50071", "TRANSFER_PORT": "50072"}  # fmt: skip
-    with (
-        Compose("compose.yaml", "compose.first-host.yaml",
-                project=f"{PROJECT}-one", environ=first) as one,
-        tempfile.TemporaryDirectory() as folder,
-    ):  # fmt: skip
-        one("up", "-d", "--wait", "--build")
-        token = Path(folder) / "cluster-token"
-        token.write_text(one("exec", "-T", "router", "cat", "/secrets/cluster-token"))
-        Path(folder).chmod(0o755)
-        token.chmod(0o644)
-        second["CLUSTER_TOKEN_FILE"] = str(token)
+    with Compose("compose.yaml", "compose.first-host.yaml",
+                 project=f"{PROJECT}-one", settings=first) as one:  # fmt: skip
+        one("up", "-d", "--wait")
+        token = one("exec", "-T", "router", "cat", "/secrets/cluster-token")
         project = f"{PROJECT}-two"
-        with Compose("compose.second-host.yaml", project=project, environ=second) as two:
+        with Compose("compose.second-host.yaml", project=project, settings=second) as two:
+            two.put("cluster-token", token)
             two("up", "-d", "--wait")
             content = _ask(one.door())
             assert content["timings"]["prefill_worker"], "the second host computed nothing"
@@ -172,16 +127,66 @@ def _ask(door: Door) -> dict[str, Any]:
     return content
 
 
-def _look_at_panels(door: Door, prometheus: str) -> None:
-    """Under load, every panel of every dashboard has something to show."""
-    deadline = time.monotonic() + PANELS_S
+def _two_decode_workers(compose: Compose) -> None:
+    compose("up", "-d", "--wait", "--no-recreate", "--scale", "decode=2")
+    assert len(compose.containers("decode")) == 2
+
+
+def _lose(compose: Compose, command: str, service: str, quiet: Answers) -> None:
+    """Kill or stop a container while many answers are written; then have it back."""
+    door = compose.door()
+    candidates = compose.containers(service)
+    replays = num_replays(door)
+    victim = ""
+
+    def event() -> None:
+        nonlocal victim
+        # Who holds the prompts' prefixes gets the requests: perhaps all of them.
+        victim = max(candidates, key=num_running) if service == "decode" else candidates[0]
+        print(f"$ docker {command} {victim}", flush=True)
+        docker(command, victim)
+
+    answers = stream_many(door, event)
+    assert answers.token_ids == quiet.token_ids, f"{command} of {service} changed an answer"
+    assert answers.num_running > 1, "answers were too short to be in the middle of them"
+    print(f"  {len(answers.token_ids)} of {len(quiet.token_ids)} answers complete and equal, "
+          f"{answers.num_running} were being written", flush=True)  # fmt: skip
+    if command == "stop":
+        code = docker("inspect", "--format", "{{.State.ExitCode}}", victim).strip()
+        assert code == "0", f"{victim} ended with {code}"
+    if service != "router":
+        print(f"  {num_replays(door) - replays} went on elsewhere", flush=True)
+    if (command, service) == ("kill", "decode"):
+        assert num_replays(door) > replays, "the worker that was killed had nothing to do"
+    _two_decode_workers(compose)
+
+
+def _look_at_prometheus(door: Door, prometheus: str) -> None:
+    """Under load it watches every process, evaluates every rule, and has data for every panel."""
+    deadline = time.monotonic() + WATCH_S
     while True:
-        asyncio.run(stream_many(door, 0, lambda: None))
-        empty = empty_panels(ROOT / "observability" / "grafana" / "dashboards", prometheus)
-        if not empty or time.monotonic() > deadline:
+        stream_many(door)
+        missing = {
+            "panels without data": empty_panels(DASHBOARDS, prometheus),
+            "rules not loaded": unloaded_rules(RULES, prometheus),
+            "not watched": [name for name, n in WATCHED.items() if watched(prometheus)[name] < n],
+        }
+        if not any(missing.values()) or time.monotonic() > deadline:
             break
-    assert not empty, f"panels without data: {empty}"
-    print("  every panel of every dashboard has data", flush=True)
+    assert not any(missing.values()), missing
+    print(f"  {num_panels(DASHBOARDS)} panels have data, {len(rule_names(RULES))} rules are "
+          f"evaluated, watched are {dict(watched(prometheus))}", flush=True)  # fmt: skip
+
+
+def _look_at_grafana(grafana: str) -> None:
+    """It has our dashboards, and its data source answers what they ask."""
+    found = httpx.get(f"{grafana}/api/search", params={"type": "dash-db"}, timeout=30)
+    uids = {dashboard["uid"] for dashboard in found.raise_for_status().json()}
+    assert uids == {json.loads(path.read_text())["uid"] for path in DASHBOARDS.glob("*.json")}
+    source = f"{grafana}/api/datasources/proxy/uid/baton-prometheus"
+    empty = empty_panels(DASHBOARDS, source)
+    assert not empty, f"panels without data in Grafana: {empty}"
+    print(f"  Grafana has {len(uids)} dashboards, and data for each panel", flush=True)
 
 
 def main() -> int:
@@ -202,12 +207,19 @@ def main() -> int:
     )
     options = parser.parse_args()
     observability = [name for name in options.observability.split(",") if name]
-    trials: dict[str, Callable[[], None]] = {"plain": lambda: try_plain(observability)}
+    trials: dict[str, Callable[[], None]] = {
+        "plain": lambda: try_plain(observability),
+        "settings": try_settings,
+    }
     if options.tls:
         trials["tls"] = try_tls
     if options.two_hosts:
         trials["two hosts"] = lambda: try_two_hosts(options.two_hosts)
-    return 1 if failed(trials) else 0
+    remove_images()
+    try:
+        return 1 if failed(trials) else 0
+    finally:
+        remove_images()
 
 
 def failed(trials: Mapping[str, Callable[[], None]]) -> Sequence[str]:

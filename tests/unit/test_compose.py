@@ -54,6 +54,8 @@ def test_our_containers_can_do_no_more_than_they_must(path: Path) -> None:
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
+        # Else Compose looks for them in a public registry before it builds them.
+        assert service["pull_policy"] == "${PULL_POLICY:-never}", name
 
 
 def test_ports_are_open_on_an_address_that_somebody_named() -> None:
