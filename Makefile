@@ -9,8 +9,9 @@ export PYTHONPATH := .:proto:client
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz faults soak e2e-compose clean
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size bench bench-handoff bench-guard bench-gpu overload fuzz faults soak helm chart e2e-compose e2e-k8s e2e-trace clean dashboards
+.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size
+.PHONY: bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz faults soak
+.PHONY: helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path  # noqa: TC003 read at run time by typer
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,6 @@ from cli.options import (
     DEFAULT_PORTS,
     ClusterToken,
     DirectoryPort,
-    GrpcPort,
     Model,
     Port,
     ProbeKind,
@@ -218,8 +217,6 @@ def make_model(context: typer.Context) -> None:
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command()(module.make_model)
     command(args=context.args, prog_name="baton make-model")
-
-
 
 
 def main() -> None:
