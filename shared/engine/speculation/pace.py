@@ -8,7 +8,8 @@ import math
 _NEWEST = 0.3
 #: Of the expected number of accepted drafts, so many times are tried, and one more.
 _AMBITION = 1.5
-_FIRST_MEAN = 4.0
+#: What is expected of the first sequence of all.
+FIRST_MEAN = 4.0
 #: Drafts in a row without a hit, after which the sequence rests, twice as long each time.
 _MISSES = 3
 _LONGEST_REST = 64
@@ -19,8 +20,9 @@ class DraftPace:
 
     __slots__ = ("_mean", "_num_misses", "_rest")
 
-    def __init__(self) -> None:
-        self._mean = _FIRST_MEAN
+    def __init__(self, mean: float = FIRST_MEAN) -> None:
+        """`mean`: drafts that are expected to be right, until its own are known."""
+        self._mean = mean
         self._num_misses = 0
         self._rest = 0
 

@@ -13,7 +13,7 @@ from shared.engine.lookahead import first_of
 from shared.engine.sequence import Status
 from shared.engine.speculation.base import NO_DRAFT, ObservedPart, ObservedStep, Wish
 from shared.engine.speculation.config import MAX_DRAFT_TOKENS
-from shared.engine.speculation.pace import DraftPace
+from shared.engine.speculation.pace import FIRST_MEAN, DraftPace
 from shared.engine.speculation.switch import SpeculationSwitch
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from shared.engine.speculation.draft_blocks import PoolDraftBlocks
 
 log = structlog.get_logger(__name__)
+
+#: Weight of the newest draft in what is usual.
+_NEWEST = 0.1
 
 
 class Speculator:
@@ -52,6 +55,8 @@ class Speculator:
         self._max_model_len = max_model_len
         self._switch = SpeculationSwitch() if config.adaptive else None
         self._paces: dict[Sequence, DraftPace] = {}
+        #: Accepted drafts per draft of late, whoever's: what is expected of a new sequence.
+        self._usual = FIRST_MEAN
         #: Accepted drafts by their place.
         self.accepted_per_pos = [0] * config.max_draft_tokens
         self._broken = False
@@ -167,7 +172,9 @@ class Speculator:
         most = self._most(seq, num_seqs)
         if not most or self._switch is None:
             return most
-        return self._paces.setdefault(seq, DraftPace()).next_num(most)
+        if seq not in self._paces:
+            self._paces[seq] = DraftPace(self._usual)
+        return self._paces[seq].next_num(most)
 
     def _most(self, seq: Sequence, num_seqs: int) -> int:
         """Drafts beyond which nothing could be accepted, or that were not asked for.
@@ -203,6 +210,7 @@ class Speculator:
         self.accepted_per_pos += [0] * missing
         for place in range(num_accepted):
             self.accepted_per_pos[place] += 1
+        self._usual += _NEWEST * (num_accepted - self._usual)
         if seq in self._paces:
             self._paces[seq].note(num_drafted=num_drafted, num_accepted=num_accepted)
 

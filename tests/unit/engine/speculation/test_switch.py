@@ -113,6 +113,17 @@ def test_the_pace_stays_within_its_bounds(hits: list[int], most: int) -> None:
             pace.note(num_drafted=num, num_accepted=min(hit, num))
 
 
+def test_who_begins_where_little_is_right_begins_with_little() -> None:
+    """And is soon up to speed where that was wrong."""
+    pace = DraftPace(0.0)
+    asked = []
+    for _ in range(8):
+        asked.append(pace.next_num(16))
+        pace.note(num_drafted=asked[-1], num_accepted=asked[-1])
+    assert asked[0] == 1
+    assert asked[-1] == 16
+
+
 def test_the_pace_follows_acceptance() -> None:
     pace = DraftPace()
     assert pace.next_num(16) == 7
