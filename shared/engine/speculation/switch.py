@@ -23,6 +23,8 @@ _FAR = 1.25
 #: Steps with guesses before they are judged, or of looking in vain; how fast older ones fade.
 _TRIAL = 8
 _VAIN_TRIAL = 24
+#: Guessing that is worth less than this share of what it takes is given up after so many steps.
+_HOPELESS, _FEW = 0.8, 3
 #: Fewer steps with anything to check, faded, are none.
 _ANY = 0.5
 _FADE = 0.97
@@ -104,7 +106,11 @@ class SpeculationSwitch:
         most_s = state.plain_s * max(num_rows / num_seqs, _HICCUP) + guessing_s
         state.took_s = _FADE * state.took_s + min(took_s, most_s)
         state.worth_s = _FADE * state.worth_s + state.plain_s * num_tokens / num_seqs
-        if state.num_tried >= (_TRIAL if state.drafted > _ANY else _VAIN_TRIAL):
+        if state.drafted <= _ANY:
+            num_needed = _VAIN_TRIAL
+        else:
+            num_needed = _FEW if state.worth_s < _HOPELESS * state.took_s else _TRIAL
+        if state.num_tried >= num_needed:
             self._judge(state)
 
     def _judge(self, state: _Range) -> None:
