@@ -158,15 +158,6 @@ def test_fewer_steps_are_needed() -> None:
     assert engine.stats().accepted_per_pos == (4, 4, 4, 4)
 
 
-@pytest.mark.parametrize("mode", StepMode)
-def test_nobody_waits_for_a_guess_that_is_not_expected(mode: StepMode) -> None:
-    engine = make_engine(mode=mode, speculative_config=custom("FakeOracle", num=4, may_find=False))
-    run = generate(engine, make_request("a", [1, 2, 3], max_tokens=21))
-    assert run.tokens("a") == expected_tokens([1, 2, 3], 21)
-    drafts = engine.stats().counters["spec_decode_num_drafts"]
-    assert drafts == (4 if mode is StepMode.SYNCHRONOUS else 0)
-
-
 def test_requests_and_batch_sizes_have_their_own_number() -> None:
     config = json.loads(custom("FakeOracle", num=4))
     config["num_speculative_tokens_per_batch_size"] = [[2, 8, 1]]
