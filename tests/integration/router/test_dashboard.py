@@ -204,6 +204,9 @@ async def test_a_request_leaves_its_cost_and_its_reason_and_nothing_of_its_text(
 
 async def test_what_failed_is_told_with_why_nobody_took_it(bench: Bench) -> None:
     site = Site(bench)
+    await bench.add_worker(name="decode-0")
+    [endpoint] = bench.parts.endpoints.of_role(Role.DECODE)
+    endpoint.refused = True
     pieces = site.generator.generate(bench.request())
     with pytest.raises(NoWorkerError):
         await anext(pieces)
@@ -211,6 +214,7 @@ async def test_what_failed_is_told_with_why_nobody_took_it(bench: Bench) -> None
     assert (row.outcome, row.failed, row.decode, row.ttft_ms) == ("NoWorkerError", True, "", None)
     detail = (await site.get(f"{DASHBOARD_REQUEST_PATH}?number=1")).json()
     assert detail["why"]["decode"]["candidates"] == []
+    assert detail["why"]["decode"]["left_out"] == {"decode-0": "draining"}
     assert detail["timings"] is None
 
 

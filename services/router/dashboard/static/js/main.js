@@ -1,6 +1,6 @@
 // Puts the page together.
 
-import { html, render, useEffect, useState } from "../vendor/htm-preact.js";
+import { html, render, useLayoutEffect, useState } from "../vendor/htm-preact.js";
 import { Charts } from "./charts.js";
 import { Chat } from "./chat.js";
 import { Keys } from "./keys-view.js";
@@ -15,7 +15,8 @@ import { Workers } from "./workers.js";
 function App({ store }) {
   const [state, setState] = useState(store.state);
   const [asksKeys, setAsksKeys] = useState(false);
-  useEffect(() => store.subscribe(setState), [store]);
+  // At once, not after the next frame: a refusal may come before it, and then nothing more does.
+  useLayoutEffect(() => store.subscribe(setState), [store]);
   const reconnect = () => {
     setAsksKeys(false);
     store.connect();
