@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shared.engine.events import NewTokens
 from shared.engine.grammar.registry import create_backend
+from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.request import EngineRequest
 from shared.engine.sampler.grammar_mask import allowed_tokens
 
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from shared.engine.grammar.registry import BackendName
     from shared.engine.llm import LLM
     from shared.text.token_table import TokenTable
+
+
+_ENDLESS = GrammarSpec(
+    kind=GrammarKind.JSON_SCHEMA,
+    text='{"type": "array", "items": {"type": "object", "properties": {"a": {"type": "integer"}, '
+    '"b": {"type": "string"}}, "required": ["a", "b"]}, "minItems": 1000}',
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +85,16 @@ def measure_backend(
 
 
 def tokens_per_s(llm: LLM, cases: Sequence[Case], *, constrained: bool, num_tokens: int) -> float:
-    """Of a batch of all cases, each cut after `num_tokens`; grammars are compiled before."""
-    changes = {"max_tokens": num_tokens} if constrained else {
-        "max_tokens": num_tokens, "grammar": None, "ignore_eos": True,
-    }  # fmt: skip
+    """Of a batch of all cases' prompts, each answered with `num_tokens`, by a grammar or freely.
+
+    The grammar does not end before that, so that both kinds of batches stay as large as they are.
+    """
+    grammar = _ENDLESS if constrained else None
+    changes: dict[str, Any] = {
+        "max_tokens": num_tokens,
+        "grammar": grammar,
+        "ignore_eos": not constrained,
+    }
     for case in cases:
         request = EngineRequest(
             request_id=f"{constrained}-{case.seed}",
