@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from services.router import pipeline
 from services.router.grammar import choice_grammar
 from shared.errors import BatonError, NoWorkerError, UnsupportedError
 from shared.identity import Role
@@ -58,8 +59,11 @@ async def test_an_old_prefill_worker_does_not_sample_its_first_token(bench: Benc
     assert candidate.worker.name == "new"
 
 
-async def test_an_answer_does_not_go_on_where_its_grammar_is_unknown(bench: Bench) -> None:
+async def test_an_answer_does_not_go_on_where_its_grammar_is_unknown(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rather no more of it than something that does not fit."""
+    monkeypatch.setattr(pipeline, "WAIT_FOR_WORKER_S", 0.1)
     await bench.add_worker(protocol_minor=OLD)
     await bench.add_worker(Script([Step(token_ids=bench.ids("y"))], finish=None), name="broken")
     with pytest.raises(BatonError, match="broken") as caught:
