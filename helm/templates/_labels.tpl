@@ -1,18 +1,23 @@
-{{/* dict "root" $ "component" NAME, and "model", "role", "pool" where there are such. */}}
+{{/*
+dict "root" $ "component" NAME, and "model", "role", "pool" where there are such. A Deployment's selector can never change: a pool is found
+by its name alone, so that an upgrade may give it another model.
+*/}}
 {{- define "baton.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "baton.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
-{{- with .model }}
-baton.dev/model: {{ . }}
-{{- end }}
-{{- with .pool }}
-baton.dev/pool: {{ . }}
+{{- if .pool }}
+baton.dev/pool: {{ .pool }}
+{{- else if .model }}
+baton.dev/model: {{ .model }}
 {{- end }}
 {{- end -}}
 
 {{- define "baton.labels" -}}
 {{ include "baton.selectorLabels" . }}
+{{- if and .pool .model }}
+baton.dev/model: {{ .model }}
+{{- end }}
 {{- with .role }}
 baton.dev/role: {{ . }}
 {{- end }}

@@ -43,6 +43,19 @@ def test_each_model_has_a_router_and_each_pool_its_machines(cases: dict[str, Ren
     assert pods["large-prefill"]["tolerations"][0]["key"] == "nvidia.com/gpu"
 
 
+def test_a_pool_may_get_another_model_by_an_upgrade() -> None:
+    """A Deployment's selector cannot be changed."""
+
+    def pool(model: str) -> Object:
+        flags = ("--set", f"models.pydoc.enabled=false,models.{model}.source.type=shipped")
+        return render(*flags).one("Deployment", pool="decode")
+
+    one, other = pool("one"), pool("other")
+    assert one["spec"]["selector"] == other["spec"]["selector"]
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in (one, other)]
+    assert [each["baton.dev/model"] for each in labels] == ["one", "other"]
+
+
 def test_a_model_comes_from_where_it_is_said_to(cases: dict[str, Rendered]) -> None:
     def volume(case: str, pool: str) -> Object:
         [found] = [v for v in worker(cases[case], pool)["volumes"] if v["name"] == "model"]
