@@ -141,7 +141,7 @@ def _lose(compose: Compose, command: str, service: str, quiet: Answers) -> None:
 
     def event() -> None:
         nonlocal victim
-        # Who holds the prompts' prefixes gets the requests: perhaps all of them.
+        # The other one may have nothing to do.
         victim = max(candidates, key=num_running) if service == "decode" else candidates[0]
         print(f"$ docker {command} {victim}", flush=True)
         docker(command, victim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 NUM_STREAMS = 12
 NUM_TOKENS = 600
+#: Long enough to be computed by a prefill worker.
+PROMPT = "Where is the file, and what is in it? " * 20
 #: So many every stream has had when it happens.
 NUM_TOKENS_BEFORE = 20
 
@@ -45,11 +48,13 @@ def stream_many(door: Door, event: Callable[[], None] | None = None) -> Answers:
 
 async def _stream_many(door: Door, event: Callable[[], None]) -> Answers:
     answers: list[list[int]] = [[] for _ in range(NUM_STREAMS)]
+    # No worker has these prompts from another time: each is handed over anew.
+    salt = uuid.uuid4().hex
     all_began = asyncio.Event()
     num_running = 0
 
     async def ask(client: httpx.AsyncClient, number: int) -> None:
-        async for token_ids in _stream(client, number):
+        async for token_ids in _stream(client, number, salt):
             answers[number] += token_ids
             if min(map(len, answers)) >= NUM_TOKENS_BEFORE:
                 all_began.set()
@@ -66,11 +71,14 @@ async def _stream_many(door: Door, event: Callable[[], None]) -> Answers:
     return Answers(answers, num_running)
 
 
-async def _stream(client: httpx.AsyncClient, number: int) -> AsyncIterator[Sequence[int]]:
+async def _stream(
+    client: httpx.AsyncClient, number: int, salt: str
+) -> AsyncIterator[Sequence[int]]:
     """Tokens as they come. Every other request is sampled with a seed."""
     body = {
         "model": MODEL,
-        "prompt": f"Number {number}:",
+        "prompt": f"Number {number}: {PROMPT}",
+        "cache_salt": salt,
         "max_tokens": NUM_TOKENS,
         "ignore_eos": True,
         "temperature": number % 2,
