@@ -24,6 +24,7 @@ import httpx
 
 from scripts.e2e_asking import MODEL, free_ports
 from scripts.e2e_phoenix import Phoenix, StoredSpan, install
+from scripts.e2e_spans import STAGES, spans_under
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,29 +38,7 @@ START_S = 120.0
 TOLERANCE = 0.05
 
 NAME = f"chat {MODEL}"
-#: Every span of a request whose prompt a prefill worker computes, and the span it is under.
-PARENTS = {
-    NAME: None,
-    "router.prepare": NAME,
-    "router.queue": NAME,
-    "router.route": NAME,
-    "router.call": NAME,
-    "decode": "router.call",
-    "decode.queue": "decode",
-    "decode.prefill": "decode",
-    "decode.generate": "decode",
-    "decode.hand_off": "decode",
-    "decode.transfer": "decode.hand_off",
-    "prefill": "decode.hand_off",
-    "prefill.queue": "prefill",
-    "prefill.compute": "prefill",
-    "prefill.transfer": "prefill",
-}
-#: Those that follow one another from the arrival of a request to its last piece.
-STAGES = (
-    "router.prepare", "router.queue", "router.route",
-    "decode.queue", "decode.prefill", "decode.generate",
-)  # fmt: skip
+PARENTS = spans_under(NAME)
 #: Attributes of the semantic conventions for generative AI, on the root.
 ATTRIBUTES = (
     "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model",

@@ -54,7 +54,7 @@ def _no_collection() -> Iterator[None]:
 
 class _OperatorCount(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types there
         self.num = 0
 
     def __torch_dispatch__(

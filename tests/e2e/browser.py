@@ -81,7 +81,7 @@ def visit(
     width, height = SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height},
-        color_scheme=scheme,  # type: ignore[arg-type]
+        color_scheme=scheme,  # type: ignore[arg-type]  # light or dark
     )
     try:
         context.set_default_timeout(PATIENCE_MS)

@@ -197,7 +197,7 @@ def test_at_every_size_all_is_in_view_and_nobody_is_kept_out(
 ) -> None:
     page = visitor.page
     folder = Path(os.environ.get("BATON_SCREENSHOTS", tmp_path))
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # light or dark
     opener = page.locator("[data-request]", has_text="prefill-0").first.get_by_role("button")
     opener.click()
     page.get_by_text("Where its time went").wait_for()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from baton.v1 import common_pb2, router_pb2
+from scripts.e2e_spans import STAGES, spans_under
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster, free_port
@@ -22,29 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: All spans of a request whose prompt a prefill worker computes.
-SPANS = {
-    "text_completion tiny": None,
-    "router.prepare": "text_completion tiny",
-    "router.queue": "text_completion tiny",
-    "router.route": "text_completion tiny",
-    "router.call": "text_completion tiny",
-    "decode": "router.call",
-    "decode.queue": "decode",
-    "decode.prefill": "decode",
-    "decode.generate": "decode",
-    "decode.hand_off": "decode",
-    "decode.transfer": "decode.hand_off",
-    "prefill": "decode.hand_off",
-    "prefill.queue": "prefill",
-    "prefill.compute": "prefill",
-    "prefill.transfer": "prefill",
-}
-#: Those that follow one another from the client's first byte to its last.
-STAGES = (
-    "router.prepare", "router.queue", "router.route",
-    "decode.queue", "decode.prefill", "decode.generate",
-)  # fmt: skip
+SPANS = spans_under("text_completion tiny")
 UNEXPLAINED = 0.05
 NUM_TOKENS = 250
 

@@ -53,7 +53,7 @@ def refused(request_id: str = "r", *, outcome: str = "OverloadedError") -> Reque
 
 def fetched(**fields: object) -> Timings:
     """A prefix came from a peer."""
-    return replace(SERVED, **fields)  # type: ignore[arg-type]
+    return replace(SERVED, **fields)  # type: ignore[arg-type]  # fields of any type
 
 
 def request_of(request_id: str, num_prompt_tokens: int) -> GenerationRequest:

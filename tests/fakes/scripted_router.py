@@ -30,15 +30,15 @@ class ScriptedRouter(router_pb2_grpc.RouterServicer):
         #: Set when the client has gone away in the middle of a call.
         self.cancelled = asyncio.Event()
 
-    async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+    async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 in the contract
         async for response in self._play(request, context):
             yield response
 
-    async def Chat(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+    async def Chat(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 in the contract
         async for response in self._play(request, context):
             yield response
 
-    async def ListModels(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ListModels(self, request: Any, context: Any) -> Any:  # noqa: N802 in the contract
         self.metadata.append(dict(context.invocation_metadata()))
         model = router_pb2.Model(id=MODEL, max_model_len=2048, created=1)
         return router_pb2.ListModelsResponse(models=[model])

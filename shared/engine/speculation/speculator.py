@@ -155,8 +155,8 @@ class Speculator:
 
     def _is_worth_waiting(self, guessable: list[Sequence]) -> bool:
         """Whether a look at any sequence of which a token is being computed may find something."""
-        paces = [self._paces[seq] for seq in guessable if seq in self._paces]
-        resting = {seq for seq in guessable if seq in self._paces and self._paces[seq].rests}
+        paces = {seq: self._paces[seq] for seq in guessable if seq in self._paces}
+        resting = {seq for seq, pace in paces.items() if pace.rests}
         try:
             for seq in guessable:
                 if seq.num_unknown_tokens and seq not in resting and self._proposer.may_guess(seq):
@@ -164,7 +164,7 @@ class Speculator:
         except Exception:  # the answers do not depend on it
             log.exception("proposer_failed", method=self._config.method)
             self._broken = True
-        for pace in paces:
+        for pace in paces.values():
             pace.pass_step()
         return False
 

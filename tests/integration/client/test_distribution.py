@@ -24,7 +24,7 @@ DEPENDENCIES = ("grpc", "google", "typing_extensions.py")
 
 
 def run(*command: str | Path, **kwargs: object) -> str:
-    result = subprocess.run(  # type: ignore[call-overload]
+    result = subprocess.run(  # type: ignore[call-overload]  # options of any type
         [str(part) for part in command], capture_output=True, text=True, check=False, **kwargs
     )
     assert result.returncode == 0, result.stdout + result.stderr

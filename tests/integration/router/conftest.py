@@ -10,6 +10,7 @@ import pytest
 
 from services.router.config import RouterConfig
 from services.router.generation import GenerationParams, GenerationRequest
+from services.router.openai.backend import Backend
 from services.router.parts import open_parts
 from shared.identity import Role
 from shared.rpc.protocol import PROTOCOL_MINOR
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from services.router.generation import AnswerPiece
+    from services.router.generation import AnswerPiece, Generator
     from services.router.parts import RouterParts
 
 
@@ -32,6 +33,17 @@ class Bench:
     stack: AsyncExitStack
     parts: RouterParts
     workers: list[ScriptedDecode] = field(default_factory=list)
+
+    def backend(self, generator: Generator | None = None) -> Backend:
+        """What HTTP endpoints work with, in front of the pipeline or of what is around it."""
+        parts = self.parts
+        return Backend(
+            generator=generator or parts.pipeline,
+            tokenizer=parts.tokenizer,
+            chat_template=parts.chat_template,
+            models=parts.models,
+            explainer=parts.planner,
+        )
 
     async def add_worker(
         self,

@@ -20,7 +20,6 @@ from services.router.keys import KeyRing
 from services.router.metrics import MeteredGenerator
 from services.router.openai.app import create_app
 from services.router.openai.auth import DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH, OPEN_PATHS
-from services.router.openai.backend import Backend
 from shared.errors import NoWorkerError
 from shared.identity import Role
 from tests.fakes.keys import KeysOnDisk, keys_on_disk
@@ -51,16 +50,9 @@ class Site:
         self.app = self._app(keys)
 
     def _app(self, keys: Authenticator | None) -> FastAPI:
-        parts = self.bench.parts
         return create_app(
-            Backend(
-                generator=self.generator,
-                tokenizer=parts.tokenizer,
-                chat_template=parts.chat_template,
-                models=parts.models,
-                explainer=parts.planner,
-            ),
-            not_ready_because=parts.endpoints.not_ready_because,
+            self.bench.backend(self.generator),
+            not_ready_because=self.bench.parts.endpoints.not_ready_because,
             registry=CollectorRegistry(),
             version="1.2.3",
             keys=keys,

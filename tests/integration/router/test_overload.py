@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry
 from services.router.__main__ import limited
 from services.router.http_server import HttpServer
 from services.router.openai.app import create_app
-from services.router.openai.backend import Backend
 from services.router.sessions import MAX_PIECES, AnswerCall
 from services.router.tenant import Tenant
 from shared.errors import OverloadedError, RefusalReason
@@ -113,14 +112,9 @@ class OfOneTenant:
 
 def _server(bench: Bench, tenant: Tenant) -> HttpServer:
     registry = CollectorRegistry()
-    backend = Backend(
-        generator=OfOneTenant(limited(bench.config, bench.parts, registry), tenant),
-        tokenizer=bench.parts.tokenizer,
-        chat_template=bench.parts.chat_template,
-        models=bench.parts.models,
-    )
+    generator = OfOneTenant(limited(bench.config, bench.parts, registry), tenant)
     app = create_app(
-        backend,
+        bench.backend(generator),
         not_ready_because=tuple,
         registry=registry,
         version="0",

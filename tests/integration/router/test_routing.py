@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2
 from services.router.openai.app import create_app
-from services.router.openai.backend import Backend
 from services.router.routing.base import RoutingRequest
 from shared.directory.base import BlockUpdate
 from shared.errors import OverloadedError
@@ -31,16 +30,9 @@ PROMPT = [60 + i % 40 for i in range(10 * BLOCK_SIZE)]
 
 
 def _client(bench: Bench) -> httpx.AsyncClient:
-    parts = bench.parts
     app = create_app(
-        Backend(
-            generator=parts.pipeline,
-            tokenizer=parts.tokenizer,
-            chat_template=parts.chat_template,
-            models=parts.models,
-            explainer=parts.planner,
-        ),
-        not_ready_because=parts.endpoints.not_ready_because,
+        bench.backend(),
+        not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",
     )

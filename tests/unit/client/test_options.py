@@ -171,4 +171,4 @@ def test_a_bad_option_is_named(options: dict[str, Any], param: str) -> None:
 
 def test_a_bad_message_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="messages"):
-        chat_request([{"role": "user", "text": "x"}], {})  # type: ignore[typeddict-item, typeddict-unknown-key]
+        chat_request([{"role": "user", "text": "x"}], {})  # type: ignore[typeddict-item, typeddict-unknown-key]  # wrong on purpose
