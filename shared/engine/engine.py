@@ -208,8 +208,12 @@ class Engine:
 
     def begin_step(self) -> list[EngineEvent]:
         """The first half of `step`: what can be told before anything is computed."""
+        return self.take_events() + self._guarded(self._schedule)
+
+    def take_events(self) -> list[EngineEvent]:
+        """What calls have ended since; the next step tells it otherwise."""
         events, self._events = self._events, []
-        return events + self._guarded(self._schedule)
+        return events
 
     def end_step(self) -> list[EngineEvent]:
         """The second half of `step`, which takes its time. Nothing may be called in between."""

@@ -93,21 +93,11 @@ class EngineThread:
             UnavailableError: the engine does not run.
         """
         stream = RequestStream(request.request_id, self._abort_soon)
-        added = threading.Event()
-
-        def add() -> None:
-            self._engine.add(request)
-            added.set()
-
-        def take_back() -> None:
-            if added.is_set():
-                self._engine.release(request.request_id)
-
-        try:
-            await self._call(add, then=partial(self._register, stream))
-        except asyncio.CancelledError:
-            self._send(Command(take_back))
-            raise
+        await self.call(
+            lambda engine: engine.add(request),
+            undo=lambda engine, _: engine.release(request.request_id),
+            then=partial(self._register, stream),
+        )
         return stream
 
     async def abort(self, request_id: str) -> None:
@@ -134,11 +124,16 @@ class EngineThread:
         )
 
     async def call(
-        self, action: Callable[[Engine], T], *, undo: Callable[[Engine, T], None] | None = None
+        self,
+        action: Callable[[Engine], T],
+        *,
+        undo: Callable[[Engine, T], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> T:
         """Run `action` in the engine's thread, between two steps, and return its result.
 
         If this call is cancelled, but the action runs nevertheless, `undo` gets the result there.
+        `then` is called on the loop before anything is told that comes after the action.
         """
         results: list[T] = []
 
@@ -151,7 +146,7 @@ class EngineThread:
                 undo(self._engine, results[0])
 
         try:
-            return await self._call(act)
+            return await self._call(act, then)
         except asyncio.CancelledError:
             self._send(Command(take_back))
             raise
@@ -192,8 +187,10 @@ class EngineThread:
     def _register(self, stream: RequestStream) -> None:
         self._streams[stream.request_id] = stream
 
-    def _abort_soon(self, request_id: str) -> None:
-        self._send(Command(partial(self._engine.abort, request_id)))
+    def _abort_soon(self, stream: RequestStream) -> None:
+        # Otherwise it has ended, and its id may be another's by now.
+        if self._streams.get(stream.request_id) is stream:
+            self._send(Command(partial(self._engine.abort, stream.request_id)))
 
     def _send(self, command: Command) -> None:
         if self._stopped_by is None:
@@ -242,8 +239,8 @@ class EngineThread:
                 go_on = False
             else:
                 reply = command.run()
-                replies += self._news([])
-                replies.append(reply)
+                # What ended here may be followed at once by another request of its id.
+                replies += [*self._news(self._engine.take_events()), reply]
         if replies:
             self._post([self._stats_note(), *replies])
         return go_on

@@ -31,7 +31,7 @@ class RequestStream:
     Closing it earlier, or cancelling whoever waits for the next event, aborts the request.
     """
 
-    def __init__(self, request_id: str, abort: Callable[[str], None]) -> None:
+    def __init__(self, request_id: str, abort: Callable[[RequestStream], None]) -> None:
         self.request_id = request_id
         self._abort = abort
         self._events: deque[EngineEvent] = deque()
@@ -71,4 +71,4 @@ class RequestStream:
         """End the request if it has not ended. Does not wait; safe to repeat."""
         if not self._over:
             self._over = True
-            self._abort(self.request_id)
+            self._abort(self)

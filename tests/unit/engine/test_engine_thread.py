@@ -131,6 +131,54 @@ async def test_abort_ends_the_stream() -> None:
         assert events[-1].finish_reason is FinishReason.ABORT
 
 
+@pytest.mark.parametrize("kv_source", KVSource)
+async def test_an_id_is_free_again_once_its_stream_is_closed(kv_source: KVSource) -> None:
+    """Whoever comes next under the same id gets nothing of the one before."""
+    loaded = GatedLoadedModel()
+    async with running(loaded) as thread:
+        first = await thread.submit(make_request("a", range(9), kv_source=kv_source))
+        busy = asyncio.create_task(thread.submit(make_request("busy", range(9), max_tokens=1)))
+        await asyncio.sleep(0)
+        await first.aclose()
+        second = asyncio.create_task(thread.submit(make_request("a", range(1, 9))))
+        await asyncio.sleep(0)
+        loaded.gate.set()
+        await busy
+        async with asyncio.timeout(10):
+            assert await tokens_of(await second) == expected_tokens(range(1, 9), 8)
+        assert await free_blocks(thread) == 64
+
+
+async def test_closing_a_stream_that_has_ended_leaves_the_next_of_its_id_alone() -> None:
+    loaded = GatedLoadedModel()
+    async with running(loaded) as thread:
+        loaded.gate.set()
+        first = await thread.submit(make_request("a", range(9)))
+        while thread.stats().num_running or not thread.stats().counters["generation_tokens"]:
+            await asyncio.sleep(0)
+        loaded.gate.clear()
+        second = await thread.submit(make_request("a", range(1, 9)))
+        await first.aclose()  # its last event was there, but nobody has read it
+        loaded.gate.set()
+        assert await tokens_of(second) == expected_tokens(range(1, 9), 8)
+
+
+async def test_whoever_awaits_an_abort_is_told_though_the_id_is_taken_again() -> None:
+    loaded = GatedLoadedModel()
+    async with running(loaded) as thread:
+        first = await thread.submit(make_request("a", range(9)))
+        abort = asyncio.create_task(thread.abort("a"))
+        second = asyncio.create_task(thread.submit(make_request("a", range(1, 9))))
+        await asyncio.sleep(0)
+        loaded.gate.set()
+        await abort
+        async with asyncio.timeout(10):
+            events = [event async for event in first]
+            assert events[-1].finish_reason is FinishReason.ABORT
+            assert await tokens_of(await second) == expected_tokens(range(1, 9), 8)
+        assert await free_blocks(thread) == 64
+
+
 async def test_an_idle_engine_wakes_up_for_a_transfer() -> None:
     async with running() as thread:
         stream = await thread.submit(make_request("a", range(9), kv_source=KVSource.TRANSFER))
