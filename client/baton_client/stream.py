@@ -165,6 +165,8 @@ class AsyncStream:
             raise failure from cause
         self._call = None
         await asyncio.sleep(delay_s)
+        if self._deadline_s <= time.monotonic():
+            raise failure from cause  # it says more than that the time is up
 
     def _check(self, response: contract.GenerateResponse) -> None:
         """An older server passes over what it does not know: its first response shows that."""

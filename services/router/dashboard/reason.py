@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from services.router.routing.explain import CandidateCost, cost_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,19 +18,6 @@ if TYPE_CHECKING:
 
 #: Of each role, of a request. A cluster may have hundreds.
 MAX_CANDIDATES = 8
-
-
-class CandidateCost(msgspec.Struct, kw_only=True):
-    """What was expected of a worker when the decision was made."""
-
-    worker: str
-    cost_ms: float
-    #: By scorer; their sum is the cost.
-    terms_ms: dict[str, float]
-    num_held_tokens: int
-    num_fetched_tokens: int
-    ttft_ms: float
-    itl_ms: float
 
 
 class RoleChoice(msgspec.Struct, kw_only=True):
@@ -83,7 +72,7 @@ def kept_part(trail: Trail) -> Kept | None:
 
 
 def why(kept: Kept) -> Why:
-    """The costs as they were: they follow from the candidates, which nothing changes later."""
+    """The costs as they were."""
     return Why(
         policy=kept.policy.name,
         num_decisions=kept.num_decisions,
@@ -103,22 +92,7 @@ def _best(choice: Choice) -> _Best:
 
 def _role(request: RoutingRequest, best: _Best, scorers: Sequence[Scorer]) -> RoleChoice:
     return RoleChoice(
-        candidates=[_cost(request, candidate, scorers) for candidate in best.candidates],
+        candidates=[cost_of(request, candidate, scorers) for candidate in best.candidates],
         num_more=best.num_more,
         left_out=best.left_out,
-    )
-
-
-def _cost(
-    request: RoutingRequest, candidate: Candidate, scorers: Sequence[Scorer]
-) -> CandidateCost:
-    terms = {scorer.name: round(scorer.cost_ms(request, candidate), 3) for scorer in scorers}
-    return CandidateCost(
-        worker=candidate.endpoint.name,
-        cost_ms=round(sum(terms.values()), 3),
-        terms_ms=terms,
-        num_held_tokens=candidate.num_held_tokens,
-        num_fetched_tokens=candidate.num_fetched_tokens,
-        ttft_ms=round(candidate.ttft_ms, 2),
-        itl_ms=round(candidate.itl_ms, 2),
     )

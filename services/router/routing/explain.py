@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from services.router.routing.scheduler import Choice, Decision
 
 
-class CandidateView(msgspec.Struct, kw_only=True):
-    """A worker that could serve the request."""
+class CandidateCost(msgspec.Struct, kw_only=True):
+    """A worker that could serve the request, and what was expected of it."""
 
     worker: str
     #: The sum of `terms_ms`: what the policy orders by.
@@ -31,7 +31,11 @@ class CandidateView(msgspec.Struct, kw_only=True):
     ttft_ms: float
     #: Expected time between tokens if it writes the answer.
     itl_ms: float
-    #: From the router's book.
+
+
+class CandidateView(CandidateCost, kw_only=True):
+    """The same, and what it has to do by the router's book."""
+
     num_requests: int
     num_waiting_tokens: int
 
@@ -95,6 +99,22 @@ def explain(policy: Policy, request: RoutingRequest, decision: Decision) -> Expl
     )
 
 
+def cost_of(
+    request: RoutingRequest, candidate: Candidate, scorers: Sequence[Scorer]
+) -> CandidateCost:
+    """It follows from the candidate alone, which nothing changes after the decision."""
+    terms = {scorer.name: scorer.cost_ms(request, candidate) for scorer in scorers}
+    return CandidateCost(
+        worker=candidate.endpoint.name,
+        cost_ms=sum(terms.values()),
+        terms_ms=terms,
+        num_held_tokens=candidate.num_held_tokens,
+        num_fetched_tokens=candidate.num_fetched_tokens,
+        ttft_ms=candidate.ttft_ms,
+        itl_ms=candidate.itl_ms,
+    )
+
+
 def _role(request: RoutingRequest, choice: Choice, scorers: Sequence[Scorer]) -> RoleView:
     return RoleView(
         candidates=[_candidate(request, candidate, scorers) for candidate in choice.candidates],
@@ -105,16 +125,9 @@ def _role(request: RoutingRequest, choice: Choice, scorers: Sequence[Scorer]) ->
 def _candidate(
     request: RoutingRequest, candidate: Candidate, scorers: Sequence[Scorer]
 ) -> CandidateView:
-    terms = {scorer.name: scorer.cost_ms(request, candidate) for scorer in scorers}
     work = candidate.endpoint.work
     return CandidateView(
-        worker=candidate.endpoint.name,
-        cost_ms=sum(terms.values()),
-        terms_ms=terms,
-        num_held_tokens=candidate.num_held_tokens,
-        num_fetched_tokens=candidate.num_fetched_tokens,
-        ttft_ms=candidate.ttft_ms,
-        itl_ms=candidate.itl_ms,
+        **msgspec.structs.asdict(cost_of(request, candidate, scorers)),
         num_requests=work.num_requests,
         num_waiting_tokens=work.num_waiting_tokens,
     )
