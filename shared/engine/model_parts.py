@@ -12,6 +12,7 @@ from shared.engine.batch_layout import BatchLayout
 from shared.engine.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
 from shared.engine.kv_storage import KVStorage
 from shared.engine.model_runner import ModelRunner
+from shared.engine.prompt_states import StatesKeeper, StatesPool
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
 from shared.engine.step_buffers import step_buffers
@@ -32,6 +33,8 @@ class ModelParts:
     storage: KVStorage
     runner: ModelRunner
     processors: ProcessorSet
+    states: StatesPool
+    states_keeper: StatesKeeper
 
 
 def build_model_parts(
@@ -80,10 +83,17 @@ def build_model_parts(
             assumed_len=max_model_len if device.type == "cuda" else 1,
         )
         graphs.record(batches.padding)
+    states = StatesPool(loaded, layout, storage.tensor)
+    keeper = StatesKeeper(loaded.model, states)
     runner = ModelRunner(
-        loaded.model, storage.tensor, batches, max_num_seqs=config.max_num_seqs, graphs=graphs
+        loaded.model,
+        storage.tensor,
+        batches,
+        keeper,
+        max_num_seqs=config.max_num_seqs,
+        graphs=graphs,
     )
-    return ModelParts(loaded, storage, runner, processors)
+    return ModelParts(loaded, storage, runner, processors, states, keeper)
 
 
 def _processors(loaded: LoadedModel, config: EngineConfig) -> ProcessorSet:
