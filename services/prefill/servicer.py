@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
-    from shared.engine.prompt_states import StatesPool, StatesWish
+    from shared.engine.prompt_states import StatesWish
     from shared.engine.request_stream import RequestStream
+    from shared.engine.states_pool import StatesPool
     from shared.identity import WorkerId
     from shared.worker.gate import RequestGate
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse

@@ -13,7 +13,8 @@ from shared.engine.speculation.base import HiddenNeeds
 if TYPE_CHECKING:
     from shared.connector.base import Connector, Ticket
     from shared.engine.events import Admitted
-    from shared.engine.prompt_states import PlacedStates, StatesPool
+    from shared.engine.prompt_states import PlacedStates
+    from shared.engine.states_pool import StatesPool
 
 
 class StatesSender:

@@ -12,9 +12,9 @@ from shared.engine.batch_layout import BatchLayout
 from shared.engine.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
 from shared.engine.kv_storage import KVStorage
 from shared.engine.model_runner import ModelRunner
-from shared.engine.prompt_states import StatesKeeper, StatesPool
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
+from shared.engine.states_pool import StatesKeeper, StatesPool
 from shared.engine.step_buffers import step_buffers
 
 if TYPE_CHECKING:

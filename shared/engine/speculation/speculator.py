@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
     from shared.engine.events import EngineEvent
     from shared.engine.model_runner import LaunchedStep
-    from shared.engine.prompt_states import PlacedStates, StatesPool
+    from shared.engine.prompt_states import PlacedStates
     from shared.engine.sequence import Sequence
     from shared.engine.speculation.base import Draft, HiddenNeeds, Proposer
     from shared.engine.speculation.config import SpeculationConfig
     from shared.engine.speculation.draft_blocks import PoolDraftBlocks
+    from shared.engine.states_pool import StatesPool
 
 log = structlog.get_logger(__name__)
 

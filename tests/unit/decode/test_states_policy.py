@@ -111,4 +111,5 @@ def test_transfer_means_always() -> None:
 def test_nobody_asks_for_an_answer_without_guesses() -> None:
     policy = policy_with("transfer")
     assert policy.wish(NUM_TOKENS, SamplingParams(max_tokens=2)) is None
-    assert policy.wish(NUM_TOKENS, SamplingParams(num_speculative_tokens=0)) is None
+    without = SamplingParams(max_tokens=100, num_speculative_tokens=0)
+    assert policy.wish(NUM_TOKENS, without) is None

@@ -11,7 +11,7 @@ from baton.v1.transfer_pb2 import TransferTicket
 from services.prefill.states_sender import StatesSender, wish_of
 from shared.connector.base import Ticket
 from shared.engine.events import Admitted
-from shared.engine.prompt_states import PlacedStates, StatesFormat, StatesPool
+from shared.engine.prompt_states import PlacedStates, StatesFormat
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
@@ -21,6 +21,8 @@ from tests.unit.prefill.test_publisher import Recorder, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from shared.engine.states_pool import StatesPool
 
 #: Four rows in a block.
 FORM = StatesFormat(
@@ -83,6 +85,7 @@ async def test_what_is_not_computed_is_filled_with_anything() -> None:
     door = Door()
     sender = sender_to(door, 4)
     sender.begin(admitted(10, 2, (7, 8)), 1.0)
+    sender.advance(10)
     await settle()
     assert door.recorder.pushed == [(0, (7, 7))]
     sent = sender.sent()

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.prompt_states import PlacedStates, StatesFormat, StatesPool, StatesWish
+from shared.engine.prompt_states import PlacedStates, StatesFormat, StatesWish
 from shared.engine.request import KVSource
 from shared.engine.speculation.base import HiddenNeeds
+from shared.engine.states_pool import StatesPool
 from shared.kv.layout import KVLayout
 from shared.model.loader import load_model
 from tests.fakes.engines import StepMode, drain, generate, make_request
