@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from baton.v1 import decode_pb2
 from services.decode.account import Account
 from services.decode.decider import PrefillPlace
+from services.decode.hand_off import Destination
 from services.decode.prefill_attempt import HandOffReport
 from shared.engine.events import Admitted, Failed, NewTokens
 from shared.engine.request import EngineRequest, KVSource
@@ -139,11 +140,11 @@ class Answer:
         first_token: int | None = None
         tokens = self._hand_off.fetch(
             self._request,
-            blocks=event.block_ids[first_block:],
-            first_block=first_block,
-            report=report,
-            states=event.states,
-            span=self._span,
+            Destination(
+                blocks=event.block_ids[first_block:], first_block=first_block, states=event.states
+            ),
+            report,
+            self._span,
         )
         # Closed before anything below: nobody may write to blocks that the engine uses.
         async with aclosing(tokens):

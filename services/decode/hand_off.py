@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,16 @@ class AttemptOutcome(StrEnum):
     FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a prompt goes: blocks for its KV from block `first_block` of it on."""
+
+    blocks: Sequence[int]
+    first_block: int
+    #: And for its hidden states, which may come as well and need not.
+    states: PlacedStates | None = None
+
+
 class HandOff:
     """Gets the KV of prompts from prefill workers."""
 
@@ -103,19 +114,15 @@ class HandOff:
     async def fetch(
         self,
         request: decode_pb2.DecodeRequest,
-        *,
-        blocks: Sequence[int],
-        first_block: int,
+        to: Destination,
         report: HandOffReport,
-        states: PlacedStates | None = None,
         span: Span | None = None,
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
-        """Have `blocks` filled with the prompt's KV from block `first_block` on.
+        """Have a prompt computed elsewhere, and its blocks filled.
 
-        Into `states` their hidden states may come as well, and need not; `report` tells that, too.
         Yields the first token as soon as a prefill worker has it, once, then goes on until the
         blocks are complete and verified, every candidate has failed, or the time is up; `report`
-        tells which. When the iterator ends or is closed, nobody writes to `blocks` any more.
+        tells which. When the iterator ends or is closed, nobody writes to the blocks any more.
         """
         deadline_s = time.monotonic() + self._timeout_s
         self._retries.earn()
@@ -130,15 +137,7 @@ class HandOff:
                 continue
             num_attempts += 1
             tokens = self._attempt(
-                request,
-                worker,
-                candidate.address,
-                blocks,
-                first_block,
-                remaining_s,
-                report,
-                states,
-                span,
+                request, worker, candidate.address, to, remaining_s, report, span
             )
             try:
                 # Closed by us, not by the garbage collector: the caller will use the blocks.
@@ -164,11 +163,9 @@ class HandOff:
         request: decode_pb2.DecodeRequest,
         worker: WorkerId,
         address: str,
-        blocks: Sequence[int],
-        first_block: int,
+        to: Destination,
         timeout_s: float,
         report: HandOffReport,
-        states: PlacedStates | None,
         parent: Span | None,
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
         began_s = time.monotonic()
@@ -179,14 +176,14 @@ class HandOff:
             attempt = PrefillAttempt(
                 peer,
                 request_id=request.request_id,
-                blocks=blocks,
+                blocks=to.blocks,
                 timeout_s=timeout_s,
                 stall_s=self._stall_s,
-                open_states=self._states_opener(request, states, timeout_s),
+                open_states=self._states_opener(request, to.states, timeout_s),
             )
 
             def start(inbound: InboundTransfer, states: StatesInbox | None) -> Call:
-                return self._call(request, peer, inbound, states, first_block, timeout_s, span)
+                return self._call(request, peer, inbound, states, to.first_block, timeout_s, span)
 
             async with aclosing(attempt.run(start, report)) as tokens:
                 async for token in tokens:

@@ -75,14 +75,7 @@ def build_model_parts(
     )
     graphs = None
     if recorder is not None:
-        graphs = DecodeGraphs(
-            loaded.model,
-            storage.tensor,
-            recorder,
-            graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
-            assumed_len=max_model_len if device.type == "cuda" else 1,
-        )
-        graphs.record(batches.padding)
+        graphs = _recorded(loaded, config, storage, recorder, batches, max_model_len)
     states = StatesPool(loaded, layout, storage.tensor)
     keeper = StatesKeeper(loaded.model, states)
     runner = ModelRunner(
@@ -94,6 +87,25 @@ def build_model_parts(
         graphs=graphs,
     )
     return ModelParts(loaded, storage, runner, processors, states, keeper)
+
+
+def _recorded(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    storage: KVStorage,
+    recorder: GraphRecorder,
+    batches: BatchBuilder,
+    max_model_len: int,
+) -> DecodeGraphs:
+    graphs = DecodeGraphs(
+        loaded.model,
+        storage.tensor,
+        recorder,
+        graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
+        assumed_len=max_model_len if storage.tensor.device.type == "cuda" else 1,
+    )
+    graphs.record(batches.padding)
+    return graphs
 
 
 def _processors(loaded: LoadedModel, config: EngineConfig) -> ProcessorSet:

@@ -110,8 +110,7 @@ class Sequence:
         #: Of these, what was final at the admission: the rest its own step computes.
         self.num_final_tokens = 0
         self.block_table = array("i")
-        #: Blocks for its hidden states, if it wants them and there was room.
-        self.states: PlacedStates | None = None
+        self.states: PlacedStates | None = None  # blocks for hidden states, if there was room
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0
         self.awaits_transfer = request.kv_source is KVSource.TRANSFER
