@@ -13,7 +13,7 @@ from services.decode.decider import Decider
 from services.decode.hand_off import HandOff
 from services.decode.metrics import DecodeMetrics
 from services.decode.servicer import DecodeServicer
-from services.decode.states import StatesPolicy
+from services.decode.states import StatesPolicy, states_counter
 from shared.identity import Role
 from shared.rpc.wire import worker_id_to_wire
 from shared.text.token_table import read_token_table
@@ -65,13 +65,14 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
 
 def _states_policy(config: DecodeConfig, parts: WorkerParts) -> StatesPolicy | None:
     """None where nobody would read hidden states of prompts."""
+    outcomes = states_counter(parts.metrics)
     speculation = config.worker.engine.speculation
     if parts.states.wanted is None or speculation is None:
         return None
     return StatesPolicy(
         parts.states.wanted,
         speculation,
-        parts.metrics,
+        outcomes,
         tokens_per_step=config.worker.engine.max_num_batched_tokens,
         patience_s=config.transfer_stall_s,
     )

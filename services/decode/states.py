@@ -47,6 +47,16 @@ class StatesOutcome(StrEnum):
     FAILED = "failed"
 
 
+def states_counter(registry: CollectorRegistry) -> Counter:
+    """Every decode worker has it, whether it ever asks or not."""
+    return Counter(
+        "baton_hand_off_states",
+        "Prompts whose hidden states were asked for, by what became of them.",
+        ["outcome"],
+        registry=registry,
+    )
+
+
 class StatesPolicy:
     """Whether states are asked for, and how long they are waited for, by what both took lately."""
 
@@ -54,7 +64,7 @@ class StatesPolicy:
         self,
         wanted: StatesFormat,
         config: SpeculationConfig,
-        metrics: CollectorRegistry,
+        outcomes: Counter,
         *,
         tokens_per_step: int,
         patience_s: float,
@@ -72,12 +82,7 @@ class StatesPolicy:
             LinearCost(prior, prior_weight=_PRIOR_WEIGHT, half_life_s=_HALF_LIFE_S, clock=clock)
             for prior in (PREFILL_PRIOR, _DELAY_PRIOR)
         )
-        self._outcomes = Counter(
-            "baton_hand_off_states",
-            "Prompts whose hidden states were asked for, by what became of them.",
-            ["outcome"],
-            registry=metrics,
-        )
+        self._outcomes = outcomes
 
     def wish(self, num_tokens: int, sampling: SamplingParams) -> StatesWish | None:
         """For a prompt of so many tokens; None: do without."""

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from baton.v1.prefill_pb2 import PrefillDone
-from services.decode.states import StatesOutcome, StatesPolicy
+from services.decode.states import StatesOutcome, StatesPolicy, states_counter
 from shared.engine.prompt_states import StatesFormat
 from shared.engine.sampling_params import SamplingParams
 from shared.engine.speculation.config import SpeculationConfig
@@ -39,7 +39,7 @@ def policy_with(
     return StatesPolicy(
         WANTED,
         config,
-        CollectorRegistry(),
+        states_counter(CollectorRegistry()),
         tokens_per_step=2048,
         patience_s=4.0,
         clock=clock or Clock(),

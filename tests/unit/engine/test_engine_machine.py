@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shared.engine.events import Admitted, NewTokens
+from shared.engine.prompt_states import StatesWish
 from shared.engine.request import KVSource
 from shared.engine.request_stream import is_last
+from shared.engine.speculation.base import HiddenNeeds
 from shared.kv.tier import BlockTier
 from tests.fakes.engines import (
     StepMode,
@@ -73,21 +75,38 @@ class EngineMachine(RuleBasedStateMachine):
                 self.unfinished.discard(name)
                 self.receiving.pop(name, None)
 
-    @rule(which=st.integers(0, 99), max_tokens=st.integers(1, 8), kind=st.sampled_from("ccth"))
-    def add(self, which: int, max_tokens: int, kind: str) -> None:
+    @rule(
+        which=st.integers(0, 99),
+        max_tokens=st.integers(1, 8),
+        kind=st.sampled_from("ccth"),
+        states_from=st.none() | st.integers(0, 3),
+    )
+    def add(self, which: int, max_tokens: int, kind: str, states_from: int | None) -> None:
         prompt = self.prompts_to_choose[which % len(self.prompts_to_choose)]
         name = f"{kind}{self.next_id}"
         self.next_id += 1
         source = KVSource.TRANSFER if kind == "t" else KVSource.COMPUTE
         self.engine.add(
             make_request(
-                name, prompt, max_tokens=max_tokens, kv_source=source, hold_blocks=kind == "h"
+                name,
+                prompt,
+                max_tokens=max_tokens,
+                kv_source=source,
+                hold_blocks=kind == "h",
+                states=self.wish(kind, states_from),
             )
         )
         self.prompts[name] = prompt
         self.unfinished.add(name)
         if kind == "h":
             self.held.add(name)
+
+    def wish(self, kind: str, states_from: int | None) -> StatesWish | None:
+        """Some that are sent or received have hidden states, too."""
+        form = self.engine.states.format(HiddenNeeds(final=True))
+        if kind == "c" or states_from is None or form is None:
+            return None
+        return StatesWish(format=form, first_position=None if kind == "t" else states_from)
 
     @rule()
     def step(self) -> None:
@@ -102,7 +121,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.tokens[name] = [token] if with_token else []
         if arrives:
             self.send(name, to)
-            self.engine.complete_transfer(name, token if with_token else None)
+            self.engine.complete_transfer(name, token if with_token else None, states_from=0)
         else:
             self.engine.fail_transfer(name, token if with_token else None)
 

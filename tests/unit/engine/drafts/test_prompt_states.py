@@ -14,6 +14,7 @@ from shared.engine.prompt_states import PlacedStates, StatesFormat, StatesWish
 from shared.engine.request import KVSource
 from shared.engine.speculation.base import HiddenNeeds
 from shared.engine.states_pool import StatesPool
+from shared.errors import ConfigError
 from shared.kv.layout import KVLayout
 from shared.model.loader import load_model
 from tests.fakes.engines import StepMode, drain, generate, make_request
@@ -257,3 +258,28 @@ def test_more_guesses_than_one_are_made_of_what_was_sent(counting_drafts: Drafts
     recorder = Recorder(engine)
     hand_off(engine_with(counting_drafts, None), engine, list(range(20)), max_tokens=12)
     assert recorder.records[0][2] == list(range(21, 21 + NUM_DRAFTS))
+
+
+def test_a_draft_model_may_stand_back_behind_a_hand_off(drafts: Drafts) -> None:
+    engine = engine_with(drafts, drafts.settings("sliced", hand_off="none"))
+    assert engine.states.wanted is None
+    prompt = random_prompt(20, vocab_size=VOCAB, seed=3)
+    for name, source in (("remote", KVSource.TRANSFER), ("local", KVSource.COMPUTE)):
+        engine.add(make_request(name, prompt, kv_source=source, ignore_eos=True))
+        run = drain(engine)
+        if source is KVSource.TRANSFER:
+            engine.fail_transfer(name)
+            drain(engine, run)
+        num_drafts = engine.stats().counters["spec_decode_num_drafts"]
+        assert (num_drafts > 0) == (source is KVSource.COMPUTE)
+
+
+@pytest.mark.parametrize(
+    ("method", "hand_off"),
+    [("sliced", "transfer"), ("eagle", "rebuild"), ("eagle3", "rebuild"), ("eagle", "sometimes")],
+)
+def test_a_way_that_does_not_exist_is_refused(method: str, hand_off: str, drafts: Drafts) -> None:
+    with pytest.raises(ConfigError, match=r"hand_off must be auto, .* with method"):
+        engine_with(drafts, drafts.settings(method, hand_off=hand_off))
+    with pytest.raises(ConfigError, match="hand_off_max_delay must be between 0 and 10"):
+        engine_with(drafts, drafts.settings(method, hand_off_max_delay=-1))
