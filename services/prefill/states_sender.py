@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from shared.engine.prompt_states import PlacedStates
     from shared.engine.states_pool import StatesPool
 
+#: How long a receiver's last word is waited for after its call has ended.
+_LAST_WORD_S = 0.25
+
 
 class StatesSender:
     """Owns a transfer of its own. Whatever happens to it, the KV gets to where it is wanted.
@@ -32,6 +35,7 @@ class StatesSender:
         self._num_final = 0
         self._publisher: Publisher | None = None
         self._connecting: asyncio.Task[Publisher] | None = None
+        self._ending: asyncio.Task[int] | None = None
 
     def begin(self, event: Admitted, timeout_s: float) -> None:
         """The sequence has its blocks. It does without these if they were short."""
@@ -63,10 +67,16 @@ class StatesSender:
         if self._connecting is not None:
             publisher = await self._connecting
             self._move_to(self._ticket.num_blocks)
-            await publisher.finish(timeout_s)
+            self._ending = asyncio.create_task(publisher.finish(timeout_s))
+            await asyncio.shield(self._ending)
 
     async def close(self) -> None:
         """Stop sending. Once this returns, none of the blocks is read."""
+        if self._ending is not None:
+            # A receiver that has everything ends the call; its own word for it is on its way.
+            await asyncio.wait({self._ending}, timeout=_LAST_WORD_S)
+            self._ending.cancel()
+            await asyncio.gather(self._ending, return_exceptions=True)
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from services.prefill.states_sender import StatesSender
+from shared.connector.instrumented import OK, Direction
 from shared.errors import TransferError, TransferFailure
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from tests.fakes.live_worker import LiveWorker, live_worker
@@ -86,6 +87,10 @@ async def test_a_head_guesses_as_if_the_prompt_were_computed_here(
             assert getattr(there.usage, field) == getattr(here.usage, field)
         assert outcomes(decode) == {"received": 1}
         await assert_idle(prefill, decode)
+        # Of the KV and of the states, and both ends think so.
+        assert set(prefill.parts.transfers.num_transfers) == {(connector, Direction.OUTBOUND, OK)}
+        assert set(decode.parts.transfers.num_transfers) == {(connector, Direction.INBOUND, OK)}
+        assert decode.parts.transfers.num_transfers[connector, Direction.INBOUND, OK] == 2
 
 
 async def test_a_worker_of_an_older_version_is_not_asked(
