@@ -190,6 +190,8 @@ class HandOff:
                     if span is not None:
                         span.event("first_token", time.monotonic())
                     yield token
+            if self.states is not None and report.done is not None:
+                self.states.computed(len(request.token_ids), report.done)
             if span is not None:
                 trace_transfer(span, report, opened_s)
 

@@ -99,7 +99,7 @@ class StatesPolicy:
         return self._patience_s if self._always else self._max_share * done.compute_ms / 1e3
 
     def computed(self, num_tokens: int, done: prefill_pb2.PrefillDone) -> None:
-        """A prefill worker has computed a prompt."""
+        """A prefill worker has computed a prompt of so many tokens, asked for states or not."""
         num_computed = max(0, num_tokens - done.cached_tokens)
         self._compute.observe(1, num_computed, done.compute_ms)
 
@@ -149,7 +149,6 @@ class StatesInbox:
 
     async def collect(self, done: prefill_pb2.PrefillDone) -> int | None:
         """The KV is here: position of the first token whose states are, if they come in time."""
-        self._policy.computed(self._num_tokens, done)
         began_s = time.monotonic()
         outcome = await self._wait(done)
         self._policy.waited(outcome, self._num_tokens, time.monotonic() - began_s)

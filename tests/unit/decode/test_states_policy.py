@@ -113,3 +113,12 @@ def test_nobody_asks_for_an_answer_without_guesses() -> None:
     assert policy.wish(NUM_TOKENS, SamplingParams(max_tokens=2)) is None
     without = SamplingParams(max_tokens=100, num_speculative_tokens=0)
     assert policy.wish(NUM_TOKENS, without) is None
+
+
+def test_what_was_cached_did_not_take_time() -> None:
+    policy = policy_with()
+    learn(policy, compute_ms=30.0, delay_ms=5.0)
+    assert not wants(policy)
+    for _ in range(30):
+        policy.computed(10 * NUM_TOKENS, PrefillDone(compute_ms=60.0, cached_tokens=9 * NUM_TOKENS))
+    assert wants(policy)
