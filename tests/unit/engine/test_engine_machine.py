@@ -81,7 +81,7 @@ class EngineMachine(RuleBasedStateMachine):
         kind=st.sampled_from("ccth"),
         states_from=st.none() | st.integers(0, 3),
     )
-    def add(self, which: int, max_tokens: int, kind: str, states_from: int | None) -> None:
+    def add(self, which: int, max_tokens: int, kind: str, states_from: int | None = None) -> None:
         prompt = self.prompts_to_choose[which % len(self.prompts_to_choose)]
         name = f"{kind}{self.next_id}"
         self.next_id += 1
