@@ -85,7 +85,7 @@ COPY cli cli
 USER 10001:10001
 EXPOSE 8000 50051
 # A router is healthy once a worker is, and a worker once its model is loaded: that may take minutes, and ends at the first success.
-HEALTHCHECK --interval=5s --timeout=4s --start-period=600s --retries=3 CMD ["/opt/baton/baton", "probe", "router"]
+HEALTHCHECK --interval=5s --timeout=15s --start-period=600s --retries=5 CMD ["/opt/venv/bin/python", "-I", "-S", "/opt/baton/cli/healthcheck.py", "router"]
 CMD ["serve", "router"]
 
 FROM base AS worker
@@ -106,5 +106,5 @@ COPY models models
 ENV BATON_CACHE_DIR=/var/cache/baton
 USER 10001:10001
 EXPOSE 50061 50062 9400
-HEALTHCHECK --interval=5s --timeout=4s --start-period=600s --retries=3 CMD ["/opt/baton/baton", "probe", "worker"]
+HEALTHCHECK --interval=5s --timeout=15s --start-period=600s --retries=5 CMD ["/opt/venv/bin/python", "-I", "-S", "/opt/baton/cli/healthcheck.py", "worker"]
 CMD ["serve", "decode"]
