@@ -35,7 +35,7 @@ MANUALS = (
     "docs/metrics.md", "docs/offload.md", "docs/operations.md", "docs/overload.md", "docs/sdk.md",
     "docs/security.md", "docs/structured-output.md", "docs/tools.md",
 )  # fmt: skip
-_OTHERS = {"--help", "--previous"}
+_OTHERS = {"--wait", "--help", "--previous"}
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
