@@ -129,9 +129,11 @@ async function refusal(response) {
 
 function Message({ message }) {
   if (message.role === "user") return html`<div class="message user"><span class="hidden">You: </span>${message.content}</div>`;
+  const isSilent = !message.running && !message.error && !message.stopped && !message.content.trim();
   return html`
     <div class="message assistant" data-state=${message.running ? "running" : "done"}><span class="hidden">Model: </span><span class="said">${message.content}</span>${message.running && html`<span class="caret"></span>`}
       ${message.error && html`<div class="error bad">${message.error}</div>`}
+      ${isSilent && html`<span class="muted">The answer has no text.</span>`}
       <${Facts} message=${message} /></div>
   `;
 }
