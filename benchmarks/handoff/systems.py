@@ -56,9 +56,12 @@ async def in_process(model: Path, chunk: int) -> AsyncIterator[Ask]:
 
 @asynccontextmanager
 async def running_cluster(
-    model: Path, chunk: int, connector: str
+    model: Path, chunk: int, connector: str, *flags: str
 ) -> AsyncIterator[router_pb2_grpc.RouterAsyncStub]:
-    """A router, a prefill and a decode process with half of the cores each."""
+    """A router, a prefill and a decode process with half of the cores each.
+
+    `flags` are more of the workers'.
+    """
     spec = ClusterSpec(
         model=model,
         served_model_name="bench",
@@ -69,6 +72,7 @@ async def running_cluster(
             "--num-blocks", str(NUM_BLOCKS),
             "--max-num-batched-tokens", str(chunk),
             "--connectors", connector,
+            *flags,
         ),
     )  # fmt: skip
     spec.log_folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from services.decode.decider import Decider
 from services.decode.hand_off import HandOff
 from services.decode.metrics import DecodeMetrics
 from services.decode.servicer import DecodeServicer
+from services.decode.states import StatesPolicy, states_counter
 from shared.identity import Role
 from shared.rpc.wire import worker_id_to_wire
 from shared.text.token_table import read_token_table
@@ -41,6 +42,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         timeout_s=config.worker.transfer_timeout_s,
         stall_s=config.transfer_stall_s,
         max_attempts=config.max_prefill_attempts,
+        states=_states_policy(config, parts),
     )
     answer = partial(
         Answer,
@@ -59,6 +61,21 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         tracer=parts.tracer,
     )
     decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server.server)
+
+
+def _states_policy(config: DecodeConfig, parts: WorkerParts) -> StatesPolicy | None:
+    """None where nobody would read hidden states of prompts."""
+    outcomes = states_counter(parts.metrics)
+    speculation = config.worker.engine.speculation
+    if parts.states.wanted is None or speculation is None:
+        return None
+    return StatesPolicy(
+        parts.states.wanted,
+        speculation,
+        outcomes,
+        tokens_per_step=config.worker.engine.max_num_batched_tokens,
+        patience_s=config.transfer_stall_s,
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from baton.v1 import decode_pb2
 from services.decode.account import Account
 from services.decode.decider import PrefillPlace
+from services.decode.hand_off import Destination
 from services.decode.prefill_attempt import HandOffReport
 from shared.engine.events import Admitted, Failed, NewTokens
 from shared.engine.request import EngineRequest, KVSource
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from services.decode.hand_off import HandOff
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
+    from shared.engine.prompt_states import StatesWish
     from shared.engine.request_stream import RequestStream
     from shared.engine.sampling_params import SamplingParams
     from shared.telemetry.tracing import Span
@@ -108,7 +110,14 @@ class Answer:
             priority=request.priority,
             cache_salt=request.cache_salt,
             kv_source=KVSource.TRANSFER if request.prefill_candidates else KVSource.COMPUTE,
+            states=self._states_wish(),
         )
+
+    def _states_wish(self) -> StatesWish | None:
+        policy, request = self._hand_off.states, self._request
+        if policy is None or not request.prefill_candidates:
+            return None
+        return policy.wish(len(request.token_ids), self._sampling)
 
     async def _admit(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         """The sequence has its blocks: fetch what is missing, or let the engine compute it."""
@@ -131,10 +140,11 @@ class Answer:
         first_token: int | None = None
         tokens = self._hand_off.fetch(
             self._request,
-            blocks=event.block_ids[first_block:],
-            first_block=first_block,
-            report=report,
-            span=self._span,
+            Destination(
+                blocks=event.block_ids[first_block:], first_block=first_block, states=event.states
+            ),
+            report,
+            self._span,
         )
         # Closed before anything below: nobody may write to blocks that the engine uses.
         async with aclosing(tokens):
@@ -143,7 +153,10 @@ class Answer:
                 yield self._first_piece(token)
         self.account.settle(report)
         if report.succeeded:
-            await self._engine.complete_transfer(self._request.request_id, first_token)
+            request_id, states_from = self._request.request_id, report.states_from
+            await self._engine.call(
+                lambda engine: engine.complete_transfer(request_id, first_token, states_from)
+            )
         else:
             await self._engine.fail_transfer(self._request.request_id, first_token)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from prometheus_client import Counter
 
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from services.decode.prefill_attempt import PrefillAttempt
+from services.decode.states import StatesInbox
 from services.decode.tracing import trace_transfer, under
 from shared.errors import (
     BatonError,
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
     from baton.v1 import common_pb2, decode_pb2
     from services.decode.prefill_attempt import Call, HandOffReport
+    from services.decode.states import StatesPolicy
     from shared.connector.base import InboundTransfer
+    from shared.engine.prompt_states import PlacedStates
     from shared.identity import WorkerId
     from shared.rpc.channel import ChannelPool
     from shared.telemetry.tracing import Span
@@ -59,6 +63,16 @@ class AttemptOutcome(StrEnum):
     FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a prompt goes: blocks for its KV from block `first_block` of it on."""
+
+    blocks: Sequence[int]
+    first_block: int
+    #: And for its hidden states, which may come as well and need not.
+    states: PlacedStates | None = None
+
+
 class HandOff:
     """Gets the KV of prompts from prefill workers."""
 
@@ -73,6 +87,7 @@ class HandOff:
         timeout_s: float,
         stall_s: float,
         max_attempts: int,
+        states: StatesPolicy | None = None,
     ) -> None:
         """`own_source` names this worker as the holder of so many blocks of a prompt.
 
@@ -86,6 +101,8 @@ class HandOff:
         self._timeout_s = timeout_s
         self._stall_s = stall_s
         self._max_attempts = max_attempts
+        #: Whether hidden states are asked for; None: never.
+        self.states = states
         self._retries = RetryBudget()
         self._attempts = Counter(
             "baton_hand_off_attempts",
@@ -97,17 +114,15 @@ class HandOff:
     async def fetch(
         self,
         request: decode_pb2.DecodeRequest,
-        *,
-        blocks: Sequence[int],
-        first_block: int,
+        to: Destination,
         report: HandOffReport,
         span: Span | None = None,
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
-        """Have `blocks` filled with the prompt's KV from block `first_block` on.
+        """Have a prompt computed elsewhere, and its blocks filled.
 
         Yields the first token as soon as a prefill worker has it, once, then goes on until the
         blocks are complete and verified, every candidate has failed, or the time is up; `report`
-        tells which. When the iterator ends or is closed, nobody writes to `blocks` any more.
+        tells which. When the iterator ends or is closed, nobody writes to the blocks any more.
         """
         deadline_s = time.monotonic() + self._timeout_s
         self._retries.earn()
@@ -122,7 +137,7 @@ class HandOff:
                 continue
             num_attempts += 1
             tokens = self._attempt(
-                request, worker, candidate.address, blocks, first_block, remaining_s, report, span
+                request, worker, candidate.address, to, remaining_s, report, span
             )
             try:
                 # Closed by us, not by the garbage collector: the caller will use the blocks.
@@ -148,8 +163,7 @@ class HandOff:
         request: decode_pb2.DecodeRequest,
         worker: WorkerId,
         address: str,
-        blocks: Sequence[int],
-        first_block: int,
+        to: Destination,
         timeout_s: float,
         report: HandOffReport,
         parent: Span | None,
@@ -162,21 +176,39 @@ class HandOff:
             attempt = PrefillAttempt(
                 peer,
                 request_id=request.request_id,
-                blocks=blocks,
+                blocks=to.blocks,
                 timeout_s=timeout_s,
                 stall_s=self._stall_s,
+                open_states=self._states_opener(request, to.states, timeout_s),
             )
 
-            def start(inbound: InboundTransfer) -> Call:
-                return self._call(request, peer, inbound, first_block, timeout_s, span)
+            def start(inbound: InboundTransfer, states: StatesInbox | None) -> Call:
+                return self._call(request, peer, inbound, states, to.first_block, timeout_s, span)
 
             async with aclosing(attempt.run(start, report)) as tokens:
                 async for token in tokens:
                     if span is not None:
                         span.event("first_token", time.monotonic())
                     yield token
+            if self.states is not None and report.done is not None:
+                self.states.computed(len(request.token_ids), report.done)
             if span is not None:
                 trace_transfer(span, report, opened_s)
+
+    def _states_opener(
+        self, request: decode_pb2.DecodeRequest, states: PlacedStates | None, timeout_s: float
+    ) -> Callable[[Peer], StatesInbox] | None:
+        policy = self.states
+        if policy is None or states is None:
+            return None
+        return lambda peer: StatesInbox(
+            policy,
+            states,
+            peer,
+            request_id=request.request_id,
+            num_tokens=len(request.token_ids),
+            timeout_s=timeout_s,
+        )
 
     def _blame(self, worker: WorkerId, address: str, error: BatonError, request_id: str) -> None:
         """Let the worker rest, if it is to blame, and shake hands again before the next time."""
@@ -211,6 +243,7 @@ class HandOff:
         request: decode_pb2.DecodeRequest,
         peer: Peer,
         inbound: InboundTransfer,
+        states: StatesInbox | None,
         first_block: int,
         timeout_s: float,
         span: Span | None,
@@ -227,6 +260,7 @@ class HandOff:
             num_resumed_tokens=request.num_resumed_tokens,
             prefix_sources=request.prefix_sources,
             progress_interval_s=self._stall_s / _SIGNS_PER_STALL,
+            wanted_states=None if states is None else states.wanted,
         )
         if first_block:
             # A chat's earlier answer is here and nowhere else.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from baton.v1 import prefill_pb2
+    from services.decode.states import StatesInbox
     from shared.connector.base import InboundTransfer, Receipt
     from shared.worker.peers import Peer
 
@@ -36,6 +37,8 @@ class HandOffReport:
     prefill_worker: str = ""
     #: From the first token's arrival until the last block's: what the transfer costs the request.
     exposed_ms: float = 0.0
+    #: Position of the first token of the prompt whose hidden states have come, if any have.
+    states_from: int | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -58,7 +61,10 @@ class PrefillAttempt:
         blocks: Sequence[int],
         timeout_s: float,
         stall_s: float,
+        open_states: Callable[[Peer], StatesInbox] | None = None,
     ) -> None:
+        """With `open_states` hidden states are asked for, if the worker knows what these are."""
+        self._open_states = open_states if peer.sends_states else None
         self._peer = peer
         self._request_id = request_id
         self._blocks = blocks
@@ -69,7 +75,9 @@ class PrefillAttempt:
         self._first_token_s: float | None = None
 
     async def run(
-        self, start: Callable[[InboundTransfer], Call], report: HandOffReport
+        self,
+        start: Callable[[InboundTransfer, StatesInbox | None], Call],
+        report: HandOffReport,
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
         """Open a transfer, `start` the call with its ticket, and yield the first token.
 
@@ -86,7 +94,8 @@ class PrefillAttempt:
             request_id=self._request_id, sender=peer.worker, blocks=self._blocks
         )
         arrival = asyncio.create_task(inbound.wait(self._timeout_s))
-        call = start(inbound)
+        states = None if self._open_states is None else self._open_states(peer)
+        call = start(inbound, states)
         responses = aiter(call)
         report.done = None
         try:
@@ -96,14 +105,20 @@ class PrefillAttempt:
                     yield response.first_token
                 elif response.HasField("done"):
                     report.done = response.done
+                    if states is not None:
+                        break  # the call lasts until these have come
             receipt = await self._stall.wait(arrival, lambda: inbound.num_blocks_received)
             report.receipt = _verify(receipt, report.done, self._request_id)
+            if states is not None and report.done is not None:
+                report.states_from = await states.collect(report.done)
             report.exposed_ms = (time.monotonic() - (self._first_token_s or 0.0)) * 1e3
             report.connector = peer.connector.name
             report.prefill_worker = peer.worker.name
         finally:
             call.cancel()
             arrival.cancel()
+            if states is not None:
+                await states.close()
             await run_to_end(_close(inbound, arrival))
 
     async def _next(

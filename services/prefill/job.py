@@ -5,18 +5,23 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import structlog
+
 from baton.v1 import prefill_pb2
 from services.prefill.publisher import Publisher
 from shared.engine.events import Admitted, Computed, Failed, NewTokens
-from shared.errors import InternalError
+from shared.errors import InternalError, TransferError
 from shared.worker.wire import logprobs_to_wire, prompt_logprobs_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from services.prefill.states_sender import StatesSender
     from shared.connector.base import Connector, Ticket
     from shared.engine.events import EngineEvent
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport
+
+log = structlog.get_logger(__name__)
 
 
 class PrefillJob:
@@ -33,9 +38,10 @@ class PrefillJob:
         prefix_fetch: PrefixFetchReport,
         timeout_s: float,
         progress: prefill_pb2.PrefillProgress,
+        states: StatesSender | None = None,
     ) -> None:
         """`prefix_fetch` is over: what comes now is not counted to it. `progress` is kept up to
-        date; all waits together end within `timeout_s`.
+        date; all waits together end within `timeout_s`. With `states` hidden states go out, too.
         """
         self._request_id = request_id
         self._ticket = ticket
@@ -46,6 +52,9 @@ class PrefillJob:
         self._deadline_s = time.monotonic() + timeout_s
         self._progress = progress
         self._publisher: Publisher | None = None
+        self._states = states
+        #: The receiver has the KV: only hidden states may be missing, which nobody has to wait for.
+        self.is_done = False
         self.num_cached_tokens = 0
         self.arrived_s = self.admitted_s = self.sampled_s = time.monotonic()
 
@@ -94,10 +103,15 @@ class PrefillJob:
                     yield prefill_pb2.PrefillResponse(first_token=_first_token(event))
                 case Failed():
                     raise event.error
-        yield prefill_pb2.PrefillResponse(done=await self._finish())
+        done = await self._finish()
+        self.is_done = True
+        yield prefill_pb2.PrefillResponse(done=done)
+        await self._finish_states()
 
     async def close(self) -> None:
         """Stop sending. Once this returns, no block of the request is read."""
+        if self._states is not None:
+            await self._states.close()
         if self._publisher is not None:
             await self._publisher.close()
 
@@ -116,6 +130,8 @@ class PrefillJob:
             first_block=self._first_block,
             progress=self._progress,
         )
+        if self._states is not None:
+            self._states.begin(event, self._remaining_s)
         self._advance(event.num_final_tokens)
 
     def _advance(self, num_computed_tokens: int) -> None:
@@ -126,6 +142,17 @@ class PrefillJob:
         if num_computed_tokens >= self.num_tokens:
             num_final = self._ticket.layout.num_blocks(self.num_tokens)
         self._publisher.advance(num_final)
+        if self._states is not None and num_computed_tokens < self.num_tokens:
+            self._states.advance(num_computed_tokens)
+
+    async def _finish_states(self) -> None:
+        """What is left of them; the KV did not wait for it."""
+        if self._states is None:
+            return
+        try:
+            await self._states.finish(self._remaining_s)
+        except TransferError as error:  # whoever wanted them does without
+            log.info("states_not_sent", request_id=self._request_id, error=str(error))
 
     async def _finish(self) -> prefill_pb2.PrefillDone:
         if self._publisher is None:
@@ -140,6 +167,7 @@ class PrefillJob:
             compute_ms=self.compute_s * 1e3,
             transfer_ms=self._publisher.transfer_ms,
             prefix_fetch=self._fetch_to_wire(),
+            sent_states=None if self._states is None else self._states.sent(),
         )
 
     def _fetch_to_wire(self) -> prefill_pb2.PrefixFetch | None:

@@ -9,6 +9,7 @@ import grpc
 
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from services.prefill.job import PrefillJob
+from services.prefill.states_sender import StatesSender, wish_of
 from shared.engine.request import EngineRequest
 from shared.errors import InvalidRequestError
 from shared.rpc.cancellation import run_to_end
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
+    from shared.engine.prompt_states import StatesWish
     from shared.engine.request_stream import RequestStream
+    from shared.engine.states_pool import StatesPool
     from shared.identity import WorkerId
     from shared.worker.gate import RequestGate
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse
@@ -47,6 +50,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         engine: EngineThread,
         gate: RequestGate,
         reuse: PrefixReuse,
+        states: StatesPool,
         grammars: GrammarCompiler,
         timeout_s: float,
         is_healthy: Callable[[], bool],
@@ -60,6 +64,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         self._engine = engine
         self._gate = gate
         self._reuse = reuse
+        self._states = states
         self._grammars = grammars
         self._timeout_s = timeout_s
         self._is_healthy = is_healthy
@@ -96,7 +101,9 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                 ticket = ticket_from_wire(request.ticket)
                 connector = check_ticket(ticket, self._worker, self._info, self._connectors)
                 _check_range(request, ticket)
-                stream, fetch = await self._submit(request)
+                wish = wish_of(request, self._states)
+                states = None if wish is None else self._states_sender(request)
+                stream, fetch = await self._submit(request, wish)
                 job = watched.job = PrefillJob(
                     request_id=request.request_id,
                     ticket=ticket,
@@ -106,6 +113,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                     prefix_fetch=fetch,
                     timeout_s=min(self._timeout_s, context.time_remaining() or self._timeout_s),
                     progress=progress,
+                    states=states,
                 )
                 try:
                     async for response in job.run(stream):
@@ -114,17 +122,22 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                     await run_to_end(self._end(job, stream))
 
     async def _submit(
-        self, request: prefill_pb2.PrefillRequest
+        self, request: prefill_pb2.PrefillRequest, wish: StatesWish | None
     ) -> tuple[RequestStream, PrefixFetchReport]:
         """Fetch what peers hold and is worth it, then queue the request.
 
         The first token obeys the request's grammar, so it waits for that before anything else.
         """
-        ready = await self._grammars.ready(_engine_request(request))
+        ready = await self._grammars.ready(_engine_request(request, wish))
         # Logprobs of the prompt come from computing it.
         needs_all = request.sampling.HasField("prompt_logprobs")
         sources = () if needs_all else sources_from_wire(request.prefix_sources)
         return await self._reuse.submit(ready, sources=sources)
+
+    def _states_sender(self, request: prefill_pb2.PrefillRequest) -> StatesSender:
+        ticket = ticket_from_wire(request.wanted_states.ticket)
+        connector = check_ticket(ticket, self._worker, self._info, self._connectors)
+        return StatesSender(connector, ticket)
 
     async def _end(self, job: PrefillJob, stream: RequestStream) -> None:
         # No order but this: nobody reads the blocks any more when they are released.
@@ -139,7 +152,7 @@ def _interval_s(request: prefill_pb2.PrefillRequest) -> float | None:
     return max(_MIN_INTERVAL_S, wanted_s) if wanted_s else None
 
 
-def _engine_request(request: prefill_pb2.PrefillRequest) -> EngineRequest:
+def _engine_request(request: prefill_pb2.PrefillRequest, wish: StatesWish | None) -> EngineRequest:
     prompt, resumed = split_resumed(request.token_ids, request.num_resumed_tokens)
     return EngineRequest(
         request_id=request.request_id,
@@ -149,6 +162,7 @@ def _engine_request(request: prefill_pb2.PrefillRequest) -> EngineRequest:
         priority=request.priority,
         cache_salt=request.cache_salt,
         hold_blocks=True,
+        states=wish,
     )
 
 

@@ -53,6 +53,8 @@ class PrefillWatch:
                 span.fail(error)
             raise
         finally:
+            if watched.job is not None and watched.job.is_done:
+                outcome = PrefillOutcome.OK  # the caller did not wait for what it can do without
             self._metrics.count(outcome)
             if watched.job is not None and outcome is PrefillOutcome.OK:
                 self._metrics.succeeded(watched.job)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
+
+from shared.engine.prompt_states import PlacedStates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -137,6 +140,7 @@ class BlockManager:
         seq.num_cached_tokens = len(hit_blocks) * self.block_size
         seq.num_final_tokens = hit.num_final * self.block_size
         seq.num_computed_tokens = seq.num_cached_tokens
+        self._place_states(seq, num_spare_blocks)
         if self._offload is not None:
             self._offload.touch(seq.full_block_hashes(seq.num_tokens - 1, self.block_size))
         return True
@@ -189,17 +193,37 @@ class BlockManager:
         """Take all blocks away. The only way in which a sequence's blocks go back."""
         self._pool.release(seq.block_table)
         del seq.block_table[:]
+        self.free_states(seq)
+
+    def free_states(self, seq: Sequence) -> None:
+        """Take back what it has for its hidden states, if anything."""
+        if seq.states is not None:
+            self._pool.release(seq.states.blocks)
+            seq.states = None
 
     def check_integrity(self, seqs: list[Sequence], others: Iterable[int] = ()) -> None:
         """Raise InternalError unless `seqs`, `others` and pins account for every reference."""
         self._pool.check_integrity()
         used = Counter(block for seq in seqs for block in seq.block_table)
+        used.update(chain.from_iterable(seq.states.blocks for seq in seqs if seq.states))
         used.update(others)
         used += self._cache.pinned()
         if self._offload is not None:
             self._offload.check_integrity()
             used += self._offload.references()
         self._pool.check_references(used)
+
+    def _place_states(self, seq: Sequence, num_spare_blocks: int) -> None:
+        """Blocks for hidden states that a peer sends or gets, if nobody will miss them."""
+        wish = seq.request.states
+        if wish is None or not (seq.awaits_transfer or seq.request.hold_blocks):
+            return
+        cached, num_tokens = seq.num_cached_tokens, seq.num_tokens
+        skipped, num = PlacedStates.plan(wish, num_cached_tokens=cached, num_tokens=num_tokens)
+        if 0 < num <= self._pool.num_free - num_spare_blocks - 1:
+            first = cached if wish.first_position is None else wish.first_position
+            blocks = tuple(self._pool.allocate(num))
+            seq.states = PlacedStates(wish.format, first, skipped, blocks)
 
     def _has_free(self, num_blocks: int) -> bool:
         """Whether so many are free, once what was only kept for drafts has been given back."""

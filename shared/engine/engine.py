@@ -22,8 +22,8 @@ from shared.engine.scheduler_integrity import check_scheduler
 from shared.engine.sequence import Sequence, Status
 from shared.engine.speculation.build import build_pipeline
 from shared.engine.step_pipeline import failure
-from shared.engine.validation import RequestValidator
-from shared.errors import InternalError, InvalidRequestError, RequestCancelledError
+from shared.engine.validation import RequestValidator, find_receiving
+from shared.errors import InternalError, InvalidRequestError
 from shared.kv.block_hash import root_hash
 from shared.kv.block_pool import BlockPool
 from shared.kv.content_log import ContentLog
@@ -75,6 +75,8 @@ class Engine:
             max_model_len=self.max_model_len,
             recorder=recorder,
         )
+        #: The blocks as places for hidden states of prompts, and what is wanted of peers.
+        self.states = self._parts.states
         offload = build_offload(
             config, self.layout, self._parts.storage, self._pool, namespace=self.namespace
         )
@@ -125,6 +127,7 @@ class Engine:
         root = root_hash(self.namespace, cache_salt=request.cache_salt)
         seq = Sequence(request, arrival=next(self._arrivals), root_hash=root)
         self._scheduler.add(self._parts.processors.prepare(seq))
+        self._parts.states_keeper.note(request)
         self._stalled = False
 
     def abort(self, request_id: str) -> None:
@@ -147,23 +150,25 @@ class Engine:
             self._scheduler.release(seq)
         self._stalled = False
 
-    def complete_transfer(self, request_id: str, first_token: int | None = None) -> None:
+    def complete_transfer(
+        self, request_id: str, first_token: int | None = None, states_from: int | None = None
+    ) -> None:
         """The prompt's KV has arrived and was verified: go on from there.
 
         `first_token` was sampled by the sender and given out by the caller; without it the last
-        prompt token is computed again.
+        prompt token is computed again. From position `states_from` on hidden states have come, too.
 
         Raises:
             RequestCancelledError: the request has ended.
         """
-        self._end_transfer(request_id, received=True, first_token=first_token)
+        self._end_transfer(request_id, True, first_token, states_from)
 
     def fail_transfer(self, request_id: str, first_token: int | None = None) -> None:
         """Nothing that was received may be used: compute the prompt here.
 
         A first token that was given out is kept. Raises like `complete_transfer`.
         """
-        self._end_transfer(request_id, received=False, first_token=first_token)
+        self._end_transfer(request_id, False, first_token, None)
 
     def pin_cached(self, block_hashes: Iterable[bytes]) -> tuple[int, tuple[int, ...]]:
         """Find the leading blocks and keep them unchanged until `unpin`, which must follow."""
@@ -223,10 +228,6 @@ class Engine:
         """What prefix lookup gained and lost since the last call, in each tier."""
         return self.cached.take_changes()
 
-    def cache_snapshot(self) -> list[bytes]:
-        """Every hash that prefix lookup finds in the pool now, once."""
-        return self._pool.hashes()
-
     def reset_prefix_cache(self) -> int:
         """Forget all cached prefixes in all tiers; returns how many blocks of the pool held one.
 
@@ -280,12 +281,11 @@ class Engine:
         self._stalled = not (did_anything or self._steps.in_flight)
         return events
 
-    def _end_transfer(self, request_id: str, *, received: bool, first_token: int | None) -> None:
-        seq = self._scheduler.sequences.get(request_id)
-        if seq is None:
-            raise RequestCancelledError(f"request {request_id} has ended")
-        if seq.status is not Status.RECEIVING:
-            raise InternalError(f"request {request_id} is not receiving but {seq.status.name}")
+    def _end_transfer(
+        self, request_id: str, received: bool, first_token: int | None, states_from: int | None
+    ) -> None:
+        seq = find_receiving(self._scheduler.sequences, request_id)
+        placed = seq.states
         if first_token is not None:
             self._validator.check_first_token(seq, first_token)
         self._scheduler.end_transfer(seq, received=received, first_token=first_token)
@@ -294,3 +294,5 @@ class Engine:
         reason = None if first_token is None else self._postprocessor.finish_reason(seq)
         if reason is not None:
             self._events.append(self._postprocessor.ending(seq, reason))
+        elif placed is not None and states_from is not None:
+            self._steps.receive_states(seq, placed, states_from)

@@ -13,6 +13,7 @@ from shared.kv.change_log import CacheChange as CacheChange  # part of what the 
 
 if TYPE_CHECKING:
     from shared.engine.offload.stats import TierStats
+    from shared.engine.prompt_states import PlacedStates
     from shared.kv.tier import BlockTier
     from shared.telemetry.plain_histogram import PlainHistogram
 
@@ -55,6 +56,8 @@ class Admitted:
     block_ids: tuple[int, ...]
     num_cached_tokens: int
     num_final_tokens: int
+    #: Blocks for its hidden states, if it wants them and there was room.
+    states: PlacedStates | None = None
     #: time.monotonic() of the admission; whoever waits for the event may see it later.
     at_s: float = field(default_factory=time.monotonic, compare=False)
 

@@ -14,6 +14,7 @@ from shared.engine.kv_storage import KVStorage
 from shared.engine.model_runner import ModelRunner
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
+from shared.engine.states_pool import StatesKeeper, StatesPool
 from shared.engine.step_buffers import step_buffers
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class ModelParts:
     storage: KVStorage
     runner: ModelRunner
     processors: ProcessorSet
+    states: StatesPool
+    states_keeper: StatesKeeper
 
 
 def build_model_parts(
@@ -72,18 +75,37 @@ def build_model_parts(
     )
     graphs = None
     if recorder is not None:
-        graphs = DecodeGraphs(
-            loaded.model,
-            storage.tensor,
-            recorder,
-            graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
-            assumed_len=max_model_len if device.type == "cuda" else 1,
-        )
-        graphs.record(batches.padding)
+        graphs = _recorded(loaded, config, storage, recorder, batches, max_model_len)
+    states = StatesPool(loaded, layout, storage.tensor)
+    keeper = StatesKeeper(loaded.model, states)
     runner = ModelRunner(
-        loaded.model, storage.tensor, batches, max_num_seqs=config.max_num_seqs, graphs=graphs
+        loaded.model,
+        storage.tensor,
+        batches,
+        keeper,
+        max_num_seqs=config.max_num_seqs,
+        graphs=graphs,
     )
-    return ModelParts(loaded, storage, runner, processors)
+    return ModelParts(loaded, storage, runner, processors, states, keeper)
+
+
+def _recorded(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    storage: KVStorage,
+    recorder: GraphRecorder,
+    batches: BatchBuilder,
+    max_model_len: int,
+) -> DecodeGraphs:
+    graphs = DecodeGraphs(
+        loaded.model,
+        storage.tensor,
+        recorder,
+        graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
+        assumed_len=max_model_len if storage.tensor.device.type == "cuda" else 1,
+    )
+    graphs.record(batches.padding)
+    return graphs
 
 
 def _processors(loaded: LoadedModel, config: EngineConfig) -> ProcessorSet:

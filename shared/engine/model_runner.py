@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shared.engine.sequence import Sequence
     from shared.engine.speculation.base import CapturingModel, HiddenNeeds
     from shared.engine.speculation.verification import Verified
+    from shared.engine.states_pool import StatesKeeper
     from shared.model.attention.base import AttentionMetadata
 
 #: Rows of logits that exist at a time when the prompt's own logprobs are wanted.
@@ -106,6 +107,7 @@ class ModelRunner:
         model: CausalModel,
         kv_cache: torch.Tensor,
         batches: BatchBuilder,
+        states: StatesKeeper,
         *,
         max_num_seqs: int,
         graphs: DecodeGraphs | None = None,
@@ -113,9 +115,12 @@ class ModelRunner:
         self._model = model
         self._kv_cache = kv_cache
         self._batches = batches
+        self._states = states
         self._graphs = graphs
         self._hidden_needs: HiddenNeeds | None = None
         self._kept: KeptHidden | None = None
+        #: Whether the last step gave states that are to be sent.
+        self._captures_more = False
         device = kv_cache.device
         #: Of each row of the batch builder: the token sampled last.
         self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
@@ -129,14 +134,15 @@ class ModelRunner:
         """Bring hidden states with every step from now on. Steps must not overlap then."""
         self._hidden_needs = needs
         self._batches.keeps_hidden = True
-        if needs.layers:
-            cast("CapturingModel", self._model).capture_layers(needs.layers)
+        self._states.capture((), needs.layers)
 
     @torch.inference_mode()
     def launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:
         """Start to compute a step. The sequences themselves are not changed."""
-        size = None
-        if self._graphs is not None and self._hidden_needs is None:
+        size, senders = None, self._states.senders(num_new_tokens)
+        if senders or self._captures_more:
+            self._capture(senders)
+        if self._graphs is not None and self._hidden_needs is None and not senders:
             size = self._graphs.size_for(num_new_tokens)
         batch = self._batches.build(num_new_tokens, pad_to=size)
         if batch.fed_rows is not None:
@@ -148,7 +154,7 @@ class ModelRunner:
         if self._graphs is not None and size is not None:
             logits: torch.Tensor | None = self._graphs.run(batch)[: len(seqs)]
         else:
-            logits = self._run_eagerly(batch, result)
+            logits = self._run_eagerly(batch, result, senders)
         if logits is not None and len(logits) > len(seqs):  # there are drafts
             _verify_at_once(logits, seqs, result)
             later = []
@@ -175,7 +181,16 @@ class ModelRunner:
             step.result.token_ids |= zip(step.pending_of, token_ids, strict=True)
         return step.result
 
-    def _run_eagerly(self, batch: Batch, result: StepResult) -> torch.Tensor | None:
+    def _capture(self, senders: list[Sequence]) -> None:
+        """Have the next step give what these sequences, and a proposer, want of it."""
+        needs = self._hidden_needs
+        self._states.capture(senders, () if needs is None else needs.layers)
+        self._batches.keeps_hidden = needs is not None or bool(senders)
+        self._captures_more = bool(senders)
+
+    def _run_eagerly(
+        self, batch: Batch, result: StepResult, senders: list[Sequence]
+    ) -> torch.Tensor | None:
         """Logits of the sequences that are sampled, if there are any."""
         hidden = self._model.forward(
             batch.token_ids, batch.positions, self._kv_cache, batch.metadata
@@ -185,6 +200,8 @@ class ModelRunner:
             last = hidden if batch.logits_at is None else hidden[batch.logits_at]
             logits = self._model.compute_logits(last).float()
         self._score_prompts(hidden, batch, result)
+        if senders:
+            self._states.keep(senders, batch, hidden)
         if self._hidden_needs is not None:
             by_layer: Mapping[int, torch.Tensor] = {}
             if self._hidden_needs.layers:

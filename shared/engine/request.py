@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shared.engine.grammar.base import Grammar
+    from shared.engine.prompt_states import StatesWish
     from shared.engine.sampling_params import SamplingParams
 
 
@@ -42,6 +43,9 @@ class EngineRequest:
     #: A prefill for a peer: sample exactly one token with these parameters, whatever `max_tokens`
     #: says, and keep the blocks until `release`, because they are being sent.
     hold_blocks: bool = False
+    #: Blocks for the prompt's hidden states, beside those for its KV, if there are enough: with
+    #: `KVSource.TRANSFER` a peer fills them, with `hold_blocks` the engine.
+    states: StatesWish | None = None
     #: `sampling.grammar`, compiled for this request alone and at the beginning: whoever queues the
     #: request asks `GrammarCompiler` for it. The engine moves it on.
     grammar: Grammar | None = field(default=None, compare=False)

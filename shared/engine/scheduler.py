@@ -104,6 +104,7 @@ class Scheduler:
         token was sampled and given out elsewhere; the sequence's grammar allows it.
         """
         del self.receiving[seq.request_id]
+        self.blocks.free_states(seq)
         if received:
             seq.num_computed_tokens = seq.num_tokens - (first_token is None)
             self.blocks.publish(seq)

@@ -46,6 +46,7 @@ class SchedulerOutput:
                 block_ids=tuple(seq.block_table),
                 num_cached_tokens=seq.num_cached_tokens,
                 num_final_tokens=seq.num_final_tokens,
+                states=seq.states,
             )
         )
         if not seq.was_admitted and seq.prompt_logprobs is None:

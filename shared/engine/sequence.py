@@ -15,6 +15,7 @@ from shared.kv.block_hash import hash_blocks
 
 if TYPE_CHECKING:
     from shared.engine.events import PositionLogprobs
+    from shared.engine.prompt_states import PlacedStates
     from shared.engine.request import EngineRequest
 
 
@@ -62,6 +63,7 @@ class Sequence:
         "root_hash",
         "row",
         "sampling_state",
+        "states",
         "status",
         "token_ids",
         "was_admitted",
@@ -108,6 +110,7 @@ class Sequence:
         #: Of these, what was final at the admission: the rest its own step computes.
         self.num_final_tokens = 0
         self.block_table = array("i")
+        self.states: PlacedStates | None = None  # blocks for hidden states, if there was room
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0
         self.awaits_transfer = request.kv_source is KVSource.TRANSFER

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shared.engine.events import EngineEvent
     from shared.engine.model_runner import LaunchedStep, ModelRunner
     from shared.engine.postprocess import Postprocessor
+    from shared.engine.prompt_states import PlacedStates
     from shared.engine.scheduler import Scheduler
     from shared.engine.sequence import Sequence
     from shared.engine.speculation.speculator import Speculator
@@ -115,6 +116,11 @@ class StepPipeline:
     def accepted_per_pos(self) -> tuple[int, ...]:
         """Drafts that were right, by their place; empty without speculation."""
         return () if self._speculator is None else tuple(self._speculator.accepted_per_pos)
+
+    def receive_states(self, seq: Sequence, placed: PlacedStates, first_position: int) -> None:
+        """A peer has sent the hidden states of all tokens from `first_position` on."""
+        if self._speculator is not None:
+            self._speculator.receive(seq, placed, first_position)
 
     @property
     def draft_blocks(self) -> Iterable[int]:

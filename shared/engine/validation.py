@@ -5,14 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.engine.grammar.positions import count_valid
-from shared.errors import InternalError, InvalidRequestError, UnsupportedError
+from shared.engine.sequence import Sequence, Status
+from shared.errors import (
+    InternalError,
+    InvalidRequestError,
+    RequestCancelledError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from shared.engine.request import EngineRequest
     from shared.engine.sampling_params import SamplingParams
-    from shared.engine.sequence import Sequence
+
+
+def find_receiving(sequences: Mapping[str, Sequence], request_id: str) -> Sequence:
+    """The sequence whose blocks a peer fills. Raises RequestCancelledError if it has ended."""
+    seq = sequences.get(request_id)
+    if seq is None:
+        raise RequestCancelledError(f"request {request_id} has ended")
+    if seq.status is not Status.RECEIVING:
+        raise InternalError(f"request {request_id} is not receiving but {seq.status.name}")
+    return seq
 
 
 class RequestValidator:

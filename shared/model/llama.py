@@ -202,6 +202,7 @@ class CausalLM(nn.Module):
         `num_layers` stands for what leaves the last one.
         """
         self._captured_layers = frozenset(layers)
+        self._captured = {}
 
     def captured(self) -> dict[int, Tensor]:
         """Of the last `forward`: [num_tokens, hidden] by layer, of all its tokens."""

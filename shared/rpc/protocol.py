@@ -8,8 +8,10 @@ PROTOCOL_MAJOR = 1
 #: 1: a prefill worker says that it is at it.
 #: 2: a worker follows grammars and hands `extra_args` to its logits processors. Workers of a lower
 #: version may do so, or pass them over without a word: they are sent neither.
-PROTOCOL_MINOR = 2
+#: 3: a prefill worker sends hidden states if it is asked to.
+PROTOCOL_MINOR = 3
 
 #: From these minor versions on.
 REPORTING_MINOR = 1
 CONSTRAINTS_MINOR = 2
+STATES_MINOR = 3

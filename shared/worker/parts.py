@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from shared.connector.base import Connector
     from shared.engine.grammar.compiler import GrammarCompiler
+    from shared.engine.states_pool import StatesPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.rpc.auth import ClusterToken
@@ -70,6 +71,8 @@ class WorkerParts:
     worker: WorkerId
     engine: EngineThread
     layout: KVLayout
+    #: Where hidden states of prompts lie, and what of them the engine's proposer wants.
+    states: StatesPool
     max_model_len: int
     connectors: Sequence[Connector]
     certificates: CertificateFiles | None
@@ -149,6 +152,7 @@ async def open_parts(
             worker=worker,
             engine=thread,
             layout=engine.layout,
+            states=engine.states,
             max_model_len=engine.max_model_len,
             connectors=connectors,
             certificates=certificates,

@@ -11,7 +11,7 @@ import grpc
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import IncompatiblePeerError, WorkerLostError
-from shared.rpc.protocol import REPORTING_MINOR
+from shared.rpc.protocol import REPORTING_MINOR, STATES_MINOR
 from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.compatibility import check_compatible
@@ -36,6 +36,8 @@ class Peer:
     connector: Connector
     #: Its silence means something: it says that it is at it if it is asked to.
     reports_progress: bool = True
+    #: It sends hidden states of the prompts that it computes.
+    sends_states: bool = True
 
 
 class PeerBook:
@@ -106,6 +108,7 @@ class PeerBook:
                     address=address,
                     connector=self._connectors[name],
                     reports_progress=response.peer.protocol.minor >= REPORTING_MINOR,
+                    sends_states=response.peer.protocol.minor >= STATES_MINOR,
                 )
         raise IncompatiblePeerError(
             "connectors",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 METHODS = ("draft_model", "eagle", "eagle3", "medusa")
 NGRAM = "ngram"
+#: They read hidden states of the prompt, which the prefill worker sends.
+HEADS = ("eagle", "eagle3")
 NUM_TOKENS = 200
 DRAFTS = "baton_spec_decode_num_drafts_total"
 #: So often has a worker guessed for these streams before it is killed.
@@ -74,6 +76,8 @@ def drafting(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
                 edit_json(model / "config.json", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
             settings = {"method": method, "num_speculative_tokens": 3}
             settings |= {"prompt_lookup_min": 1} if method == NGRAM else {"model": str(model)}
+            if method in HEADS:
+                settings["hand_off"] = "transfer"
             cluster.add_worker(
                 "decode", method, *ENGINE_FLAGS, "--local-prefill-threshold", "0",
                 "--metrics-port", str(free_port()),
@@ -108,6 +112,8 @@ def test_answers_are_those_of_one_engine(drafting: Cluster, oracle: LLM) -> None
         for what in ("drafts", "draft_tokens", "accepted_tokens")
     }
     assert all(counted[method, "drafts"] > 0 for method in METHODS)
+    for head in HEADS:
+        assert drafting.metric(head, "baton_hand_off_states_total", outcome="received") == 3
     # The draft is the target: whatever is drafted for a greedy sequence is right.
     assert counted["draft_model", "accepted_tokens"] > 0
 

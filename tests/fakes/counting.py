@@ -38,46 +38,50 @@ RAW: dict[str, Any] = {
 }
 
 
-def ahead(num: int) -> Tensor:
+def ahead(num: int, vocab: int = VOCAB) -> Tensor:
     """[vocab, vocab]: of a one-hot vector of a token, logits of the id so many behind it."""
-    return torch.eye(VOCAB).roll(num, dims=0)
+    return torch.eye(vocab).roll(num, dims=0)
 
 
-def write_counting_target(path: Path) -> None:
+def raw_config(vocab: int, **fields: Any) -> dict[str, Any]:
+    return {**RAW, "vocab_size": vocab, "hidden_size": vocab, **fields}
+
+
+def write_counting_target(path: Path, vocab: int = VOCAB) -> None:
     tensors = {
-        "model.embed_tokens.weight": torch.eye(VOCAB),
-        "model.norm.weight": torch.ones(VOCAB),
-        "lm_head.weight": ahead(1),
+        "model.embed_tokens.weight": torch.eye(vocab),
+        "model.norm.weight": torch.ones(vocab),
+        "lm_head.weight": ahead(1, vocab),
     }
     for number in range(LAYERS):
-        silent = _silent_layer(VOCAB)
+        silent = _silent_layer(vocab, vocab)
         tensors |= {f"model.layers.{number}.{name}": t for name, t in silent.items()}
-    write_tensors(path, RAW, tensors)
+    write_tensors(path, raw_config(vocab), tensors)
 
 
 def write_counting_eagle(path: Path) -> None:
     """Its guess is the embedding of the token that it reads: always right."""
     tensors = {"fc.weight": torch.cat((torch.eye(VOCAB), torch.zeros(VOCAB, VOCAB)), dim=1)}
-    tensors |= {f"layers.0.{name}": tensor for name, tensor in _silent_layer(VOCAB).items()}
+    tensors |= {f"layers.0.{name}": tensor for name, tensor in _silent_layer(VOCAB, VOCAB).items()}
     del tensors["layers.0.input_layernorm.weight"]
     write_tensors(path, {**RAW, "num_hidden_layers": 1}, tensors)
 
 
-def write_counting_eagle3(path: Path) -> None:
+def write_counting_eagle3(path: Path, vocab: int = VOCAB) -> None:
     """Right about the first token, and then guesses the same again: it goes on from its own state.
 
     It knows every token but the last.
     """
-    fc = torch.cat((ahead(1), torch.zeros(VOCAB, 2 * VOCAB)), dim=1)
+    fc = torch.cat((ahead(1, vocab), torch.zeros(vocab, 2 * vocab)), dim=1)
     tensors = {
         "fc.weight": fc,
-        "norm.weight": torch.ones(VOCAB),
-        "lm_head.weight": ahead(1)[: VOCAB - 1],
-        "midlayer.hidden_norm.weight": torch.ones(VOCAB),
-        "d2t": torch.zeros(VOCAB - 1, dtype=torch.int64),
+        "norm.weight": torch.ones(vocab),
+        "lm_head.weight": ahead(1, vocab)[: vocab - 1],
+        "midlayer.hidden_norm.weight": torch.ones(vocab),
+        "d2t": torch.zeros(vocab - 1, dtype=torch.int64),
     }
-    tensors |= {f"midlayer.{name}": t for name, t in _silent_layer(2 * VOCAB).items()}
-    raw = {**RAW, "num_hidden_layers": 1, "draft_vocab_size": VOCAB - 1}
+    tensors |= {f"midlayer.{name}": t for name, t in _silent_layer(vocab, 2 * vocab).items()}
+    raw = raw_config(vocab, num_hidden_layers=1, draft_vocab_size=vocab - 1)
     write_tensors(path, raw, tensors)
 
 
@@ -90,16 +94,16 @@ def write_counting_medusa(path: Path, num_heads: int) -> None:
     write_tensors(path, {"medusa_num_heads": num_heads, "medusa_num_layers": 1}, tensors)
 
 
-def _silent_layer(in_size: int) -> dict[str, Tensor]:
+def _silent_layer(vocab: int, in_size: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
     return {
-        "input_layernorm.weight": torch.ones(VOCAB),
-        "post_attention_layernorm.weight": torch.ones(VOCAB),
+        "input_layernorm.weight": torch.ones(vocab),
+        "post_attention_layernorm.weight": torch.ones(vocab),
         "self_attn.q_proj.weight": torch.randn(64, in_size, generator=generator),
         "self_attn.k_proj.weight": torch.randn(32, in_size, generator=generator),
         "self_attn.v_proj.weight": torch.randn(32, in_size, generator=generator),
-        "self_attn.o_proj.weight": torch.zeros(VOCAB, 64),
-        "mlp.gate_proj.weight": torch.randn(INNER, VOCAB, generator=generator),
-        "mlp.up_proj.weight": torch.randn(INNER, VOCAB, generator=generator),
-        "mlp.down_proj.weight": torch.zeros(VOCAB, INNER),
+        "self_attn.o_proj.weight": torch.zeros(vocab, 64),
+        "mlp.gate_proj.weight": torch.randn(INNER, vocab, generator=generator),
+        "mlp.up_proj.weight": torch.randn(INNER, vocab, generator=generator),
+        "mlp.down_proj.weight": torch.zeros(vocab, INNER),
     }

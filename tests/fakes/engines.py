@@ -15,6 +15,7 @@ from shared.engine.engine import Engine
 from shared.engine.events import Admitted, Computed, Failed, FinishReason, NewTokens
 from shared.engine.request import EngineRequest
 from shared.engine.sampling_params import SamplingParams
+from shared.kv.tier import BlockTier
 from tests.fakes.model import FakeLoadedModel, FakeModel, context_hash
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ def make_request(
     return EngineRequest(
         request_id=request_id, prompt_token_ids=tuple(prompt), sampling=sampling, **own
     )
+
+
+def cached_hashes(engine: Engine) -> list[bytes]:
+    """Whatever prefix lookup finds in the pool now."""
+    return engine.cached.snapshots()[BlockTier.DEVICE]
 
 
 def expected_tokens(prompt: Sequence[int], num: int) -> list[int]:

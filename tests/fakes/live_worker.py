@@ -67,7 +67,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A decode worker that computes its prompts by itself."""
+    """A decode worker that computes its prompts by itself, unless it is told who does."""
 
     parts: WorkerParts
     address: str
@@ -80,6 +80,12 @@ class LiveWorker:
             num_blocks=num_blocks,
         )
 
+    def candidate(self) -> decode_pb2.PrefillCandidate:
+        """Names this worker as one that computes prompts."""
+        return decode_pb2.PrefillCandidate(
+            worker=worker_id_to_wire(self.parts.worker), address=self.address
+        )
+
     async def ask(
         self,
         prompt: Sequence[int],
@@ -89,8 +95,10 @@ class LiveWorker:
         prompt_logprobs: int | None = None,
         request_id: str = "r",
         resumed: Sequence[int] = (),
+        prefill: LiveWorker | None = None,
     ) -> Reply:
-        """One greedy answer."""
+        """One greedy answer; `prefill` computes the prompt."""
+        candidates = [] if prefill is None else [prefill.candidate()]
         request = decode_pb2.DecodeRequest(
             request_id=request_id,
             token_ids=[*prompt, *resumed],
@@ -99,6 +107,7 @@ class LiveWorker:
                 max_tokens=max_tokens, ignore_eos=True, prompt_logprobs=prompt_logprobs
             ),
             prefix_sources=sources,
+            prefill_candidates=candidates,
             cache_salt=cache_salt,
         )
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(
@@ -142,11 +151,12 @@ class LiveWorker:
         return self.parts.metrics.get_sample_value(f"baton_{name}_total", labels) or 0.0
 
 
-def _engine_config(num_blocks: int) -> EngineConfig:
+def _engine_config(num_blocks: int, speculative_config: str | None) -> EngineConfig:
     return EngineConfig(
         block_size=BLOCK_SIZE,
         num_blocks=num_blocks,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        speculative_config=speculative_config,
     )
 
 
@@ -160,6 +170,8 @@ async def live_worker(
     policy: ReusePolicy = ReusePolicy.ALWAYS,
     patience_ms: float = 10_000.0,
     num_blocks: int = 128,
+    speculative_config: str | None = None,
+    stall_s: float = 4.0,
     servicer: Callable[..., TransferServicer] = TransferServicer,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats."""
@@ -171,11 +183,11 @@ async def live_worker(
         runtime_dir=runtime_dir,
         num_threads=1,
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
-        engine=_engine_config(num_blocks),
+        engine=_engine_config(num_blocks, speculative_config),
     )
     async with open_parts(config, Role.DECODE, read_token_table=read_token_table) as parts:
         server = RpcServer(())
-        add_decode(DecodeConfig(worker=config), parts, server)
+        add_decode(DecodeConfig(worker=config, transfer_stall_s=stall_s), parts, server)
         # Two roles in one process, which count the same things.
         as_prefill = replace(parts, metrics=CollectorRegistry())
         add_prefill(PrefillConfig(worker=config), as_prefill, server)

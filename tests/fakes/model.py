@@ -25,6 +25,7 @@ class FakeModelConfig:
     num_kv_heads: int = 1
     head_dim: int = 2
     vocab_size: int = VOCAB_SIZE
+    hidden_size: int = 1
     max_model_len: int = 4096
 
 

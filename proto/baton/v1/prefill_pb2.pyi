@@ -21,6 +21,52 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class WantedStates(_message.Message):
+    """The caller's draft head reads the model's hidden states, those of the prompt included."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYERS_FIELD_NUMBER: _builtins.int
+    FINAL_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    FIRST_POSITION_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    final: _builtins.bool
+    """Behind them what leaves the model's last norm."""
+    dtype: _builtins.str
+    """Their dtype: float32, bfloat16 or float16."""
+    first_position: _builtins.int
+    """Position of the token in the first row of the ticket's blocks."""
+    @_builtins.property
+    def layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each token, side by side: what enters these layers, counted from 0; the number of layers
+        stands for what leaves the last one.
+        """
+
+    @_builtins.property
+    def ticket(self) -> _transfer_pb2.TransferTicket:
+        """A transfer of its own, which delays the other by nothing. Each block holds as many whole rows as
+        fit.
+        """
+
+    def __init__(
+        self,
+        *,
+        layers: _abc.Iterable[_builtins.int] | None = ...,
+        final: _builtins.bool = ...,
+        dtype: _builtins.str = ...,
+        first_position: _builtins.int = ...,
+        ticket: _transfer_pb2.TransferTicket | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "final", b"final", "first_position", b"first_position", "layers", b"layers", "ticket", b"ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WantedStates: _TypeAlias = WantedStates  # noqa: Y015
+
+@_typing.final
 class PrefillRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -34,6 +80,7 @@ class PrefillRequest(_message.Message):
     NUM_RESUMED_TOKENS_FIELD_NUMBER: _builtins.int
     PREFIX_SOURCES_FIELD_NUMBER: _builtins.int
     PROGRESS_INTERVAL_S_FIELD_NUMBER: _builtins.int
+    WANTED_STATES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; the same on every worker that works on the request."""
     first_block: _builtins.int
@@ -62,6 +109,10 @@ class PrefillRequest(_message.Message):
     def prefix_sources(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PrefixSource]:
         """Whom to fetch a longer prefix from, best first; the caller may be among them."""
 
+    @_builtins.property
+    def wanted_states(self) -> Global___WantedStates:
+        """What the worker should send besides, if it can. Since minor version 3."""
+
     def __init__(
         self,
         *,
@@ -75,10 +126,11 @@ class PrefillRequest(_message.Message):
         num_resumed_tokens: _builtins.int = ...,
         prefix_sources: _abc.Iterable[_common_pb2.PrefixSource] | None = ...,
         progress_interval_s: _builtins.float = ...,
+        wanted_states: Global___WantedStates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "ticket", b"ticket"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "ticket", b"ticket", "wanted_states", b"wanted_states"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "first_block", b"first_block", "num_resumed_tokens", b"num_resumed_tokens", "prefix_sources", b"prefix_sources", "priority", b"priority", "progress_interval_s", b"progress_interval_s", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "first_block", b"first_block", "num_resumed_tokens", b"num_resumed_tokens", "prefix_sources", b"prefix_sources", "priority", b"priority", "progress_interval_s", b"progress_interval_s", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket", "token_ids", b"token_ids", "wanted_states", b"wanted_states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -160,8 +212,30 @@ class FirstToken(_message.Message):
 Global___FirstToken: _TypeAlias = FirstToken  # noqa: Y015
 
 @_typing.final
+class SentStates(_message.Message):
+    """Hidden states are being sent; the call ends when the receiver has them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_POSITION_FIELD_NUMBER: _builtins.int
+    first_position: _builtins.int
+    """Of the first token whose states they are. Those before it came from a cache, and have none."""
+    def __init__(
+        self,
+        *,
+        first_position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_position", b"first_position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SentStates: _TypeAlias = SentStates  # noqa: Y015
+
+@_typing.final
 class PrefillDone(_message.Message):
-    """Everything was pushed and the receiver has verified it."""
+    """The KV was pushed and the receiver has verified it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -173,6 +247,7 @@ class PrefillDone(_message.Message):
     COMPUTE_MS_FIELD_NUMBER: _builtins.int
     TRANSFER_MS_FIELD_NUMBER: _builtins.int
     PREFIX_FETCH_FIELD_NUMBER: _builtins.int
+    SENT_STATES_FIELD_NUMBER: _builtins.int
     digest: _builtins.int
     """xxh3-64 over the per-block xxh3-64s; the receiver compares it with its own."""
     num_blocks: _builtins.int
@@ -191,6 +266,10 @@ class PrefillDone(_message.Message):
     def prefix_fetch(self) -> Global___PrefixFetch:
         """Set if it tried to fetch a prefix."""
 
+    @_builtins.property
+    def sent_states(self) -> Global___SentStates:
+        """Set if the wanted states come as well."""
+
     def __init__(
         self,
         *,
@@ -202,10 +281,11 @@ class PrefillDone(_message.Message):
         compute_ms: _builtins.float = ...,
         transfer_ms: _builtins.float = ...,
         prefix_fetch: Global___PrefixFetch | None = ...,
+        sent_states: Global___SentStates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prefix_fetch", b"prefix_fetch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prefix_fetch", b"prefix_fetch", "sent_states", b"sent_states"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "compute_ms", b"compute_ms", "digest", b"digest", "num_blocks", b"num_blocks", "num_bytes", b"num_bytes", "prefix_fetch", b"prefix_fetch", "queue_ms", b"queue_ms", "transfer_ms", b"transfer_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "compute_ms", b"compute_ms", "digest", b"digest", "num_blocks", b"num_blocks", "num_bytes", b"num_bytes", "prefix_fetch", b"prefix_fetch", "queue_ms", b"queue_ms", "sent_states", b"sent_states", "transfer_ms", b"transfer_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

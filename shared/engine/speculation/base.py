@@ -20,7 +20,7 @@ state by the sequence itself, from the first time it sees it until `forget`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -197,4 +197,22 @@ class Proposer(Protocol):
 
     def close(self) -> None:
         """Give everything back. Nothing is called afterwards."""
+        ...
+
+
+@runtime_checkable
+class StatesReader(Protocol):
+    """What a proposer has besides that makes use of hidden states of prompts computed elsewhere.
+
+    They are those that its `hidden_needs` name, in the target's dtype.
+    """
+
+    def receive(self, seq: Sequence, first_position: int, states: Tensor) -> None:
+        """States [n, size] of the tokens from `first_position` on, computed by a peer.
+
+        Side by side: those of the layers in the order in which they are named, then the final one.
+        Comes before `seq` runs here for the first time, any number of times, in order; the token
+        behind the last of them is known. They may begin anywhere in the prompt. Nothing is
+        computed now: `propose` may take its time.
+        """
         ...

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.engine.speculation.base import ProposerContext
+from shared.engine.speculation.base import ProposerContext, StatesReader
+from shared.engine.speculation.config import HandOffPolicy
 from shared.engine.speculation.draft_blocks import PoolDraftBlocks
 from shared.engine.speculation.registry import create_proposer
 from shared.engine.speculation.speculator import Speculator
@@ -75,11 +76,14 @@ def _build_speculator(
         settings,
         blocks,
         counters,
+        parts.states,
         vocab_size=parts.loaded.config.vocab_size,
         max_model_len=max_model_len,
     )
     if proposer.hidden_needs:
         parts.runner.keep_hidden(proposer.hidden_needs)
+        if isinstance(proposer, StatesReader) and settings.hand_off != HandOffPolicy.NONE:
+            parts.states.wanted = parts.states.format(proposer.hidden_needs)
     scheduler.blocks.reclaim = speculator.reclaim
     scheduler.notes_departed = True
     return speculator

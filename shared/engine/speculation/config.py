@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,28 @@ from shared.errors import ConfigError
 
 #: vLLM's MAX_SPEC_LEN: more drafts per step than this are a mistake.
 MAX_DRAFT_TOKENS = 128
+
+
+class HandOffPolicy(StrEnum):
+    """How a draft comes by its view of a prompt that was computed elsewhere."""
+
+    #: Of a draft model, `rebuild`, as there is no other way to have one; of a head, `transfer`
+    #: where that is expected to delay the answer by little, else `none`.
+    AUTO = "auto"
+    #: A draft model computes its KV from the tokens.
+    REBUILD = "rebuild"
+    #: A head gets the target's hidden states from the worker that computed them.
+    TRANSFER = "transfer"
+    #: A draft model does not draft; a head begins with what is generated here.
+    NONE = "none"
+
+
+#: By method, what is possible; other methods do not look at it.
+_HAND_OFFS = {
+    "draft_model": (HandOffPolicy.AUTO, HandOffPolicy.REBUILD, HandOffPolicy.NONE),
+    "eagle": (HandOffPolicy.AUTO, HandOffPolicy.TRANSFER, HandOffPolicy.NONE),
+    "eagle3": (HandOffPolicy.AUTO, HandOffPolicy.TRANSFER, HandOffPolicy.NONE),
+}
 
 
 class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +74,11 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     quantization: str = "none"
     #: Of the draft's weights with `load_format` dummy.
     seed: int = 0
+    #: A `HandOffPolicy`: what becomes of prompts that prefill workers compute.
+    hand_off: str = "auto"
+    #: With `auto`: the part of the time that computing a prompt takes by which its hidden states
+    #: may delay the second token. They are not waited for any longer.
+    hand_off_max_delay: float = 0.1
     #: custom: "package.module:Class", called with a `ProposerContext`.
     proposer_class: str | None = None
     #: Whatever else a custom proposer wants to know.
@@ -81,6 +109,7 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def _rules(self) -> tuple[tuple[str, bool, str], ...]:
         num = self.num_speculative_tokens
+        hand_offs = _HAND_OFFS.get(self.method, tuple(HandOffPolicy))
         ranges = sorted(self.num_speculative_tokens_per_batch_size)
         return (
             ("method", bool(self.method), "a name"),
@@ -95,6 +124,12 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 and all(one[1] < two[0] for one, two in pairwise(ranges)),
                 "ranges [first, last, drafts] that do not overlap",
             ),
+            (
+                "hand_off",
+                self.hand_off in hand_offs,
+                f"{', '.join(hand_offs)} with method {self.method}",
+            ),
+            ("hand_off_max_delay", 0 <= self.hand_off_max_delay <= 10, "between 0 and 10"),
             ("prompt_lookup_min", self.prompt_lookup_min >= 1, "at least 1"),
             (
                 "prompt_lookup_max",

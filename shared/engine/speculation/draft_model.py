@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shared.engine.request import KVSource
 from shared.engine.speculation.base import NO_DRAFT, Draft, HiddenNeeds
+from shared.engine.speculation.config import HandOffPolicy
 from shared.engine.speculation.draft_batch import DraftRow, pack
 from shared.engine.speculation.draft_choice import DraftChoice
 from shared.engine.speculation.draft_loading import load_draft
@@ -71,6 +73,7 @@ class DraftModelProposer:
         self._memory: DraftMemory[_State] = DraftMemory(self._pages)
         self._max_len = min(context.max_model_len, self._draft.config.max_model_len)
         self._max_batched_tokens = context.engine_config.max_num_batched_tokens
+        self._only_local = context.config.hand_off == HandOffPolicy.NONE
         self._choice = DraftChoice(samples=bool(context.config.options.get("sample", False)))
 
     @property
@@ -122,7 +125,7 @@ class DraftModelProposer:
         for place, wish in enumerate(wishes):
             seq = wish.seq
             max_tokens = min(wish.max_tokens, self._max_len - seq.num_tokens + 1)
-            if max_tokens < 1:
+            if max_tokens < 1 or (self._only_local and seq.request.kv_source is KVSource.TRANSFER):
                 continue
             state = self._memory.get(seq) or self._memory.add(seq, _State)
             if state is None:

@@ -1,9 +1,9 @@
 """Drafts by EAGLE and EAGLE-3 heads, which go on from the target's own hidden states.
 
-What a head keeps of a sequence begins where this engine computed hidden states first: of a prompt
-that came from a peer, from the prefix cache or from a lower tier there are none, and none are sent.
-There the head sees only what has been generated here, and guesses worse at first; what the target
-makes of its guesses is exact as always.
+What a head keeps of a sequence begins with the first hidden state that there is: one that this
+engine computed, or that a peer which computed the prompt has sent. Of what came from the prefix
+cache or from a lower tier, here or there, there are none. Then the head sees less, and guesses
+worse at first; what the target makes of its guesses is exact as always.
 """
 
 from __future__ import annotations
@@ -52,6 +52,18 @@ class _View:
         """Position behind the last feature."""
         return self.first_position + self.num_computed + len(self.waiting_ids)
 
+    def add(self, features: torch.Tensor, next_ids: array[int]) -> None:
+        """Features behind the last one, [n, hidden], and of each the token behind its own."""
+        self.waiting.append(features)
+        self.waiting_ids.extend(next_ids)
+
+    def take(self, num: int) -> tuple[list[int], torch.Tensor]:
+        """The first so many of those that wait: their tokens and features."""
+        ids, self.waiting_ids = self.waiting_ids[:num], self.waiting_ids[num:]
+        features = torch.cat(self.waiting)
+        self.waiting = [features[num:]] if self.waiting_ids else []
+        return ids, features[:num]
+
 
 class EagleProposer:
     """See `Proposer`. A chain of most likely tokens."""
@@ -70,6 +82,7 @@ class EagleProposer:
         self._pages = DraftPages(context, self._head.config, self._head.dtype)
         self._memory: DraftMemory[_View] = DraftMemory(self._pages)
         self._max_len = context.max_model_len
+        self._max_batched_tokens = context.engine_config.max_num_batched_tokens
 
     @property
     def hidden_needs(self) -> HiddenNeeds:
@@ -95,6 +108,7 @@ class EagleProposer:
             if self._memory.try_grow(wish.seq, view, num_features):
                 ready.append((place, wish.seq, view, max_tokens))
         self._compute([(seq, view) for _, seq, view, _ in ready])
+        ready = [one for one in ready if not one[2].waiting_ids]
         chains = self._chains([(view, max_tokens) for _, _, view, max_tokens in ready])
         for (place, *_), token_ids in zip(ready, chains, strict=True):
             drafts[place] = Draft(tuple(token_ids))
@@ -111,11 +125,21 @@ class EagleProposer:
                 continue
             begin, end = part.first_position, part.first_position + part.num_tokens
             next_ids = part.seq.token_ids[begin + 1 : end + 1]
-            view.waiting.append(features[part.first_row : part.first_row + len(next_ids)])
-            view.waiting_ids.extend(next_ids)
+            view.add(features[part.first_row : part.first_row + len(next_ids)], next_ids)
             if len(view.waiting_ids) > _MAX_WAITING:
                 full.append((part.seq, view))
         self._compute(full)
+
+    @torch.inference_mode()
+    def receive(self, seq: Sequence, first_position: int, states: torch.Tensor) -> None:
+        """See `StatesReader.receive`."""
+        view = self._memory.get(seq)
+        if view is None or view.end != first_position:
+            view = self._memory.add(seq, lambda: _View(first_position))
+        if view is not None:
+            begin = first_position + 1
+            next_ids = seq.token_ids[begin : begin + len(states)]
+            view.add(self._head.features(states), next_ids)
 
     def forget(self, seq: Sequence) -> None:
         """See `Proposer.forget`."""
@@ -148,24 +172,23 @@ class EagleProposer:
         return self._head.features(step.final_hidden).clone()
 
     def _compute(self, views: Seq[tuple[Sequence, _View]]) -> None:
-        """Let the head read what waits, all sequences in one batch."""
-        reading = []
-        for seq, view in views:
-            num = view.num_computed + len(view.waiting_ids)
-            if view.waiting_ids and self._memory.try_grow(seq, view, num):
+        """Let the head read what waits, as much as a step may; where least is missing first."""
+        left = self._max_batched_tokens
+        rows, parts, reading = [], [], []
+        for seq, view in sorted(views, key=lambda one: len(one[1].waiting_ids)):
+            num = min(len(view.waiting_ids), left)
+            if num and self._memory.try_grow(seq, view, view.num_computed + num):
+                left -= num
+                ids, features = view.take(num)
+                rows.append(DraftRow(ids, view.num_computed, view.table, view.first_position))
+                parts.append(features)
                 reading.append(view)
         if not reading:
             return
-        rows = [
-            DraftRow(view.waiting_ids, view.num_computed, view.table, view.first_position)
-            for view in reading
-        ]
-        features = torch.cat([part for view in reading for part in view.waiting])
-        guessed = self._forward(rows, features)
+        guessed = self._forward(rows, torch.cat(parts))
         for row, view in enumerate(reading):
-            view.num_computed += len(view.waiting_ids)
+            view.num_computed += len(rows[row].token_ids)
             view.guessed = guessed[row : row + 1]
-            view.waiting, view.waiting_ids = [], []
 
     def _chains(self, views: Seq[tuple[_View, int]]) -> list[list[int]]:
         """Tokens that follow each view, at most as many as it says.

@@ -11,7 +11,13 @@ from shared.engine.events import NewTokens
 from shared.engine.grammar.positions import count_valid
 from shared.engine.lookahead import first_of
 from shared.engine.sequence import Status
-from shared.engine.speculation.base import NO_DRAFT, ObservedPart, ObservedStep, Wish
+from shared.engine.speculation.base import (
+    NO_DRAFT,
+    ObservedPart,
+    ObservedStep,
+    StatesReader,
+    Wish,
+)
 from shared.engine.speculation.config import MAX_DRAFT_TOKENS
 from shared.engine.speculation.pace import FIRST_MEAN, DraftPace
 from shared.engine.speculation.switch import SpeculationSwitch
@@ -23,15 +29,19 @@ if TYPE_CHECKING:
 
     from shared.engine.events import EngineEvent
     from shared.engine.model_runner import LaunchedStep
+    from shared.engine.prompt_states import PlacedStates
     from shared.engine.sequence import Sequence
     from shared.engine.speculation.base import Draft, HiddenNeeds, Proposer
     from shared.engine.speculation.config import SpeculationConfig
     from shared.engine.speculation.draft_blocks import PoolDraftBlocks
+    from shared.engine.states_pool import StatesPool
 
 log = structlog.get_logger(__name__)
 
 #: Weight of the newest draft in what is usual.
 _NEWEST = 0.1
+#: Rows of hidden states that exist beside the blocks at a time.
+_STATES_AT_ONCE = 1024
 
 
 class Speculator:
@@ -43,6 +53,7 @@ class Speculator:
         config: SpeculationConfig,
         blocks: PoolDraftBlocks,
         counters: Counter[str],
+        states: StatesPool,
         *,
         vocab_size: int,
         max_model_len: int,
@@ -51,6 +62,7 @@ class Speculator:
         self._config = config
         self.blocks = blocks
         self._counters = counters
+        self._states = states
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._switch = SpeculationSwitch() if config.adaptive else None
@@ -109,6 +121,19 @@ class Speculator:
             self._paces.pop(seq, None)
             self._proposer.forget(seq)
         departed.clear()
+
+    def receive(self, seq: Sequence, placed: PlacedStates, first_position: int) -> None:
+        """A peer has sent the hidden states of all of its tokens from `first_position` on."""
+        end = seq.num_tokens - 1  # nothing is known yet of what follows the last token
+        if self._broken or not isinstance(self._proposer, StatesReader):
+            return
+        try:
+            for first in range(max(placed.begin, first_position), end, _STATES_AT_ONCE):
+                states = self._states.read(placed, first, min(_STATES_AT_ONCE, end - first))
+                self._proposer.receive(seq, first, states)
+        except Exception:  # the answers do not depend on it
+            log.exception("proposer_failed", method=self._config.method)
+            self._broken = True
 
     def reclaim(self, num_blocks: int) -> None:
         """The engine's sequences need blocks."""

@@ -8,6 +8,7 @@ from shared.engine.events import Admitted, FinishReason
 from shared.errors import InternalError, InvalidRequestError, UnavailableError
 from tests.fakes.engines import (
     StepMode,
+    cached_hashes,
     drain,
     expected_tokens,
     generate,
@@ -78,21 +79,21 @@ def test_without_prefix_caching_nothing_is_found() -> None:
     generate(engine, make_request("a", range(20)))
     run = generate(engine, make_request("b", range(20)))
     assert run.admitted("b")[0].num_cached_tokens == 0
-    assert engine.cache_snapshot() == []
+    assert cached_hashes(engine) == []
 
 
 def test_blocks_become_visible_only_after_their_step(step_mode: StepMode) -> None:
     engine = make_engine(max_num_batched_tokens=8)
     engine.add(make_request("a", range(20)))
-    assert engine.cache_snapshot() == []
+    assert cached_hashes(engine) == []
     for _ in range(step_mode.lag):
         engine.step()
-        assert engine.cache_snapshot() == []
+        assert cached_hashes(engine) == []
     engine.step()
-    assert len(engine.cache_snapshot()) == 2
+    assert len(cached_hashes(engine)) == 2
     drain(engine)
     changes = engine.take_cache_changes()
-    assert [h for change in changes for h in change.stored] == engine.cache_snapshot()
+    assert [h for change in changes for h in change.stored] == cached_hashes(engine)
 
 
 def test_stop_and_end_tokens() -> None:
@@ -179,7 +180,7 @@ def test_a_failing_step_fails_its_batch_only() -> None:
     run = generate(engine, make_request("a", range(9)))
     assert isinstance(run.failure("a"), InternalError)
     assert "out of memory" in str(run.failure("a"))
-    assert (engine.broken, engine.stats().num_free_blocks, engine.cache_snapshot()) == (
+    assert (engine.broken, engine.stats().num_free_blocks, cached_hashes(engine)) == (
         None,
         64,
         [],
@@ -258,7 +259,7 @@ def test_a_held_first_token_that_stops_says_so() -> None:
 def test_pinned_prefixes_stay() -> None:
     engine = make_engine(num_blocks=8)
     generate(engine, make_request("a", range(16), max_tokens=1))
-    pin, blocks = engine.pin_cached(engine.cache_snapshot())
+    pin, blocks = engine.pin_cached(cached_hashes(engine))
     assert len(blocks) == 4
     run = generate(engine, make_request("b", range(50, 62), max_tokens=4))
     assert run.tokens("b") == expected_tokens(range(50, 62), 4)
@@ -270,7 +271,7 @@ def test_pinned_prefixes_stay() -> None:
 def test_a_pin_that_blocks_admission_does_not_spin() -> None:
     engine = make_engine(num_blocks=8)
     generate(engine, make_request("a", range(16), max_tokens=1))
-    pin, _ = engine.pin_cached(engine.cache_snapshot())
+    pin, _ = engine.pin_cached(cached_hashes(engine))
     run = generate(engine, make_request("b", range(50, 70), max_tokens=4))
     assert run.events["b"] == []
     assert not engine.has_work()
@@ -286,4 +287,4 @@ def test_resetting_the_prefix_cache() -> None:
         engine.reset_prefix_cache()
     drain(engine)
     assert engine.reset_prefix_cache() == 4
-    assert engine.cache_snapshot() == []
+    assert cached_hashes(engine) == []

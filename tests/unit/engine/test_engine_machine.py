@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shared.engine.events import Admitted, NewTokens
+from shared.engine.prompt_states import StatesWish
 from shared.engine.request import KVSource
 from shared.engine.request_stream import is_last
+from shared.engine.speculation.base import HiddenNeeds
 from shared.kv.tier import BlockTier
 from tests.fakes.engines import (
     StepMode,
+    cached_hashes,
     drain,
     expected_tokens,
     generate,
@@ -73,21 +76,38 @@ class EngineMachine(RuleBasedStateMachine):
                 self.unfinished.discard(name)
                 self.receiving.pop(name, None)
 
-    @rule(which=st.integers(0, 99), max_tokens=st.integers(1, 8), kind=st.sampled_from("ccth"))
-    def add(self, which: int, max_tokens: int, kind: str) -> None:
+    @rule(
+        which=st.integers(0, 99),
+        max_tokens=st.integers(1, 8),
+        kind=st.sampled_from("ccth"),
+        states_from=st.none() | st.integers(0, 3),
+    )
+    def add(self, which: int, max_tokens: int, kind: str, states_from: int | None = None) -> None:
         prompt = self.prompts_to_choose[which % len(self.prompts_to_choose)]
         name = f"{kind}{self.next_id}"
         self.next_id += 1
         source = KVSource.TRANSFER if kind == "t" else KVSource.COMPUTE
         self.engine.add(
             make_request(
-                name, prompt, max_tokens=max_tokens, kv_source=source, hold_blocks=kind == "h"
+                name,
+                prompt,
+                max_tokens=max_tokens,
+                kv_source=source,
+                hold_blocks=kind == "h",
+                states=self.wish(kind, states_from),
             )
         )
         self.prompts[name] = prompt
         self.unfinished.add(name)
         if kind == "h":
             self.held.add(name)
+
+    def wish(self, kind: str, states_from: int | None) -> StatesWish | None:
+        """Some that are sent or received have hidden states, too."""
+        form = self.engine.states.format(HiddenNeeds(final=True))
+        if kind == "c" or states_from is None or form is None:
+            return None
+        return StatesWish(format=form, first_position=None if kind == "t" else states_from)
 
     @rule()
     def step(self) -> None:
@@ -102,7 +122,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.tokens[name] = [token] if with_token else []
         if arrives:
             self.send(name, to)
-            self.engine.complete_transfer(name, token if with_token else None)
+            self.engine.complete_transfer(name, token if with_token else None, states_from=0)
         else:
             self.engine.fail_transfer(name, token if with_token else None)
 
@@ -134,7 +154,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def pin(self) -> None:
-        pin, _ = self.engine.pin_cached(self.engine.cache_snapshot()[:2])
+        pin, _ = self.engine.pin_cached(cached_hashes(self.engine)[:2])
         self.pins.append(pin)
 
     @precondition(lambda self: self.pins)
@@ -148,7 +168,7 @@ class EngineMachine(RuleBasedStateMachine):
             if change.tier is not BlockTier.DEVICE:
                 continue
             self.followed = (self.followed - set(change.removed)) | set(change.stored)
-        snapshot = self.engine.cache_snapshot()
+        snapshot = cached_hashes(self.engine)
         assert self.followed == set(snapshot)
         assert len(snapshot) == len(set(snapshot))
 

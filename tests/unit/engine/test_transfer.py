@@ -12,6 +12,7 @@ from shared.errors import InternalError, InvalidRequestError, RequestCancelledEr
 from tests.fakes.engines import (
     BLOCK_SIZE,
     Run,
+    cached_hashes,
     drain,
     expected_tokens,
     generate,
@@ -86,12 +87,12 @@ def test_received_blocks_become_visible_only_when_verified() -> None:
     prompt = list(range(20))
     prefill_engine, decode_engine, run = make_engine(), make_engine(), Run()
     to = admit_for_transfer(decode_engine, prompt, run)
-    assert decode_engine.cache_snapshot() == []
+    assert cached_hashes(decode_engine) == []
     source, first_token = prefill(prefill_engine, prompt)
     copy_blocks(prefill_engine, decode_engine, source, to)
     decode_engine.complete_transfer("r", first_token)
-    assert decode_engine.cache_snapshot() == prefill_engine.cache_snapshot()
-    assert len(decode_engine.cache_snapshot()) == 5
+    assert cached_hashes(decode_engine) == cached_hashes(prefill_engine)
+    assert len(cached_hashes(decode_engine)) == 5
 
 
 @pytest.mark.parametrize("with_first_token", [True, False])
@@ -206,7 +207,7 @@ def test_a_pinned_prefix_can_be_sent_to_a_peer() -> None:
     prompt = list(range(18))
     holder, decode, run = make_engine(), make_engine(), Run()
     generate(holder, make_request("a", prompt, max_tokens=1))
-    pin, blocks = holder.pin_cached(holder.cache_snapshot())
+    pin, blocks = holder.pin_cached(cached_hashes(holder))
     to = admit_for_transfer(decode, prompt[:17], run)
     assert holder.kv_memory is not None
     assert decode.kv_memory is not None

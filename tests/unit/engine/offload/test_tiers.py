@@ -10,7 +10,7 @@ import pytest
 from shared.engine.events import FinishReason
 from shared.errors import ConfigError, UnavailableError
 from shared.kv.tier import BlockTier
-from tests.fakes.engines import drain, expected_tokens, generate, make_request
+from tests.fakes.engines import cached_hashes, drain, expected_tokens, generate, make_request
 from tests.fakes.model import FakeLoadedModel
 from tests.fakes.offload import (
     BLOCK_BYTES,
@@ -148,7 +148,7 @@ def test_a_reset_forgets_all_tiers(make: Callable[..., Engine], tmp_path: Path) 
     assert ask(engine, PROMPTS[0]) == 0
     engine.close()
     assert {path.name for path in tmp_path.rglob("*.kv")} == {
-        f"{key.hex()}.kv" for key in engine.cache_snapshot()
+        f"{key.hex()}.kv" for key in cached_hashes(engine)
     }
 
 

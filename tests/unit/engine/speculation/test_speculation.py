@@ -16,6 +16,7 @@ from shared.engine.sampling_params import SamplingParams
 from shared.model.loader import LoadedModel, load_model
 from tests.fakes.engines import (
     StepMode,
+    cached_hashes,
     drain,
     expected_tokens,
     generate,
@@ -201,13 +202,11 @@ def test_the_longest_context_is_not_passed() -> None:
 def test_only_accepted_tokens_are_published() -> None:
     """What lookups find afterwards is the same as without speculation."""
     request = make_request("a", [1, 2, 3], max_tokens=30)
-    without, engine = (
-        make_engine(),
-        make_engine(speculative_config=custom("FakeOracle", wrong_every=3)),
-    )
+    without = make_engine()
+    engine = make_engine(speculative_config=custom("FakeOracle", wrong_every=3))
     generate(without, request)
     generate(engine, request)
-    assert engine.cache_snapshot() == without.cache_snapshot()
+    assert cached_hashes(engine) == cached_hashes(without)
     again = make_request("b", [1, 2, 3, *expected_tokens([1, 2, 3], 30)], max_tokens=5)
     run = generate(engine, again)
     assert run.admitted("b")[0].num_cached_tokens == 32
