@@ -153,9 +153,8 @@ class Answer:
                 yield self._first_piece(token)
         self.account.settle(report)
         if report.succeeded:
-            request_id, states_from = self._request.request_id, report.states_from
-            await self._engine.call(
-                lambda engine: engine.complete_transfer(request_id, first_token, states_from)
+            await self._engine.complete_transfer(
+                self._request.request_id, first_token, report.states_from
             )
         else:
             await self._engine.fail_transfer(self._request.request_id, first_token)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
 from shared.errors import TransferError, TransferFailure
-from shared.rpc.cancellation import run_to_end
 from shared.rpc.status import from_rpc_error
+from shared.worker.incoming import close_inbound
 from shared.worker.stall import StallClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from baton.v1 import prefill_pb2
     from services.decode.states import StatesInbox
@@ -94,11 +95,17 @@ class PrefillAttempt:
             request_id=self._request_id, sender=peer.worker, blocks=self._blocks
         )
         arrival = asyncio.create_task(inbound.wait(self._timeout_s))
-        states = None if self._open_states is None else self._open_states(peer)
-        call = start(inbound, states)
-        responses = aiter(call)
-        report.done = None
-        try:
+        # Each of them is closed, though a cancellation may strike while another is.
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(close_inbound, inbound, arrival)
+            states = None
+            if self._open_states is not None:
+                states = self._open_states(peer)
+                stack.push_async_callback(states.close)
+            call = start(inbound, states)
+            stack.callback(call.cancel)
+            responses = aiter(call)
+            report.done = None
             while (response := await self._next(call, responses, inbound)) is not None:
                 if response.HasField("first_token"):
                     self._first_token_s = time.monotonic()
@@ -114,12 +121,6 @@ class PrefillAttempt:
             report.exposed_ms = (time.monotonic() - (self._first_token_s or 0.0)) * 1e3
             report.connector = peer.connector.name
             report.prefill_worker = peer.worker.name
-        finally:
-            call.cancel()
-            arrival.cancel()
-            if states is not None:
-                await states.close()
-            await run_to_end(_close(inbound, arrival))
 
     async def _next(
         self,
@@ -151,12 +152,6 @@ async def _dropped(reading: asyncio.Future[T], call: Call) -> None:
         await asyncio.wait({reading})
     if not reading.cancelled():
         reading.exception()
-
-
-async def _close(inbound: InboundTransfer, arrival: Awaitable[Receipt]) -> None:
-    """Afterwards nobody writes to the blocks."""
-    await inbound.abort()
-    await asyncio.gather(arrival, return_exceptions=True)
 
 
 def _verify(receipt: Receipt, done: prefill_pb2.PrefillDone | None, request_id: str) -> Receipt:

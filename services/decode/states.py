@@ -13,7 +13,7 @@ from baton.v1 import prefill_pb2
 from shared.engine.prompt_states import StatesWish
 from shared.engine.speculation.config import HandOffPolicy
 from shared.errors import TransferError
-from shared.rpc.cancellation import run_to_end
+from shared.worker.incoming import close_inbound
 from shared.worker.reuse.cost_model import PREFILL_PRIOR
 from shared.worker.reuse.linear_cost import LinearCost, Rates
 from shared.worker.wire import ticket_to_wire
@@ -157,8 +157,7 @@ class StatesInbox:
 
     async def close(self) -> None:
         """Once this returns, nobody writes to the blocks."""
-        self._arrival.cancel()
-        await run_to_end(self._abort())
+        await close_inbound(self._inbound, self._arrival)
 
     async def _wait(self, done: prefill_pb2.PrefillDone) -> StatesOutcome:
         if not done.HasField("sent_states"):
@@ -171,7 +170,3 @@ class StatesInbox:
         except TransferError:
             return StatesOutcome.FAILED
         return StatesOutcome.RECEIVED
-
-    async def _abort(self) -> None:
-        await self._inbound.abort()
-        await asyncio.gather(self._arrival, return_exceptions=True)

@@ -108,9 +108,12 @@ class EngineThread:
         """Free the blocks of a `hold_blocks` request. Idempotent."""
         await self._call(partial(self._engine.release, request_id))
 
-    async def complete_transfer(self, request_id: str, first_token: int | None = None) -> None:
+    async def complete_transfer(
+        self, request_id: str, first_token: int | None = None, states_from: int | None = None
+    ) -> None:
         """See `Engine.complete_transfer`."""
-        await self._call(partial(self._engine.complete_transfer, request_id, first_token))
+        complete = self._engine.complete_transfer
+        await self._call(partial(complete, request_id, first_token, states_from))
 
     async def fail_transfer(self, request_id: str, first_token: int | None = None) -> None:
         """See `Engine.fail_transfer`."""

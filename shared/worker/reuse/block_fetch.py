@@ -13,6 +13,7 @@ from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import TransferError, TransferFailure
 from shared.rpc.cancellation import run_to_end
 from shared.rpc.status import from_rpc_error
+from shared.worker.incoming import close_inbound
 from shared.worker.reuse.reservation import Reservation, publish, reserve
 from shared.worker.wire import ticket_to_wire
 
@@ -105,8 +106,7 @@ class BlockFetcher:
             sent = await self._send(peer, inbound, block_hashes, request_id, timeout_s)
             return _verify(await arrival, sent, request_id)
         finally:
-            arrival.cancel()
-            await run_to_end(_close(inbound, arrival))
+            await close_inbound(inbound, arrival)
 
     async def _send(
         self,
@@ -128,12 +128,6 @@ class BlockFetcher:
 
     def _stub(self, peer: Peer) -> transfer_pb2_grpc.TransferAsyncStub:
         return transfer_pb2_grpc.TransferStub(self._channels.get(peer.address))
-
-
-async def _close(inbound: InboundTransfer, arrival: asyncio.Task[Receipt]) -> None:
-    """Afterwards nobody writes to the blocks."""
-    await inbound.abort()
-    await asyncio.gather(arrival, return_exceptions=True)
 
 
 def _verify(receipt: Receipt, sent: transfer_pb2.SendResponse, request_id: str) -> Receipt:

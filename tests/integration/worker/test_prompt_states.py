@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from services.decode.states import StatesInbox
+from services.prefill.publisher import Publisher
 from services.prefill.states_sender import StatesSender
 from shared.connector.instrumented import OK, Direction
 from shared.errors import TransferError, TransferFailure
@@ -148,4 +150,33 @@ async def test_states_that_do_not_come_are_done_without(
         reply = await decode.ask(PROMPT, prefill=prefill)
         assert reply.token_ids == expect(oracle, PROMPT)
         assert outcomes(decode) == {"late" if how == "hangs" else "failed": 1}
+        await assert_idle(prefill, decode)
+
+
+async def test_a_caller_that_leaves_while_states_are_closed_leaves_no_transfer_open(
+    checkpoint: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, close = asyncio.Event(), StatesInbox.close
+
+    async def slow_close(self: StatesInbox) -> None:
+        closing.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await close(self)
+
+    async def finish(self: Publisher, timeout_s: float) -> int:
+        await asyncio.sleep(timeout_s)
+        raise TransferError(TransferFailure.TIMEOUT, "as the test has it")
+
+    monkeypatch.setattr(StatesInbox, "close", slow_close)
+    # The KV is not complete either: the worker is given up.
+    monkeypatch.setattr(Publisher, "advance", lambda *_: None)
+    monkeypatch.setattr(Publisher, "finish", finish)
+    async with two_workers(checkpoint, head, tmp_path) as (prefill, decode):
+        asking = asyncio.create_task(decode.ask(PROMPT, prefill=prefill))
+        await asyncio.wait_for(closing.wait(), 10)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
         await assert_idle(prefill, decode)

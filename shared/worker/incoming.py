@@ -1,0 +1,25 @@
+"""What a peer writes into our blocks, when we are done with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from shared.rpc.cancellation import run_to_end
+
+if TYPE_CHECKING:
+    from shared.connector.base import InboundTransfer, Receipt
+
+
+async def close_inbound(inbound: InboundTransfer, arrival: asyncio.Task[Receipt]) -> None:
+    """End a transfer and whoever waits for it; once this is over, nobody writes to the blocks.
+
+    Also if it is cancelled meanwhile, which it passes on.
+    """
+    arrival.cancel()
+    await run_to_end(_abort(inbound, arrival))
+
+
+async def _abort(inbound: InboundTransfer, arrival: asyncio.Task[Receipt]) -> None:
+    await inbound.abort()
+    await asyncio.gather(arrival, return_exceptions=True)
