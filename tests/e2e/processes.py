@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.v1 import router_pb2_grpc, worker_pb2, worker_pb2_grpc
+from tests.fakes.warm_process import WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Process:
     name: str
     argv: list[str]
     log: Path
-    popen: subprocess.Popen[bytes] = field(init=False)
+    popen: WarmProcess = field(init=False)
 
     def __post_init__(self) -> None:
         self.start()
@@ -50,9 +50,7 @@ class Process:
         """Start it, or start it again with the same arguments."""
         env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "OMP_NUM_THREADS": "1"}
         with self.log.open("ab") as log:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", *self.argv], cwd=ROOT, env=env, stdout=log, stderr=log
-            )
+            self.popen = WarmProcess(self.argv, cwd=ROOT, env=env, log=log)
 
     def terminate(self) -> None:
         """Ask it to end, if it runs."""
