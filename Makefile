@@ -3,32 +3,38 @@ VENV ?= .venv
 PORT ?= 8000
 GRPC_PORT ?= 50051
 TORCH ?= torch==2.13.0
+WORKERS ?= logical
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 export PYTHONPATH := .:proto:client
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gpu check fmt lint types arch proto proto-check size
+.PHONY: help setup setup-small demo up test test-gpu check fmt lint types arch proto proto-check size
 .PHONY: bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz faults soak
 .PHONY: helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
-setup: $(VENV)/.ready ## Make the virtual environment with everything in it
+setup: $(VENV)/.ready-test ## Make the virtual environment with everything in it
+
+setup-small: $(VENV)/.ready ## Make it without what only some tests need (nixl, helm, other people's clients)
 
 $(VENV)/.ready: pyproject.toml scripts/setup.sh scripts/dependencies.py
 	@./scripts/setup.sh $(VENV)
 
-demo: setup ## Start a small cluster, ask it a question, show the answer and where the time went
+$(VENV)/.ready-test: $(VENV)/.ready scripts/setup_tests.sh scripts/get_helm.py
+	@./scripts/setup_tests.sh $(VENV)
+
+demo: setup-small ## Start a small cluster, ask it a question, show the answer and where the time went
 	@$(PY) -P -m cli demo --port $(PORT)
 
-up: setup ## Start a local cluster and keep it running
+up: setup-small ## Start a local cluster and keep it running
 	@$(PY) -P -m cli up --port $(PORT) --grpc-port $(GRPC_PORT)
 
-test: setup ## All tests that need no GPU
-	@$(PY) -m pytest -m "not gpu"
+test: setup ## All tests that need no GPU, in WORKERS processes (PYTEST="-k …" for more flags)
+	@$(PY) -m pytest -m "not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile --durations 25 $(PYTEST)
 
 test-gpu: setup ## The tests that need a GPU; fails if there is none
 	@REQUIRE_GPU=1 timeout 540 $(PY) -m pytest -m gpu tests/gpu
@@ -38,28 +44,28 @@ fuzz: setup ## Over 100,000 cases of input that nobody meant, on every surface, 
 
 check: lint types arch proto-check size ## What CI runs before the tests; never edits files
 
-fmt: setup ## Format the code
+fmt: setup-small ## Format the code
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
 
-lint: setup ## Style and formatting
+lint: setup-small ## Style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: setup ## Types, strictly
+types: setup-small ## Types, strictly
 	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks models) $(wildcard examples/*.py)
 
-arch: setup ## Who may import whom
+arch: setup-small ## Who may import whom
 	@$(BIN)/lint-imports
 
-proto: setup ## Generate the stubs from proto/
+proto: setup-small ## Generate the stubs from proto/
 	@$(PY) scripts/generate_stubs.py proto
 
-proto-check: setup ## Fail if the committed stubs differ from proto/
+proto-check: setup-small ## Fail if the committed stubs differ from proto/
 	@$(PY) scripts/generate_stubs.py --check proto
 
-dashboards: setup ## Write the Grafana dashboards
+dashboards: setup-small ## Write the Grafana dashboards
 	@$(PY) -m scripts.dashboards
 
-size: setup ## Lines per folder; fail on files and functions that grew too long
+size: setup-small ## Lines per folder; fail on files and functions that grew too long
 	@$(PY) scripts/size.py
 
 bench: setup ## Measure us beside vLLM, llama.cpp and transformers, 15 minutes (BENCH="--help" for options)
@@ -78,7 +84,7 @@ faults: setup ## Break a cluster in every way at every moment, an hour (FAULTS="
 soak: setup ## Thirty minutes of load with a random fault every 20 s (MINUTES=…)
 	@$(PY) -m benchmarks.faults soak --minutes $(or $(MINUTES),30)
 
-bench-guard: setup ## Fail if a hot path takes more instructions than at the merge base
+bench-guard: setup-small ## Fail if a hot path takes more instructions than at the merge base
 	@$(PY) -m benchmarks.guard
 
 bench-structured: setup ## Microseconds per mask of a grammar, tokens/s with and without (BENCH="--help" for options)
@@ -90,10 +96,10 @@ conformance: setup ## 300 JSON Schemas x random weights: fail unless every finis
 overload: setup ## Offer up to three times what a cluster can serve, 14 minutes (OVERLOAD="--help" for options)
 	@$(PY) -m benchmarks.overload run $(OVERLOAD) && $(PY) -m benchmarks.overload page
 
-helm: setup ## Put helm into the virtual environment, for the chart's tests, unless it is installed
+helm: setup-small ## Put helm into the virtual environment, for the chart's tests, unless it is installed
 	@command -v helm >/dev/null || $(PY) scripts/get_helm.py
 
-chart: setup ## Bring the chart's schema up to date with the services' settings
+chart: setup-small ## Bring the chart's schema up to date with the services' settings
 	@$(PY) scripts/chart_schema.py
 
 e2e-compose: setup ## Try compose.yaml on this machine's Docker, from nothing to nothing

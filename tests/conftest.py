@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+from tests.accounting.budget import BudgetKeeper
+from tests.accounting.skips import SkipSummary
+from tests.accounting.tiers import TIERS
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
 
 # A busy machine makes examples slow, not wrong; pytest's own timeout ends what hangs.
 settings.register_profile("baton", deadline=None)
 settings.load_profile("baton")
 
-TIERS = ("unit", "integration", "e2e", "fuzz", "gpu")
 HERE = Path(__file__).parent
 
 
@@ -20,6 +28,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """One thread per process: tests share few cores, and small tensors gain nothing from more."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Every service compiles its sources at each start where no bytecode is kept.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # A parent in the background ignores Ctrl-C, and children would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(BudgetKeeper(config))
+    config.pluginmanager.register(SkipSummary(config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """With several workers (`-n 2 --dist loadfile`): see `accounting.order`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.accounting.order import MeetingInTheMiddle
+
+    return MeetingInTheMiddle(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

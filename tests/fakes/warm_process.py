@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 #: What is imported, not run, before the first copy is made. The router goes without torch.
 ROUTER = ("services.router.__main__",)
 WORKERS = ("services.decode.__main__", "services.prefill.__main__")
-#: A copy's process id, or its exit code.
-_NUMBER = struct.Struct("!i")
+_PID = struct.Struct("!i")
+#: A copy's exit code, and the seconds of CPU that it took.
+_END = struct.Struct("!id")
 _MAX_REQUEST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 
@@ -80,11 +81,21 @@ class WarmProcess:
 
     def _read_end(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
-            text = os.read(self._ended, _NUMBER.size)
+            text = os.read(self._ended, _END.size)
             os.close(self._ended)
             # Nothing is written only if the nursery itself was killed, and its copies with it.
-            self.returncode = _NUMBER.unpack(text)[0] if text else -signal.SIGKILL
+            code, cpu_s = _END.unpack(text) if text else (-signal.SIGKILL, 0.0)
+            self.returncode = code
+            _ended_cpu_s.append(cpu_s)
         return self.returncode
+
+
+_ended_cpu_s: list[float] = []
+
+
+def ended_copies_cpu_s() -> float:
+    """What those copies took of which the end was read: they are no children of this process."""
+    return sum(_ended_cpu_s)
 
 
 class _Nursery:
@@ -106,10 +117,10 @@ class _Nursery:
         """The new copy's process id."""
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(request).encode()], files)
-            answer = self._socket.recv(_NUMBER.size)
+            answer = self._socket.recv(_PID.size)
         if not answer:
             raise RuntimeError("the process that services are copied from has ended")
-        return int(_NUMBER.unpack(answer)[0])
+        return int(_PID.unpack(answer)[0])
 
     def close(self) -> None:
         """Ends all copies too."""
@@ -151,17 +162,18 @@ def _serve(control: socket.socket) -> None:
             _become(json.loads(text), log, parent)
         os.close(log)
         ends[pid] = end
-        control.sendall(_NUMBER.pack(pid))
+        control.sendall(_PID.pack(pid))
 
 
 def _tell_ends(ends: dict[int, int]) -> None:
     while ends:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+        pid, status, used = os.wait4(-1, os.WNOHANG)
         if pid == 0:
             return
         end = ends.pop(pid)
         with contextlib.suppress(BrokenPipeError):  # its test has ended
-            os.write(end, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
+            code = os.waitstatus_to_exitcode(status)
+            os.write(end, _END.pack(code, used.ru_utime + used.ru_stime))
         os.close(end)
 
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.e2e.clients.one_cluster import one_cluster
+from tests.fakes.litellm_python import litellm_python
 
 if TYPE_CHECKING:
     from tests.e2e.processes import Cluster
@@ -55,9 +56,7 @@ def test_langchain_uses_responses(cluster: Cluster, model: str) -> None:
 
 def test_litellm_completes_and_streams(cluster: Cluster, model: str) -> None:
     """In an environment of its own: it pins older versions of what Baton's tests need."""
-    python = os.environ.get("LITELLM_PYTHON")
-    if not python:
-        pytest.skip("LITELLM_PYTHON names no interpreter that has litellm")
+    python = litellm_python()
     common = {"api_key": "none", "messages": HELLO, "temperature": 0.0, "max_tokens": 8}
     asked = [
         {"model": f"openai/{model}", "api_base": f"{cluster.url}/v1", **common},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import pytest
 
 from tests.e2e.examples.running import run_command, run_python
 from tests.fakes.documents import ROOT, replaced
+from tests.fakes.litellm_python import litellm_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,9 +60,7 @@ def test_a_python_program_runs(
 def test_litellm_s_program_runs_in_its_own_environment(
     addresses: Mapping[str, str], reader: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python = os.environ.get("LITELLM_PYTHON")
-    if not python:
-        pytest.skip("LITELLM_PYTHON names no interpreter that has litellm")
+    python = litellm_python()
     monkeypatch.delenv("PYTHONPATH", raising=False)
     script = reader / LITELLM
     script.write_text(replaced((EXAMPLES / LITELLM).read_text(encoding="utf-8"), addresses))

@@ -1,0 +1,175 @@
+"""What each tier may cost in seconds of CPU: a run that takes half as much again fails.
+
+Seconds of CPU, of the tests' process and all that it started, because a machine with other work on
+it makes tests late, not dearer. They are those of the machine that the budgets were measured on: a
+fixed piece of work, done every now and then between tests, says how fast this one is meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.accounting.tiers import tier_of
+from tests.fakes.warm_process import ended_copies_cpu_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+BUDGETS = Path(__file__).with_name("budgets.toml")
+#: A run fails that costs more than this times the budget.
+TOLERANCE = 1.5
+_PROBE_EVERY_S = 10.0
+_PROBE_STEPS = 200_000
+
+
+@dataclass(slots=True)
+class Cost:
+    """Of the tests that ran in one process, or in all of them together."""
+
+    tests: Counter[str] = field(default_factory=Counter)
+    cpu_s: Counter[str] = field(default_factory=Counter)
+    wall_s: Counter[str] = field(default_factory=Counter)
+    probes_s: list[float] = field(default_factory=list)
+
+    def add(self, tier: str, *, cpu_s: float, wall_s: float) -> None:
+        """Count a test."""
+        self.tests[tier] += 1
+        self.cpu_s[tier] += cpu_s  # type: ignore[assignment]  # counters count anything
+        self.wall_s[tier] += wall_s  # type: ignore[assignment]
+
+    def merge(self, other: Mapping[str, Any]) -> None:
+        """Count what another process has counted, as `as_dict` gives it."""
+        for name in ("tests", "cpu_s", "wall_s"):
+            getattr(self, name).update(other[name])
+        self.probes_s += other["probes_s"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For another process."""
+        counted = {name: dict(getattr(self, name)) for name in ("tests", "cpu_s", "wall_s")}
+        return {**counted, "probes_s": self.probes_s}
+
+    def slowness(self, reference_s: float) -> float:
+        """How many times as long this machine takes as the one of the budgets."""
+        if not self.probes_s:
+            return 1.0
+        return sum(self.probes_s) / len(self.probes_s) / reference_s
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """`budgets.toml`."""
+
+    #: Seconds of CPU of the fixed work.
+    probe_s: float
+    cpu_s: Mapping[str, float]
+
+    @classmethod
+    def read(cls, path: Path = BUDGETS) -> Budgets:
+        """From the file."""
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return cls(table["probe_s"], table["cpu_s"])
+
+    def exceeded(self, cost: Cost) -> dict[str, str]:
+        """For each tier that costs too much, what it costs."""
+        slowness = cost.slowness(self.probe_s)
+        found = {}
+        for tier, budget_s in self.cpu_s.items():
+            taken_s = cost.cpu_s[tier] / slowness
+            if taken_s > TOLERANCE * budget_s:
+                found[tier] = (
+                    f"{tier} tests took {taken_s:.0f} s of CPU, over {TOLERANCE:g} times their "
+                    f"budget of {budget_s:.0f} s; make them cheaper, or raise it with a reason "
+                    f"in {BUDGETS.name}"
+                )
+        return found
+
+
+def probe() -> float:
+    """Seconds of CPU that the fixed work takes now."""
+    started_s = time.process_time()
+    table: dict[int, int] = {}
+    for i in range(_PROBE_STEPS):
+        table[i & 1023] = table.get((i * 7) & 1023, 0) + i
+    return time.process_time() - started_s
+
+
+def used_cpu_s() -> float:
+    """By this process, and by those of its children that have ended."""
+    now = os.times()
+    own = now.user + now.system + now.children_user + now.children_system
+    return own + ended_copies_cpu_s()
+
+
+class BudgetKeeper:
+    """Counts what tests cost, and fails a run whose tiers cost too much."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._cost = Cost()
+        self._probed_at_s = float("-inf")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Count one test, with all that is set up before it and torn down after it."""
+        self._probe()
+        before = used_cpu_s(), time.monotonic()
+        result = yield
+        cpu_s, wall_s = used_cpu_s() - before[0], time.monotonic() - before[1]
+        self._cost.add(tier_of(item.nodeid), cpu_s=cpu_s, wall_s=wall_s)
+        return result
+
+    def _probe(self) -> None:
+        if time.monotonic() - self._probed_at_s > _PROBE_EVERY_S:
+            self._cost.probes_s.append(probe())
+            self._probed_at_s = time.monotonic()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Add what a worker has counted."""
+        if found := getattr(node, "workeroutput", {}).get("cost"):
+            self._cost.merge(found)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell the process that began the run, or judge it."""
+        if (told := getattr(self._config, "workeroutput", None)) is not None:
+            told["cost"] = self._cost.as_dict()
+            return
+        for tier, text in self._exceeded().items():
+            report = pytest.TestReport(
+                nodeid=f"{BUDGETS.name}::{tier}", location=(BUDGETS.name, 0, tier), keywords={},
+                outcome="failed", longrepr=text, when="call",
+            )  # fmt: skip
+            terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+            terminal.stats.setdefault("failed", []).append(report)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _exceeded(self) -> dict[str, str]:
+        found = Budgets.read().exceeded(self._cost)
+        if os.environ.get("BATON_FUZZ") == "full":
+            found.pop("fuzz", None)
+        return found
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Show what the tiers cost."""
+        budgets = Budgets.read()
+        slowness = self._cost.slowness(budgets.probe_s)
+        terminalreporter.section("cost of the tiers")
+        terminalreporter.line(
+            f"on this machine, {slowness:.2f} times as slow as that of {BUDGETS.name}"
+        )
+        for tier, num_tests in sorted(self._cost.tests.items()):
+            taken_s, budget_s = self._cost.cpu_s[tier] / slowness, budgets.cpu_s.get(tier)
+            of = "no budget" if budget_s is None else f"budget {budget_s:.0f} s"
+            terminalreporter.line(
+                f"{tier or 'other':12} {num_tests:6} tests  {self._cost.wall_s[tier]:7.0f} s of a "
+                f"worker  {taken_s:7.0f} s of CPU ({of})"
+            )
