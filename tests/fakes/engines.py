@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from shared.engine.config import EngineConfig
@@ -146,3 +147,17 @@ def generate(engine: Engine, *requests: EngineRequest) -> Run:
     for request in requests:
         engine.add(request)
     return drain(engine)
+
+
+class Near(list[float]):
+    """Equal to what differs by rounding: PyTorch sums other numbers of rows in other orders."""
+
+    def __eq__(self, other: object) -> bool:
+        return bool(np.shape(self) == np.shape(other) and np.allclose(self, other, atol=1e-5))
+
+
+def logprobs_of(run: Run, request_id: str) -> tuple[list[tuple[int, int]], Near]:
+    """Tokens and ranks, which are exact, and logprobs."""
+    positions = [p for e in run.new_tokens(request_id) for p in e.logprobs]
+    told = [token for p in positions for token in (p.chosen, *p.top)]
+    return [(t.token_id, t.rank) for t in told], Near(t.logprob for t in told)

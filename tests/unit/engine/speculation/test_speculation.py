@@ -20,6 +20,7 @@ from tests.fakes.engines import (
     drain,
     expected_tokens,
     generate,
+    logprobs_of,
     make_engine,
     make_request,
 )
@@ -67,7 +68,7 @@ def answers(engine: Engine, requests: list[EngineRequest]) -> dict[str, Any]:
     told = {
         request.request_id: (
             run.tokens(request.request_id),
-            [p for e in run.new_tokens(request.request_id) for p in e.logprobs],
+            *logprobs_of(run, request.request_id),
             run.finish_reason(request.request_id),
         )
         for request in requests
@@ -274,7 +275,7 @@ def test_drawn_drafts_leave_the_distribution_as_it_is() -> None:
 def test_narrow_kv_and_narrow_weights_change_nothing(
     checkpoint: Path, dtype: str, kv_cache_dtype: str
 ) -> None:
-    """A token's result has the same bits in a step of one token and in one with drafts."""
+    """A step with drafts gives the tokens that steps of one token give."""
     loaded: LoadedModel = load_model(checkpoint, dtype=dtype)
     settings = {"kv_cache_dtype": kv_cache_dtype, "block_size": 16}
     requests = asked(max_tokens=12)

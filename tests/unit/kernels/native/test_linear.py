@@ -60,5 +60,7 @@ def test_bfloat16_rounds_to_even_and_keeps_infinity_and_nan() -> None:
     values = torch.tensor([[1.00390625, 1.01171875, float("inf"), float("nan"), -0.0, 1e-40]]).T
     linear = PackedLinear(torch.ones(1, 1), kind=Kind.BFLOAT16)
     expected = values.bfloat16().float()
-    expected[5] = 0.0  # the product takes denormal numbers as zero
-    torch.testing.assert_close(linear(values), expected, rtol=0, atol=0, equal_nan=True)
+    got = linear(values)
+    # The instruction for this product takes denormal numbers as zero; a CPU without it does not.
+    assert got[5] in (0.0, expected[5])
+    torch.testing.assert_close(got[:5], expected[:5], rtol=0, atol=0, equal_nan=True)
