@@ -21,16 +21,34 @@ class Terminated(BaseException):
         self.exit_code = 128 + number
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Those of `SIGNALS` that end this command: under `nohup` the terminal's end does not."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return tuple(number for number in SIGNALS if number is not signal.SIGHUP)
+    return SIGNALS
+
+
+def heed_ctrl_c() -> None:
+    """Let SIGINT raise KeyboardInterrupt, also in what a script has started in the background.
+
+    Such a process inherits that SIGINT is ignored, and Python leaves it at that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def interrupts() -> Iterator[None]:
     """Inside, the first SIGTERM or SIGHUP raises `Terminated`; later ones change nothing."""
+    heed_ctrl_c()
+    numbers = ending_signals()
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        for each in SIGNALS:
+        for each in numbers:
             signal.signal(each, signal.SIG_IGN)
         raise Terminated(number)
 
-    previous = {number: signal.signal(number, interrupt) for number in SIGNALS}
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from cli.batch.progress import BatchProgress
 from cli.batch.requests import BatchInput
 from cli.cluster import Cluster
 from cli.errors import CommandError
-from cli.interrupts import SIGNALS, Terminated
+from cli.interrupts import Terminated, ending_signals, heed_ctrl_c
 from cli.up import require_clean_stop, running
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def run_batch(options: BatchOptions, spec: ClusterSpec | None = None) -> int:
     Raises:
         CommandError: it could not go on. What was answered is in the output.
     """
+    heed_ctrl_c()
     console = Console(stderr=True)
     _require_two_files(options)
     with ExitStack() as stack:
@@ -159,14 +160,14 @@ def _interruptible() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP cancel this task and become `Terminated`; Ctrl-C does so too."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     received: list[int] = []
-    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    previous = {number: signal.getsignal(number) for number in ending_signals()}
 
     def stop(number: int) -> None:
         received.append(number)
         if task is not None:
             task.cancel()
 
-    for number in SIGNALS:
+    for number in previous:
         loop.add_signal_handler(number, stop, number)
     try:
         yield

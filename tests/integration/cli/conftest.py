@@ -13,6 +13,7 @@ import pytest
 
 from cli.places import ROOT, python_command, python_environ
 from cli.ports import free_port
+from tests.fakes.background import under_a_parent_that_ignores
 
 if TYPE_CHECKING:
     import signal
@@ -25,13 +26,25 @@ TIMEOUT_S = 30.0
 class Command:
     """A running command: its lines as they come, its children, its end."""
 
-    def __init__(self, name: str, folder: Path, *flags: str, ports: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *flags: str,
+        ports: tuple[int, int],
+        ignoring: str | None = None,
+    ) -> None:
+        """`ignoring`: a signal that the command's parent ignores, as `nohup` does HUP."""
         self.port, self.grpc_port = ports
         self.lines: list[str] = []
         self._new: queue.Queue[str | None] = queue.Queue()
         arguments = [name, str(self.port), str(self.grpc_port), str(folder), *flags]
         self._popen = subprocess.Popen(
-            [*python_command("tests.fakes.cluster_command"), *arguments],
+            [
+                *under_a_parent_that_ignores(ignoring),
+                *python_command("tests.fakes.cluster_command"),
+                *arguments,
+            ],
             cwd=ROOT,
             env={**python_environ(), "COLUMNS": "200"},
             stdout=subprocess.PIPE,
@@ -96,8 +109,8 @@ def command(tmp_path: Path, ports: tuple[int, int]) -> Iterator[Callable[..., Co
     """Starts commands; all on the same ports, so only one at a time."""
     started: list[Command] = []
 
-    def start(name: str, *flags: str) -> Command:
-        started.append(Command(name, tmp_path, *flags, ports=ports))
+    def start(name: str, *flags: str, ignoring: str | None = None) -> Command:
+        started.append(Command(name, tmp_path, *flags, ports=ports, ignoring=ignoring))
         return started[-1]
 
     yield start

@@ -40,6 +40,25 @@ def test_up_runs_until_it_is_told_to_stop(
     assert_nothing_left(up, children)
 
 
+def test_ctrl_c_ends_what_a_script_started_in_the_background(
+    command: Callable[..., Command],
+) -> None:
+    up = command("up", ignoring="INT")
+    up.wait_for("Ctrl-C")
+    children = up.children()
+    up.send(signal.SIGINT)
+    assert up.wait() == 0
+    assert_nothing_left(up, children)
+
+
+def test_under_nohup_the_end_of_the_terminal_ends_nothing(command: Callable[..., Command]) -> None:
+    demo = command("demo", "--behave", "prefill-0=never", ignoring="HUP")
+    demo.wait_for("decode-0: ready")
+    demo.send(signal.SIGHUP)
+    demo.send(signal.SIGTERM)
+    assert demo.wait() == 128 + signal.SIGTERM
+
+
 def test_up_can_be_started_again_on_the_same_ports(command: Callable[..., Command]) -> None:
     for _ in range(2):
         up = command("up")

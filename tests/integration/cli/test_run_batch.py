@@ -17,6 +17,7 @@ from cli.cluster import ClusterSpec
 from cli.errors import CommandError
 from cli.places import ROOT, python_command, python_environ
 from cli.ports import free_port, is_free
+from tests.fakes.background import under_a_parent_that_ignores
 from tests.fakes.batch_server import BatchScript, answer_to, batch_server
 
 if TYPE_CHECKING:
@@ -76,10 +77,14 @@ def command(tmp_path: Path, url: str) -> Iterator[Callable[..., subprocess.Popen
     """Starts the real command over the same files."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(**settings: Any) -> subprocess.Popen[str]:
+    def start(*before: str, **settings: Any) -> subprocess.Popen[str]:
+        """`before`: what the command line begins with."""
         files = ["-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")]
         process = subprocess.Popen(
-            [*python_command("cli"), "run-batch", *files, "--url", url, "--concurrency", "4"],
+            [
+                *(*before, *python_command("cli"), "run-batch", *files),
+                *("--url", url, "--concurrency", "4"),
+            ],
             cwd=ROOT,
             env=python_environ(),
             stderr=subprocess.PIPE,
@@ -202,17 +207,25 @@ def test_killed_in_the_middle_and_resumed(
     assert len(script.prompts) - num_asked == NUM_REQUESTS - num_before
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code", "ignoring"),
+    [
+        pytest.param(signal.SIGINT, 130, None, id="2-130"),
+        pytest.param(signal.SIGTERM, 143, None, id="15-143"),
+        pytest.param(signal.SIGINT, 130, "INT", id="in-the-background"),
+    ],
+)
 def test_stopped_by_a_signal(
     batch: Callable[..., BatchOptions],
     script: BatchScript,
     command: Callable[..., subprocess.Popen[str]],
     number: signal.Signals,
     code: int,
+    ignoring: str | None,
 ) -> None:
     names = write_requests(batch().input, 10)
     script.num_answers = 5
-    process = command()
+    process = command(*under_a_parent_that_ignores(ignoring))
     assert script.waiting.acquire(timeout=WAIT_S)
     process.send_signal(number)
     _, said = process.communicate(timeout=WAIT_S)
