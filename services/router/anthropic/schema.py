@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag
 
 from services.router.openai.schema_base import Body, NumTokens
+from services.router.openai.schema_chat import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema_kinds import by_kind, only, text_as
 from services.router.openai.schema_sampling import SamplingExtras
 
@@ -162,7 +163,7 @@ class JsonFormat(Block):
 class OutputConfig(Block):
     """What the answer must be."""
 
-    effort: str | None = None
+    effort: Effort | None = None
     format: JsonFormat | None = None
 
 

@@ -44,7 +44,7 @@ def encode_chat(
         messages=template_messages(fields.messages),
         tools=tools,
         documents=fields.documents,
-        extra=fields.chat_template_kwargs,
+        extra=_template_variables(fields),
         continue_final_message=bool(fields.continue_final_message),
         add_generation_prompt=fields.add_generation_prompt,
     )
@@ -52,6 +52,16 @@ def encode_chat(
         conversation, chat_template, tokenizer, limits, add_special_tokens=add_special_tokens
     )
     return Prompt(token_ids, text)
+
+
+def _template_variables(fields: ChatPromptFields) -> dict[str, Any] | None:
+    """Further variables of the template. A field of its own counts before the general one."""
+    if fields.reasoning_effort is None:
+        return fields.chat_template_kwargs
+    return {
+        **(fields.chat_template_kwargs or {}),
+        "reasoning_effort": fields.reasoning_effort,
+    }
 
 
 def answer_role(fields: ChatPromptFields) -> str:

@@ -43,6 +43,10 @@ class Tool(BaseModel):
     function: FunctionDefinition
 
 
+#: vLLM's words: what OpenAI's models know, and `max` of others.
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
 class ChatPromptFields(BaseModel):
     """How a conversation becomes a prompt; also what /tokenize takes."""
 
@@ -50,6 +54,8 @@ class ChatPromptFields(BaseModel):
     tools: list[Tool] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    #: The template's variable of this name. As in vLLM, it counts before `chat_template_kwargs`.
+    reasoning_effort: Effort | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
 

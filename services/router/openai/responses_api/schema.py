@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from services.router.openai.schema_base import Body, NumTokens
+from services.router.openai.schema_chat import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema_kinds import by_kind, only, text_as
 from services.router.openai.schema_sampling import SamplingExtras
 
@@ -203,7 +204,7 @@ class TextOptions(Part):
 class ReasoningOptions(Part):
     """How much the model is to think; reaches templates that ask for it."""
 
-    effort: str | None = None
+    effort: Effort | None = None
     summary: str | None = None
 
 

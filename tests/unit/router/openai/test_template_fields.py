@@ -1,0 +1,101 @@
+"""Fields for the chat template, on every API: what the prompt's tokens say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fakes.openai_api import OpenAIApi
+
+if TYPE_CHECKING:
+    import httpx
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}:"
+    "{% if message.reasoning is defined %}[{{ message.reasoning }}]{% endif %}"
+    "{% if message.reasoning_content is defined %}({{ message.reasoning_content }}){% endif %}"
+    "{{ message.content }};{% endfor %}effort={{ reasoning_effort | default('unset') }}"
+)
+HELLO = [{"role": "user", "content": "Hi"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": HELLO},
+    "/v1/responses": {"input": HELLO},
+    "/v1/responses/input_tokens": {"input": HELLO},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 3},
+    "/v1/messages/count_tokens": {"messages": HELLO},
+    "/tokenize": {"messages": HELLO},
+}
+#: Where each API has the effort.
+EFFORTS: dict[str, Any] = {
+    "/v1/chat/completions": lambda effort: {"reasoning_effort": effort},
+    "/v1/responses": lambda effort: {"reasoning": {"effort": effort}},
+    "/v1/responses/input_tokens": lambda effort: {"reasoning": {"effort": effort}},
+    "/v1/messages": lambda effort: {"output_config": {"effort": effort}},
+    "/v1/messages/count_tokens": lambda effort: {"output_config": {"effort": effort}},
+    "/tokenize": lambda effort: {"reasoning_effort": effort},
+}
+GENERATING = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+
+
+@pytest.fixture
+def api() -> OpenAIApi:
+    return OpenAIApi(chat_template=TEMPLATE)
+
+
+class Prompts:
+    """What prompts the API makes of bodies."""
+
+    def __init__(self, api: OpenAIApi, http: httpx.AsyncClient) -> None:
+        self._api = api
+        self._http = http
+
+    async def text(self, url: str, **fields: Any) -> str:
+        """The prompt as the pipeline gets it."""
+        response = await self._http.post(url, json={**BODIES[url], **fields})
+        assert response.status_code == 200, response.text
+        ids = self._api.generator.requests[-1].prompt_token_ids
+        return self._api.tokenizer.decode(ids, skip_special_tokens=False)
+
+    async def num_tokens(self, url: str, **fields: Any) -> int:
+        """How long the prompt is, as an endpoint that only counts says."""
+        reply = (await self._http.post(url, json={**BODIES[url], **fields})).json()
+        return int(reply["count"] if url == "/tokenize" else reply["input_tokens"])
+
+
+@pytest.fixture
+def prompts(api: OpenAIApi, http: httpx.AsyncClient) -> Prompts:
+    return Prompts(api, http)
+
+
+@pytest.mark.parametrize("url", GENERATING)
+async def test_the_effort_reaches_the_template(prompts: Prompts, url: str) -> None:
+    assert (await prompts.text(url)).endswith("effort=unset")
+    for effort in ("none", "minimal", "low", "medium", "high", "xhigh", "max"):
+        assert (await prompts.text(url, **EFFORTS[url](effort))).endswith(f"effort={effort}")
+
+
+@pytest.mark.parametrize("url", GENERATING)
+async def test_the_effort_counts_before_the_templates_general_variables(
+    prompts: Prompts, url: str
+) -> None:
+    variables = {"chat_template_kwargs": {"reasoning_effort": "low"}}
+    assert (await prompts.text(url, **variables)).endswith("effort=low")
+    both = await prompts.text(url, **variables, **EFFORTS[url]("high"))
+    assert both.endswith("effort=high")
+    unset = await prompts.text(url, **variables, **EFFORTS[url](None))
+    assert unset.endswith("effort=low")
+
+
+@pytest.mark.parametrize("url", sorted(set(BODIES) - set(GENERATING)))
+async def test_what_counts_tokens_counts_the_efforts(prompts: Prompts, url: str) -> None:
+    short = await prompts.num_tokens(url, **EFFORTS[url]("low"))
+    long = await prompts.num_tokens(url, **EFFORTS[url]("minimal"))
+    assert short < long
+
+
+@pytest.mark.parametrize("url", sorted(BODIES))
+async def test_an_effort_that_there_is_not_is_named(http: httpx.AsyncClient, url: str) -> None:
+    response = await http.post(url, json={**BODIES[url], **EFFORTS[url]("huge")})
+    assert response.status_code == 400
+    assert "effort" in response.json()["error"]["message"]
