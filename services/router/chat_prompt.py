@@ -56,7 +56,7 @@ def render_chat(
         check_texts(texts_in(asked.tools), limits, param="tools")
     add_prompt = asked.add_generation_prompt
     text = chat_template.render(
-        asked.messages,
+        [_with_reasoning(message) for message in asked.messages],
         tools=asked.tools,
         documents=asked.documents,
         add_generation_prompt=not asked.continue_final_message
@@ -67,6 +67,13 @@ def render_chat(
     )
     check_texts([text], limits, param="messages")
     return text, tuple(tokenizer.encode(text, add_special_tokens))
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its reasoning under both names: templates know one or the other."""
+    if "reasoning_content" not in message:
+        return message
+    return {**message, "reasoning": message["reasoning_content"]}
 
 
 def read_arguments(value: Any) -> Any:

@@ -49,6 +49,8 @@ class Delta(msgspec.Struct):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
+    #: The same text under vLLM's present name and under its older one.
+    reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: tuple[ToolCallDelta] | UnsetType = UNSET
 
@@ -98,7 +100,8 @@ class Message(msgspec.Struct):
     role: str
     content: str | None
     refusal: str | None = None
-    #: Only of models that reason.
+    #: Only of models that reason. The same text under both names.
+    reasoning: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType | None = UNSET
     #: Only if there are any.
     tool_calls: list[ToolCall] | UnsetType = UNSET
@@ -135,7 +138,7 @@ def delta_of(event: ChatEvent) -> Delta:
         case ContentDelta():
             return Delta(content=event.text)
         case ReasoningDelta():
-            return Delta(reasoning_content=event.text)
+            return Delta(reasoning=event.text, reasoning_content=event.text)
         case ToolCallBegin():
             function = FunctionDelta(event.name)
             call = ToolCallDelta(event.index, event.id, "function", function)
@@ -151,7 +154,7 @@ def message_of(answer: WholeAnswer, role: str, *, echoed: str, reasons: bool) ->
     """The message of an answer that was parsed. `reasons`: there is a parser of reasoning."""
     message = Message(role, echoed + answer.content or None)
     if reasons:
-        message.reasoning_content = answer.reasoning or None
+        message.reasoning = message.reasoning_content = answer.reasoning or None
     if answer.calls:
         message.tool_calls = [_tool_call(call) for call in answer.calls]
     elif message.content is None and not answer.reasoning:

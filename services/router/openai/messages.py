@@ -114,9 +114,8 @@ def _read_part(part: Any, param: str) -> str:
 
 
 def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
-    extra = message.model_extra or {}
     content = read_content(message.content, param=f"{param}.content")
-    calls = extra.get("tool_calls")
+    calls = message.tool_calls
     if content is None and (message.role != "assistant" or not calls):
         problem = f"{param}.content must be a string or a list of parts"
         raise FieldError(problem, param=f"{param}.content", code="missing_required_parameter")
@@ -125,8 +124,8 @@ def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
         rendered["name"] = message.name
     if message.tool_call_id is not None:
         rendered["tool_call_id"] = message.tool_call_id
-    reasoning = extra.get("reasoning_content")
-    if message.role == "assistant" and isinstance(reasoning, str):
+    reasoning = message.reasoning_content if message.reasoning is None else message.reasoning
+    if message.role == "assistant" and reasoning is not None:
         rendered["reasoning_content"] = reasoning
     if calls:
         rendered["tool_calls"] = _read_tool_calls(calls, f"{param}.tool_calls")

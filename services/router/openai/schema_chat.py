@@ -20,6 +20,11 @@ class ChatMessage(BaseModel):
     content: Any = None
     name: str | None = None
     tool_call_id: str | None = None
+    #: Of an assistant: what it called; services/router/openai/messages.py checks it.
+    tool_calls: Any = None
+    #: Of an assistant: what it thought. The two names mean the same; the first one counts.
+    reasoning: str | None = None
+    reasoning_content: str | None = None
 
 
 class FunctionDefinition(BaseModel):

@@ -99,3 +99,47 @@ async def test_an_effort_that_there_is_not_is_named(http: httpx.AsyncClient, url
     response = await http.post(url, json={**BODIES[url], **EFFORTS[url]("huge")})
     assert response.status_code == 400
     assert "effort" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("url", "history"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "assistant", "reasoning": "Hm"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "assistant", "reasoning_content": "Hm"}]}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "assistant", "reasoning": "Hm", "reasoning_content": "old"}]},
+        ),
+        (
+            "/v1/responses",
+            {"input": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm"}]}]},
+        ),
+        (
+            "/v1/messages",
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "content": [{"type": "thinking", "thinking": "Hm", "signature": ""}],
+                    }
+                ]
+            },
+        ),
+    ],
+)
+async def test_reasoning_of_earlier_turns_has_both_names_in_the_template(
+    prompts: Prompts, url: str, history: dict[str, Any]
+) -> None:
+    [field] = history
+    [turn] = history[field]
+    if url == "/v1/chat/completions":
+        turn["content"] = "Yes."
+    text = await prompts.text(url, **{field: [turn, *HELLO]})
+    assert text.startswith("assistant:[Hm](Hm)")
+
+
+async def test_reasoning_that_is_no_text_is_named(http: httpx.AsyncClient) -> None:
+    turn = {"role": "assistant", "content": "", "reasoning": 3}
+    response = await http.post("/v1/chat/completions", json={"messages": [turn]})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "messages[0].reasoning"

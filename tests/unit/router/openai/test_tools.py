@@ -50,7 +50,7 @@ async def test_a_message_has_its_calls(http: httpx.AsyncClient) -> None:
     [choice] = reply["choices"]
     message = choice["message"]
     assert message["content"] == "I will look."
-    assert message["reasoning_content"] == "Where?"
+    assert message["reasoning"] == message["reasoning_content"] == "Where?"
     first, second = message["tool_calls"]
     assert first["type"] == "function"
     assert first["id"].startswith("call_")
@@ -66,7 +66,7 @@ async def test_a_message_of_calls_alone_has_no_content(
     api.speaker._texts = (CALLS.removeprefix("I will look.\n"),)
     message = (await chat(http, tools=[WEATHER, TIME]))["choices"][0]["message"]
     assert message["content"] is None
-    assert message["reasoning_content"] is None
+    assert message["reasoning"] is message["reasoning_content"] is None
     assert len(message["tool_calls"]) == 2
 
 
@@ -75,8 +75,8 @@ async def test_a_stream_has_openais_deltas(http: httpx.AsyncClient) -> None:
     choices = [chunk["choices"][0] for chunk in received]
     assert choices[0]["delta"]["role"] == "assistant"
     assert all("role" not in choice["delta"] for choice in choices[1:])
-    reasoning = "".join(c["delta"].get("reasoning_content") or "" for c in choices)
-    assert reasoning == "Where?"
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(c["delta"].get(name, "") for c in choices) == "Where?"
     assert "".join(c["delta"].get("content") or "" for c in choices) == "I will look."
     pieces = [call for c in choices for call in c["delta"].get("tool_calls", [])]
     begins = [piece for piece in pieces if "id" in piece]
@@ -192,7 +192,9 @@ async def test_reasoning_can_be_left_out(http: httpx.AsyncClient) -> None:
     assert message["content"] == CALLS
     assert message["reasoning_content"] is None
     received = await chunks(http, include_reasoning=False)
-    assert all("reasoning_content" not in c["choices"][0]["delta"] for c in received)
+    assert all(
+        not {"reasoning", "reasoning_content"} & set(c["choices"][0]["delta"]) for c in received
+    )
 
 
 @pytest.mark.parametrize("change", [{"stop": "Rom"}, {"echo": True}])
