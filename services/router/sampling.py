@@ -118,10 +118,11 @@ class SamplingResolver:
         return tuple(dict.fromkeys(self._in_vocabulary(ids, "allowed_token_ids")))
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Each word as it is at the beginning of a text and, if that differs, after a space.
+        """Each word's tokens as it is at the beginning of a text and as it is after a space.
 
-        As in vLLM, the form after a space counts only if it is as long and begins differently:
-        longer forms begin with a space of their own, which must stay possible.
+        A form after a space that ends with the tokens of the other form says nothing new. vLLM
+        leaves out every form of another length as well, and so misses ` fox` where `fox` has more
+        tokens.
         """
         sequences: dict[tuple[int, ...], None] = {}
         for word in words:
@@ -131,7 +132,7 @@ class SamplingResolver:
                 raise InvalidRequestError(message, param="bad_words")
             spaced = self._encode(" " + word.lstrip())
             sequences[bare] = None
-            if spaced[0] != bare[0] and len(spaced) == len(bare):
+            if spaced[-len(bare) :] != bare:
                 sequences[spaced] = None
         return tuple(sequences)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from services.router.generation import GenerationParams
 from services.router.sampling import SamplingResolver
@@ -49,20 +50,28 @@ def test_a_seed_is_drawn_if_none_was_given() -> None:
     assert _resolve(seed=-1).seed == 2**64 - 1
 
 
-def test_bad_words_are_forbidden_with_and_without_a_space() -> None:
-    words = _resolve(bad_words=("the", " fox")).bad_words_token_ids
-    encode = TOKENIZER.encode
-    expected = {tuple(encode("the")), tuple(encode("fox"))}
-    for word in ("the", "fox"):
-        bare, spaced = encode(word), encode(" " + word)
-        if len(bare) == len(spaced):
-            expected.add(tuple(spaced))
-    assert set(words) == expected
-    assert tuple(encode(" the")) in words or len(encode(" the")) != len(encode("the"))
+def with_prefix_space() -> Tokenizer:
+    """A tokenizer that puts a space in front of every text, as Llama 2's."""
+    made = tiny_tokenizer.sentencepiece()
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    return Tokenizer(made)
 
 
-def test_a_spaced_form_of_another_length_is_not_forbidden() -> None:
-    # "<think>" is one token, and " <think>" begins with a space of its own.
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, with_prefix_space()], ids=["bare", "prefixed"])
+@pytest.mark.parametrize("word", ["the", " fox", "hello", "a", "baton", "<think>"])
+def test_bad_words_are_forbidden_with_and_without_a_space(tokenizer: Tokenizer, word: str) -> None:
+    resolver = SamplingResolver(tokenizer, vocab_size=tokenizer.vocab_size)
+    params = GenerationParams(bad_words=(word,))
+    forbidden = resolver.resolve(params, prompt_token_ids=(1,), max_model_len=9).bad_words_token_ids
+    for text in (word.lstrip(), " " + word.lstrip()):
+        ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+        assert any(ids[-len(each) :] == each for each in forbidden), (text, ids, forbidden)
+    # What is forbidden is the word, never the space before it.
+    assert all(word.strip() in tokenizer.decode(each, False) for each in forbidden)
+
+
+def test_a_form_after_a_space_of_its_own_is_not_said_twice() -> None:
+    # "<think>" is one token, and " <think>" is a space and that token.
     words = _resolve(bad_words=("<think>",)).bad_words_token_ids
     assert words == ((TOKENIZER.token_id("<think>"),),)
 
