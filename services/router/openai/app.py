@@ -132,6 +132,8 @@ def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> No
 def _add_models(app: FastAPI, backend: Backend) -> None:
     models = ModelEndpoints(backend.models)
     app.add_api_route("/v1/models", models.list_all, tags=["models"])
+    # Where a client puts the name of no model behind the slash.
+    app.add_api_route("/v1/models/", models.list_all, include_in_schema=False)
     # A model's name may hold slashes, as Hugging Face's do.
     app.add_api_route("/v1/models/{model:path}", models.retrieve, tags=["models"])
 

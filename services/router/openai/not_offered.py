@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _CODE = "unsupported_endpoint"
-_METHODS = ["GET", "POST", "DELETE"]
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 _EMBEDDINGS = "this server generates text: it makes no embeddings"
 _SCORES = "this server generates text: it does not score or rank texts"
 _AUDIO = "this server generates text: it takes and makes no audio"
@@ -22,7 +22,9 @@ _IMAGES = "this server generates text: it takes and makes no images"
 _FILES = "this server keeps no files and runs no jobs: `baton run-batch` answers a file of requests"
 _STATE = "this server keeps no state between requests: send the whole conversation"
 
-#: Path to reason.
+_TRAINING = "this server trains nothing"
+
+#: Path to reason, which holds for all paths below it as well.
 NOT_OFFERED: dict[str, str] = {
     "/v1/embeddings": _EMBEDDINGS,
     "/embeddings": _EMBEDDINGS,
@@ -34,15 +36,18 @@ NOT_OFFERED: dict[str, str] = {
     "/score": _SCORES,
     "/classify": _SCORES,
     "/v1/moderations": "this server generates text: it moderates none",
-    "/v1/audio/{rest:path}": _AUDIO,
-    "/v1/images/{rest:path}": _IMAGES,
+    "/v1/audio": _AUDIO,
+    "/v1/images": _IMAGES,
     "/v1/videos": _IMAGES,
     "/v1/realtime": _AUDIO,
     "/v1/files": _FILES,
     "/v1/uploads": _FILES,
     "/v1/batches": _FILES,
     "/v1/messages/batches": _FILES,
-    "/v1/fine_tuning/jobs": "this server trains nothing",
+    "/v1/fine_tuning": _TRAINING,
+    "/v1/fine-tunes": _TRAINING,
+    "/v1/evals": "this server runs no evaluations",
+    "/v1/containers": "this server executes nothing",
     "/v1/vector_stores": _STATE,
     "/v1/conversations": _STATE,
     "/v1/assistants": _STATE,
@@ -53,7 +58,8 @@ NOT_OFFERED: dict[str, str] = {
 def add_refusals(app: FastAPI) -> None:
     """Have `app` answer each of them with 400. Whatever the body is, it is not read."""
     for path, reason in NOT_OFFERED.items():
-        app.add_api_route(path, _refusal(reason), methods=_METHODS, include_in_schema=False)
+        for route in (path, f"{path}/{{rest:path}}"):
+            app.add_api_route(route, _refusal(reason), methods=_METHODS, include_in_schema=False)
 
 
 def _refusal(reason: str) -> Callable[[], Awaitable[Response]]:

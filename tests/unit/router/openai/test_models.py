@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 async def test_every_name_is_listed(http: httpx.AsyncClient) -> None:
     listed = (await http.get("/v1/models")).json()
+    assert (await http.get("/v1/models/")).json() == listed
     assert listed["object"] == "list"
     assert [card["id"] for card in listed["data"]] == [MODEL, "alias"]
     for card in listed["data"]:
