@@ -46,7 +46,6 @@ _BY_HAND = {
     "tool_choice": "`none`, `auto`, `required`, or an object that names a function",
     "prompt": "string, list of tokens, or list of either",
 }
-_CHAT_REFUSED = dict.fromkeys(unsupported._REFUSED, "as soon as it says anything")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,8 @@ class Api:
 APIS = {
     "/v1/responses": Api(responses.ResponsesBody, responses.REFUSED, responses.IGNORED),
     "/v1/messages": Api(anthropic.MessagesBody, anthropic.REFUSED, anthropic.IGNORED),
-    "/v1/chat/completions": Api(ChatBody, _CHAT_REFUSED),
-    "/v1/completions": Api(CompletionBody, _CHAT_REFUSED),
+    "/v1/chat/completions": Api(ChatBody, unsupported.REFUSED),
+    "/v1/completions": Api(CompletionBody, unsupported.REFUSED),
 }
 
 

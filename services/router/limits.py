@@ -81,6 +81,8 @@ class RequestLimits:
 
 
 DEFAULT_LIMITS = RequestLimits()
+#: OpenAI's bound, on every API. Engines take any temperature.
+MAX_TEMPERATURE = 2.0
 
 
 def check_params(params: GenerationParams, limits: RequestLimits) -> None:
@@ -95,6 +97,9 @@ def check_params(params: GenerationParams, limits: RequestLimits) -> None:
     if params.num_sequences > limits.max_n:
         message = f"best_of must be at most {limits.max_n}, not {params.num_sequences}"
         raise InvalidRequestError(message, param="best_of")
+    if params.temperature is not None and params.temperature > MAX_TEMPERATURE:
+        message = f"temperature must be at most {MAX_TEMPERATURE:g}, not {params.temperature:g}"
+        raise InvalidRequestError(message, param="temperature")
     _check_count("stop", params.stop, limits.max_stop_strings, "strings")
     _check_lengths("stop", "a stop string", params.stop, limits)
     _check_count("bad_words", params.bad_words, limits.max_bad_words, "words")

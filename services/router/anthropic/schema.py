@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag
 
-from services.router.openai.schema_base import Body, NumTokens
+from services.router.openai.schema_base import Body, NumTokens, Temperature
 from services.router.openai.schema_chat import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema_kinds import by_kind, only, text_as
 from services.router.openai.schema_sampling import SamplingExtras
@@ -192,6 +192,6 @@ class MessagesBody(PromptFields, SamplingExtras):
     max_tokens: Annotated[NumTokens, Field(ge=1)]
     stop_sequences: list[str] | None = None
     stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None

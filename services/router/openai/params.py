@@ -76,6 +76,10 @@ def check_stream_options(body: GenerationBody) -> None:
     if body.stream_options is not None and not body.stream:
         message = "stream_options is only allowed when stream is true"
         raise FieldError(message, param="stream_options")
+    options = body.stream_options
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        name = "stream_options.continuous_usage_stats"
+        raise FieldError(f"{name} needs stream_options.include_usage to be true", param=name)
     if body.stream and body.prompt_logprobs is not None:
         message = "prompt_logprobs is not available when stream is true"
         raise FieldError(message, param="prompt_logprobs")

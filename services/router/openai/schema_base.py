@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from services.router.limits import MAX_TEMPERATURE
 from shared.engine.extra_args import MAX_ARGS
 
 _INT32_MAX = 2**31 - 1
@@ -16,6 +17,7 @@ _INT64_MIN = -(2**63)
 _UINT64_MAX = 2**64 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
+Temperature = Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 #: As many alternatives as the engine keeps.
 NumLogprobs = Annotated[int, Field(ge=0, le=20)]
@@ -56,7 +58,7 @@ class GenerationBody(Body):
     """Fields of both generating endpoints. Their meaning is OpenAI's, then vLLM's."""
 
     n: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None

@@ -9,21 +9,24 @@ from shared.errors import UnsupportedError
 if TYPE_CHECKING:
     import pydantic
 
-#: Refused as soon as they say anything; null, false, "", [] and {} say nothing.
-_REFUSED = (
-    "audio",
-    "chat_template",
-    "function_call",
-    "functions",
-    "guided_decoding_backend",
-    "guided_whitespace_pattern",
-    "logits_processors",
-    "mm_processor_kwargs",
-    "prompt_embeds",
-    "suffix",
-    "truncate_prompt_tokens",
-    "web_search_options",
-)
+_ANYTHING = "as soon as it says anything"
+#: What asks for something even where it is an empty object.
+_EVEN_EMPTY = frozenset({"web_search_options"})
+#: By when they are refused; null, false, "", [] and {} say nothing, as a rule.
+REFUSED: dict[str, str] = {
+    "audio": _ANYTHING,
+    "chat_template": _ANYTHING,
+    "function_call": _ANYTHING,
+    "functions": _ANYTHING,
+    "guided_decoding_backend": _ANYTHING,
+    "guided_whitespace_pattern": _ANYTHING,
+    "logits_processors": _ANYTHING,
+    "mm_processor_kwargs": _ANYTHING,
+    "prompt_embeds": _ANYTHING,
+    "suffix": _ANYTHING,
+    "truncate_prompt_tokens": _ANYTHING,
+    "web_search_options": "even where it is an empty object",
+}
 
 
 def refuse_unsupported(body: pydantic.BaseModel) -> None:
@@ -34,8 +37,10 @@ def refuse_unsupported(body: pydantic.BaseModel) -> None:
         FieldError: one of them makes no sense.
     """
     extra = body.model_extra or {}
-    for name in _REFUSED:
-        if extra.get(name) and not (name == "function_call" and extra[name] == "none"):
+    for name in REFUSED:
+        value = extra.get(name)
+        is_asked = value is not None if name in _EVEN_EMPTY else bool(value)
+        if is_asked and not (name == "function_call" and value == "none"):
             raise UnsupportedError(f"{name} is not supported", param=name)
     _check_tools(extra.get("tools"), extra.get("tool_choice"))
     if extra.get("modalities") not in (None, [], ["text"]):

@@ -146,6 +146,12 @@ async def test_errors_keep_their_kind(bench: Bench, stub: router_pb2_grpc.Router
             ),
             "top_p",
         ),
+        (
+            router_pb2.GenerateRequest(
+                prompt=prompt, params=router_pb2.GenerationParams(temperature=2.5)
+            ),
+            "temperature",
+        ),
     ):
         error = await error_of(request)
         assert isinstance(error, InvalidRequestError)

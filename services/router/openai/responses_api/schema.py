@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from services.router.openai.schema_base import Body, NumTokens
+from services.router.openai.schema_base import Body, NumTokens, Temperature
 from services.router.openai.schema_chat import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema_kinds import by_kind, only, text_as
 from services.router.openai.schema_sampling import SamplingExtras
@@ -224,7 +224,7 @@ class ResponsesBody(Body, SamplingExtras):
     ]
     instructions: str | None = None
     max_output_tokens: Annotated[NumTokens, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     tools: list[Tool] | None = None
     tool_choice: Choice | None = None

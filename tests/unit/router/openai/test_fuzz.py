@@ -20,7 +20,7 @@ from services.router.openai.schema_tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
-from services.router.openai.unsupported import _REFUSED
+from services.router.openai.unsupported import REFUSED
 from tests.fakes.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ values = st.recursive(
 def field_names(endpoint: str) -> list[str]:
     names = {name for schema in ENDPOINTS[endpoint] for name in schema.model_fields}
     others = {"tools", "tool_choice", "best_of", "modalities", "unknown"}
-    return sorted(names | others | set(_REFUSED))
+    return sorted(names | others | set(REFUSED))
 
 
 @st.composite
