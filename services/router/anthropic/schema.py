@@ -147,7 +147,7 @@ class Thinking(Block):
     """Whether the model is to think first. How long, only the model knows."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: int | None = None
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
 class JsonFormat(Block):

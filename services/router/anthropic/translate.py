@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from services.router.anthropic.history import check_results
 from services.router.anthropic.schema import (
     AnyChoice,
     MessagesBody,
@@ -34,10 +35,13 @@ def chat_fields(body: PromptFields) -> dict[str, Any]:
     """What to ask of a chat.
 
     Raises:
-        FieldError: a block stands in a message of the wrong side.
+        FieldError: a block stands in a message of the wrong side, a result has no call, or there
+            is no room for an answer behind the thinking.
     """
+    check_results(body.messages)
     fields: dict[str, Any] = {"model": body.model}
     if isinstance(body, MessagesBody):
+        _check_budget(body)
         fields |= {
             "max_tokens": body.max_tokens,
             "temperature": body.temperature,
@@ -47,6 +51,20 @@ def chat_fields(body: PromptFields) -> dict[str, Any]:
         }
     fields |= _prompt_fields(body)
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _check_budget(body: MessagesBody) -> None:
+    """A budget of tokens to think with is a part of those that the answer may have."""
+    thinking = body.thinking
+    if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
+        return
+    if thinking.budget_tokens >= body.max_tokens:
+        param = "thinking.budget_tokens"
+        message = (
+            f"{param} must be less than max_tokens, which is {body.max_tokens}, "
+            f"not {thinking.budget_tokens}"
+        )
+        raise FieldError(message, param=param)
 
 
 def _prompt_fields(body: PromptFields) -> dict[str, Any]:

@@ -135,6 +135,29 @@ async def test_other_versions_of_the_api_are_refused(http: httpx.AsyncClient) ->
         assert response.status_code == status
 
 
+def calls(*ids: str) -> dict[str, Any]:
+    """A message of the assistant with these calls."""
+    blocks = [{"type": "tool_use", "id": each, "name": "f", "input": {}} for each in ids]
+    return {"role": "assistant", "content": blocks}
+
+
+def results(*ids: str) -> dict[str, Any]:
+    """The results of these calls."""
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": i} for i in ids]}
+
+
+async def test_results_may_come_in_several_messages(http: httpx.AsyncClient) -> None:
+    history = [*HELLO, calls("a"), calls("b", "c"), results("c"), results("a", "b")]
+    later = {"role": "system", "content": "Be brief."}
+    for messages in (history, [*history, calls("a"), later, results("a")]):
+        await send(http, messages=messages)
+
+
+async def test_a_budget_leaves_room_for_the_answer(http: httpx.AsyncClient) -> None:
+    await send(http, thinking={"type": "enabled", "budget_tokens": 8}, max_tokens=9)
+    await send(http, thinking={"type": "adaptive", "budget_tokens": 99}, max_tokens=9)
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -164,6 +187,18 @@ async def test_other_versions_of_the_api_are_refused(http: httpx.AsyncClient) ->
         ({"tool_choice": {"type": "some"}}, "tool_choice"),
         ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
         ({"thinking": {"type": "deep"}}, "thinking.type"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 9}, "max_tokens": 9},
+            "less than max_tokens",
+        ),
+        ({"messages": [results("a")]}, "messages[0].content[0].tool_use_id"),
+        ({"messages": [*HELLO, calls("a"), results("b")]}, "messages[2].content[0]"),
+        ({"messages": [*HELLO, calls("a"), results("a", "a")]}, "messages[2].content[1]"),
+        (
+            {"messages": [*HELLO, calls("a"), results("a"), calls("b"), results("a")]},
+            "messages[4].content[0]",
+        ),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
         ({"container": "c"}, "container"),

@@ -27,6 +27,7 @@ def test_blocks_become_messages() -> None:
                         {"type": "redacted_thinking", "data": "d"},
                         {"type": "text", "text": "one"},
                         call,
+                        {"type": "tool_use", "id": "2", "name": "g", "input": {}},
                     ],
                 },
                 {"role": "user", "content": [result, {"type": "text", "text": "and"}]},
@@ -35,7 +36,7 @@ def test_blocks_become_messages() -> None:
             ],
         }
     )
-    function = {"name": "f", "arguments": '{"a": "é"}'}
+    functions = [{"name": "f", "arguments": '{"a": "é"}'}, {"name": "g", "arguments": "{}"}]
     assert chat_fields(body)["messages"] == [
         {"role": "system", "content": "Be"},
         {"role": "user", "content": "a\na"},
@@ -43,7 +44,10 @@ def test_blocks_become_messages() -> None:
             "role": "assistant",
             "content": "one",
             "reasoning_content": "hm",
-            "tool_calls": [{"id": "1", "type": "function", "function": function}],
+            "tool_calls": [
+                {"id": str(i), "type": "function", "function": function}
+                for i, function in enumerate(functions, start=1)
+            ],
         },
         {"role": "tool", "tool_call_id": "1", "content": "x"},
         {"role": "user", "content": "and"},
