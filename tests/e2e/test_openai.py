@@ -156,6 +156,7 @@ def test_a_client_that_goes_away_frees_everything(cluster: Cluster, model: str) 
 def test_curl_streams(cluster: Cluster, model: str) -> None:
     body = {"model": model, "messages": MESSAGES, "stream": True, "max_tokens": 5}
     command = ["curl", "-sN", f"{cluster.url}/v1/chat/completions", "-d", json.dumps(body)]
+    command += ["-H", "content-type: application/json"]
     output = subprocess.run(
         [*command, "-H", "content-type: application/json"],
         capture_output=True, text=True, timeout=60, check=True,

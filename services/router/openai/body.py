@@ -9,6 +9,7 @@ import structlog
 
 from services.router.json_depth import is_too_deep
 from services.router.openai.errors import FieldError
+from services.router.openai.media_type import check_is_json
 from services.router.openai.schema_kinds import UNSUPPORTED
 from services.router.openai.unsupported import refuse_unsupported
 from shared.errors import PayloadTooLargeError, UnsupportedError
@@ -30,10 +31,12 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
     """The whole body.
 
     Raises:
+        HTTPException: 415: it is not plain JSON, by its headers.
         PayloadTooLargeError: it is too long. What was announced is refused before
             it is read; what was not announced is refused as soon as it exceeds the limit.
         FieldError: it is JSON that is nested too deeply.
     """
+    check_is_json(request.headers)
     max_bytes = limits.max_body_bytes
     announced = request.headers.get("content-length", "")
     # More digits than any limit has are too many, and Python reads only some thousands of them.

@@ -28,6 +28,7 @@ _KINDS: dict[int, tuple[str, str | None]] = {
     HTTPStatus.UNAUTHORIZED: ("authentication_error", "invalid_api_key"),
     HTTPStatus.FORBIDDEN: ("permission_error", None),
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("invalid_request_error", "request_too_large"),
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: ("invalid_request_error", "unsupported_media_type"),
     HTTPStatus.TOO_MANY_REQUESTS: ("rate_limit_error", "rate_limit_exceeded"),
     CLIENT_CLOSED_REQUEST: ("invalid_request_error", "client_closed_request"),
     HTTPStatus.INTERNAL_SERVER_ERROR: ("server_error", "internal_error"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 BODY = json.dumps({"model": MODEL, "prompt": "hi"}).encode()
-POST = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 GOOD = POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
 QUICK = {"header_timeout_s": 0.2, "body_timeout_s": 0.2}
 

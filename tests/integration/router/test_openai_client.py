@@ -22,6 +22,7 @@ pytestmark = pytest.mark.integration
 
 HELLO: Any = [{"role": "user", "content": "Hi"}]
 ANSWER = "Hello runner"
+JSON = "content-type: application/json"
 #: Closing a connection must reach the pipeline within this.
 PROMPTLY_S = 2.0
 
@@ -196,7 +197,8 @@ async def test_a_closed_connection_closes_the_iterator(
 ) -> None:
     api.plays(lambda _: [*first, HANG])
     body = json.dumps({"prompt": ["a"] * num_prompts, "stream": stream}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+    head += "content-type: application/json\r\n\r\n"
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.encode() + body)
     await writer.drain()
@@ -221,7 +223,7 @@ def test_closing_the_clients_stream_closes_the_iterator(
 def test_curl_sees_each_chunk_at_once(port: int, api: OpenAIApi) -> None:
     api.plays(lambda _: [AnswerPiece(index=0, text="Hel"), HANG])
     url = f"http://127.0.0.1:{port}/v1/completions"
-    command = ["curl", "-sN", url, "-d", '{"prompt": "a", "stream": true}']
+    command = ["curl", "-sN", url, "-H", JSON, "-d", '{"prompt": "a", "stream": true}']
     with subprocess.Popen(command, stdout=subprocess.PIPE) as curl:
         assert curl.stdout is not None
         line = curl.stdout.readline()
@@ -236,7 +238,7 @@ def test_curl_gets_the_whole_stream(port: int) -> None:
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
     body = json.dumps({"messages": HELLO, "stream": True})
     output = subprocess.run(
-        ["curl", "-sN", url, "-d", body], capture_output=True, check=True, timeout=20
+        ["curl", "-sN", url, "-H", JSON, "-d", body], capture_output=True, check=True, timeout=20
     ).stdout
     *chunks, done, rest = output.split(b"\n\n")
     assert (done, rest) == (b"data: [DONE]", b"")

@@ -112,7 +112,9 @@ async def test_brackets_in_texts_are_not_nested(http: httpx.AsyncClient) -> None
 
 async def test_an_announced_length_of_any_digits_is_refused(http: httpx.AsyncClient) -> None:
     """Python reads no number of more than some thousands of digits."""
-    request = http.build_request("POST", "/v1/completions", content=b"{}")
+    request = http.build_request(
+        "POST", "/v1/completions", content=b"{}", headers={"content-type": "application/json"}
+    )
     request.headers["content-length"] = "9" * 5000
     assert (await http.send(request)).status_code == 413
 

@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_while_sending_its_body() -> None:
         "raw_path": b"/v1/completions",
         "query_string": b"",
         "root_path": "",
-        "headers": [],
+        "headers": [(b"content-type", b"application/json")],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 2),
     }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 HELLO = [{"role": "user", "content": "Hi"}]
+JSON = {"content-type": "application/json"}
 
 
 def read_error(response: httpx.Response, status: int) -> Any:
@@ -178,7 +179,7 @@ async def test_wrong_prompts_are_named(http: httpx.AsyncClient, body: Any, param
     [b"", b"{", b"[1]", b"null", b"\xff\xfe", b'{"a":"\\ud800"}', b"[" * 5000, b'{"a":NaN}{'],
 )
 async def test_what_is_no_json_object_is_refused(http: httpx.AsyncClient, body: bytes) -> None:
-    error = read_error(await http.post(CHAT, content=body), 400)
+    error = read_error(await http.post(CHAT, content=body, headers=JSON), 400)
     assert error["param"] is None
     assert error["code"] in ("invalid_json", "invalid_type")
 
@@ -190,7 +191,7 @@ async def test_large_bodies_are_refused(http: httpx.AsyncClient, announced: bool
             yield b" " * 1000
 
     content = b" " * (LIMITS.max_body_bytes + 1) if announced else chunks()
-    error = read_error(await http.post(CHAT, content=content), 413)
+    error = read_error(await http.post(CHAT, content=content, headers=JSON), 413)
     assert error["code"] == "request_too_large"
 
 

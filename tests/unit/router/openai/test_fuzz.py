@@ -97,7 +97,9 @@ def encode(value: Any) -> bytes:
 async def post(endpoint: str, body: bytes) -> httpx.Response:
     transport = httpx.ASGITransport(app=API.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        return await client.post(endpoint, content=body)
+        return await client.post(
+            endpoint, content=body, headers={"content-type": "application/json"}
+        )
 
 
 @settings(max_examples=600)

@@ -27,6 +27,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "/v1/responses": {"input": HELLO},
     "/v1/messages": {"messages": HELLO, "max_tokens": 3},
 }
+JSON = {"content-type": "application/json"}
 on_both = pytest.mark.parametrize("path", BODIES)
 
 
@@ -52,7 +53,7 @@ async def test_limits_of_bodies_and_conversations(
     [field] = [name for name, value in BODIES[path].items() if value is HELLO]
     long = await http.post(path, json={**BODIES[path], "x": "a" * LIMITS.max_body_bytes})
     assert long.status_code == 413
-    deep = await http.post(path, content=b'{"x":' * 100 + b"1" + b"}" * 100)
+    deep = await http.post(path, content=b'{"x":' * 100 + b"1" + b"}" * 100, headers=JSON)
     assert (deep.status_code, "nested" in deep.text) == (400, True)
     small = OpenAIApi(limits=type(LIMITS)(max_messages=2, max_prompt_chars=50, max_output_tokens=3))
     transport = httpx.ASGITransport(app=small.app)
