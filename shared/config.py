@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import tomllib
 import typing
@@ -155,10 +156,20 @@ def _build(cls: type[Any], values: Mapping[str, tuple[Any, str]]) -> Any:
     return cls(**checked)
 
 
+def _parts(value: str, origin: str) -> Any:
+    """A list in JSON, as vLLM takes lists, or its parts with commas between them."""
+    if not value.lstrip().startswith("["):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ConfigError(f"{origin} is not a list in JSON: {error}") from error
+
+
 def _convert(hint: Any, value: Any, origin: str) -> Any:
     """Turn a string or TOML value into what the field's annotation says."""
     if isinstance(value, str) and typing.get_origin(hint) is tuple:
-        value = [part.strip() for part in value.split(",") if part.strip()]
+        value = _parts(value, origin)
     try:
         return pydantic.TypeAdapter(hint).validate_python(value)
     except pydantic.ValidationError as error:

@@ -149,6 +149,7 @@ def _http_app(
         open_metrics=config.access.open_metrics,
         traced=tracer is not None,
         dashboard=dashboard,
+        cors=config.cors,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
+from services.router.cors import CorsSettings
 from services.router.limits import RequestLimits
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
@@ -99,6 +100,7 @@ class RouterConfig:
     log_requests: bool = setting(
         False, help="log a line per request: its outcome, tokens and times; never its text"
     )
+    cors: CorsSettings = field(default_factory=CorsSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     limits: RequestLimits = field(default_factory=RequestLimits)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
 
+    from services.router.cors import CorsSettings
     from services.router.generation import Explainer, GenerationRequest
     from services.router.openai.auth import Authenticator
     from tests.fakes.scripted_generator import Step
@@ -50,8 +51,9 @@ class OpenAIApi:
         explainer: Explainer | None = None,
         formats: ChatFormats | None = None,
         chat_template: str = tiny_tokenizer.CHATML,
+        cors: CorsSettings | None = None,
     ) -> None:
-        self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics}
+        self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics, "cors": cors}
         self._explainer = explainer
         self._formats = formats or ChatFormats()
         self._chat_template = chat_template

@@ -52,6 +52,9 @@ def test_lists_and_booleans_from_flags() -> None:
     settings = load("--model", "m", "--connectors", "zmq, shm", "--no-enable-prefix-caching")
     assert settings.connectors == ("zmq", "shm")
     assert not settings.enable_prefix_caching
+    # As vLLM takes lists.
+    assert load("--model", "m", "--connectors", '["zmq", "a,b"]').connectors == ("zmq", "a,b")
+    assert load("--model", "m", "--connectors", "[]").connectors == ()
 
 
 def test_a_group_is_flat_from_outside() -> None:

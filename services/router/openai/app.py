@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from services.router.anthropic.endpoint import Messages
 from services.router.anthropic.schema import CountTokensBody, MessagesBody
+from services.router.cors import add_cors
 from services.router.openai.auth import AuthMiddleware
 from services.router.openai.chat import ChatCompletions
 from services.router.openai.completions import Completions
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pydantic import BaseModel
 
+    from services.router.cors import CorsSettings
     from services.router.dashboard.routes import Dashboard
     from services.router.openai.auth import Authenticator
     from services.router.openai.backend import Backend
@@ -67,13 +69,14 @@ def create_app(
     open_metrics: bool = False,
     traced: bool = False,
     dashboard: Dashboard | None = None,
+    cors: CorsSettings | None = None,
 ) -> FastAPI:
     """The HTTP application. It starts nothing and owns nothing of `backend`.
 
     `not_ready_because` is asked on every GET /ready; it names what is missing, or nothing.
     `rate_headers` says what a tenant has left of its limits.
     Without `keys` everybody may ask for everything. `traced`: clients may say which trace a request
-    belongs to. Without a `dashboard` there is no page.
+    belongs to. Without a `dashboard` there is no page, without `cors` none of another site.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
     _add_generation(app, backend)
@@ -97,6 +100,9 @@ def create_app(
         )
     if traced:
         app.add_middleware(TraceMiddleware)
+    if cors is not None:
+        # Before the keys: a browser's question whether it may ask has none.
+        add_cors(app, cors)
     # Outermost: what is refused at the door has an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app
