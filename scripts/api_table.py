@@ -60,8 +60,8 @@ class Api:
 APIS = {
     "/v1/responses": Api(responses.ResponsesBody, responses.REFUSED, responses.IGNORED),
     "/v1/messages": Api(anthropic.MessagesBody, anthropic.REFUSED, anthropic.IGNORED),
-    "/v1/chat/completions": Api(ChatBody, unsupported.REFUSED),
-    "/v1/completions": Api(CompletionBody, unsupported.REFUSED),
+    "/v1/chat/completions": Api(ChatBody, unsupported.REFUSED, unsupported.IGNORED),
+    "/v1/completions": Api(CompletionBody, unsupported.REFUSED, unsupported.IGNORED),
 }
 
 
@@ -81,7 +81,7 @@ def _rows(api: Api) -> Iterator[str]:
     beyond = _beyond(api.schema)
     for kind in ("supported", "engine"):
         for name, schema in document["properties"].items():
-            if (name in beyond) == (kind == "engine"):
+            if name not in api.ignored and (name in beyond) == (kind == "engine"):
                 takes = describe(schema, document) or _BY_HAND.get(name, "checked by code")
                 yield f"| `{name}` | {kind} | {takes} |"
     for name, reason in sorted(api.refused.items()):

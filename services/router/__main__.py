@@ -26,6 +26,7 @@ from services.router.limited import LimitedGenerator
 from services.router.metrics import MeteredGenerator, observe_state
 from services.router.openai.app import create_app
 from services.router.openai.backend import Backend
+from services.router.openai.unknown_fields import UnknownFields
 from services.router.parts import open_parts
 from services.router.request_log import LoggedGenerator
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
@@ -140,6 +141,7 @@ def _http_app(
             models=parts.models,
             explainer=parts.planner,
             limits=config.limits,
+            unknown_fields=UnknownFields(strict=config.strict_fields),
         ),
         not_ready_because=not_ready_because,
         registry=metrics,

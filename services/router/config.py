@@ -100,6 +100,11 @@ class RouterConfig:
     log_requests: bool = setting(
         False, help="log a line per request: its outcome, tokens and times; never its text"
     )
+    strict_fields: bool = setting(
+        False,
+        help="refuse requests with fields that the HTTP API does not know; without it they are "
+        "named in the answer's header x-baton-ignored",
+    )
     cors: CorsSettings = field(default_factory=CorsSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)

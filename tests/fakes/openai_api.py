@@ -17,6 +17,7 @@ from services.router.models import ServedModels
 from services.router.openai.app import create_app
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
+from services.router.openai.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
 from services.router.tenant import Tenant
 from shared.text.chat_template import ChatTemplate
@@ -52,7 +53,9 @@ class OpenAIApi:
         formats: ChatFormats | None = None,
         chat_template: str = tiny_tokenizer.CHATML,
         cors: CorsSettings | None = None,
+        strict_fields: bool = False,
     ) -> None:
+        self._unknown_fields = UnknownFields(strict=strict_fields)
         self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics, "cors": cors}
         self._explainer = explainer
         self._formats = formats or ChatFormats()
@@ -85,6 +88,7 @@ class OpenAIApi:
             ),
             limits=self.limits,
             explainer=self._explainer,
+            unknown_fields=self._unknown_fields,
             caller_of=_caller_of,
         )
         return create_app(

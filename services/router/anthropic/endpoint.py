@@ -66,7 +66,7 @@ class Messages:
             message = f"{_VERSION_HEADER} must be {' or '.join(VERSIONS)}, not {version[:64]}"
             raise FieldError(message, param=_VERSION_HEADER)
         raw = await read_body(request, self._backend.limits)
-        body = parse_body(schema, raw)
+        body = parse_body(request, schema, raw, self._backend.unknown_fields)
         refuse_fields(body, REFUSED)
         with params_named(NAMES):
             fields = chat_body(chat_fields(body))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag
+from pydantic import BeforeValidator, ConfigDict, Field, Tag
 
-from services.router.openai.schema_base import Body, NumTokens, Temperature
+from services.router.openai.schema_base import Body, NumTokens, RequestObject, Temperature
 from services.router.openai.schema_chat import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema_kinds import by_kind, only, text_as
 from services.router.openai.schema_sampling import SamplingExtras
@@ -33,10 +33,10 @@ IGNORED: dict[str, str] = {
 }
 
 
-class Block(BaseModel):
-    """Of a message: whatever else is in it (`cache_control`, `citations`) is ignored."""
+class Block(RequestObject):
+    """Of a message, or another object of a request."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    ignored = frozenset({"cache_control", "citations"})
 
 
 class TextBlock(Block):
@@ -49,12 +49,16 @@ class TextBlock(Block):
 class ThinkingBlock(Block):
     """What the model thought in an earlier answer. The signature means nothing here."""
 
+    ignored = Block.ignored | {"signature"}
+
     type: Literal["thinking"]
     thinking: str
 
 
 class RedactedThinkingBlock(Block):
     """The same, from a model of Anthropic's that does not show it; it is left out."""
+
+    ignored = Block.ignored | {"data"}
 
     type: Literal["redacted_thinking"]
 
@@ -154,7 +158,7 @@ class JsonFormat(Block):
     """JSON that a schema describes."""
 
     # A field named `schema` would hide a method of the base class.
-    model_config = ConfigDict(strict=True, extra="ignore", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
@@ -172,6 +176,8 @@ Tool = Annotated[CustomTool, BeforeValidator(only("a tool", "custom", default="c
 
 class PromptFields(Body):
     """What becomes the prompt."""
+
+    ignored = frozenset({*IGNORED, *REFUSED})
 
     messages: Annotated[list[InputMessage], Field(min_length=1)]
     system: SystemContent | None = None

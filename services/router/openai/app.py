@@ -31,6 +31,7 @@ from services.router.openai.schema_tokenize import (
 )
 from services.router.openai.tokenize import TokenizeEndpoints
 from services.router.openai.trace import TraceMiddleware
+from services.router.openai.unknown_fields import IgnoredFieldsMiddleware
 from services.router.rate_headers import RateLimitMiddleware
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def create_app(
     if cors is not None:
         # Before the keys: a browser's question whether it may ask has none.
         add_cors(app, cors)
+    app.add_middleware(IgnoredFieldsMiddleware)
     # Outermost: what is refused at the door has an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app

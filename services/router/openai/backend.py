@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from services.router.limits import RequestLimits
 from services.router.openai.auth import caller_of
+from services.router.openai.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
 
 if TYPE_CHECKING:
@@ -34,5 +35,7 @@ class Backend:
     #: How the model writes tool calls and reasoning.
     formats: ChatFormats = field(default_factory=ChatFormats)
     limits: RequestLimits = field(default_factory=RequestLimits)
+    #: What becomes of fields that nothing reads.
+    unknown_fields: UnknownFields = field(default_factory=UnknownFields)
     #: Whom a request belongs to, as authentication found out; prefixes are not shared beyond it.
     caller_of: Callable[[Request], Caller] = caller_of

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 import pydantic
-import structlog
 
 from services.router.json_depth import is_too_deep
 from services.router.openai.errors import FieldError
 from services.router.openai.media_type import check_is_json
+from services.router.openai.request_id import adopt_id
+from services.router.openai.schema_base import RequestObject
 from services.router.openai.schema_kinds import UNSUPPORTED
 from services.router.openai.unsupported import refuse_unsupported
 from shared.errors import PayloadTooLargeError, UnsupportedError
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from services.router.limits import RequestLimits
+    from services.router.openai.unknown_fields import UnknownFields
 
-logger = structlog.get_logger(__name__)
-
-M = TypeVar("M", bound=pydantic.BaseModel)
+M = TypeVar("M", bound=RequestObject)
 
 
 async def read_body(request: Request, limits: RequestLimits) -> bytes:
@@ -54,11 +54,13 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
     return body
 
 
-def parse_body(schema: type[M], body: bytes) -> M:
-    """The body as a `schema`. Unknown fields are ignored; those we know but lack are refused.
+def parse_body(request: Request, schema: type[M], body: bytes, unknown: UnknownFields) -> M:
+    """The `body` of a request as a `schema`. It may give the request its id.
+
+    Fields that are known and not offered are refused; `unknown` decides on the others.
 
     Raises:
-        FieldError: not JSON, or a field is missing or wrong; the first one is named.
+        FieldError: not JSON, or a field is missing, wrong or unknown; the first one is named.
         UnsupportedError: a field asks for what is not offered.
     """
     try:
@@ -66,9 +68,8 @@ def parse_body(schema: type[M], body: bytes) -> M:
     except pydantic.ValidationError as error:
         raise field_error(error) from error
     refuse_unsupported(parsed)
-    if parsed.model_extra:
-        # Names only: values may be private, and both come from outside.
-        logger.debug("unknown_fields", fields=[name[:64] for name in list(parsed.model_extra)[:32]])
+    unknown.check(request, parsed)
+    adopt_id(request, getattr(parsed, "request_id", None))
     return parsed
 
 

@@ -61,7 +61,7 @@ class ChatCompletions:
         arrival_s = time.monotonic()
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(ChatBody, raw)
+        body = parse_body(request, ChatBody, raw, backend.unknown_fields)
         chat = await self.prepare(request, body, raw, arrival_s)
         generation = chat.generation
         head = ChatHead(

@@ -46,7 +46,7 @@ class Completions:
         arrival_s = time.monotonic()
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(CompletionBody, raw)
+        body = parse_body(request, CompletionBody, raw, backend.unknown_fields)
         prompts, generations = await self.read(request, body, raw, arrival_s)
         reply = CompletionReply(
             id=response_id(request, _PREFIX),

@@ -6,7 +6,9 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, bound_contextvars
+
+from services.router.openai.errors import FieldError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -37,18 +39,40 @@ class RequestIdMiddleware:
         request_id = given.decode() if is_given else secrets.token_hex(16)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
-        state["unique_id"] = f"{request_id}-{secrets.token_hex(4)}" if is_given else request_id
+        state["unique_id"] = _unique(request_id) if is_given else request_id
+        state["has_given_id"] = is_given
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
                 # Errors set it themselves, for those that pass by this middleware.
                 if all(name != HEADER for name, _ in headers):
-                    message["headers"] = [*headers, (HEADER, request_id.encode())]
+                    # The body may have given another one.
+                    message["headers"] = [*headers, (HEADER, state["request_id"].encode())]
             await send(message)
 
         with bound_contextvars(request_id=request_id):
             await self._app(scope, receive, send_with_id)
+
+
+def adopt_id(request: Request, request_id: str | None) -> None:
+    """Name the request as its body does, unless a header has. Nothing is named before this.
+
+    Raises:
+        FieldError: it is no name that a header could carry.
+    """
+    state = request.state
+    if request_id is None or state.has_given_id:
+        return
+    if _SANE.fullmatch(request_id.encode(errors="replace")) is None:
+        message = "request_id must have 1 to 128 of the characters A-Z a-z 0-9 . _ : ; / + = @ -"
+        raise FieldError(message, param="request_id")
+    state.request_id, state.unique_id = request_id, _unique(request_id)
+    bind_contextvars(request_id=request_id)
+
+
+def _unique(request_id: str) -> str:
+    return f"{request_id}-{secrets.token_hex(4)}"
 
 
 def response_id(request: Request, prefix: str) -> str:

@@ -5,11 +5,20 @@ Pydantic reads these annotations at run time.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Collection  # noqa: TC003 read at run time
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+)
 
 from services.router.limits import MAX_TEMPERATURE
+from services.router.openai.unsupported import IGNORED, REFUSED
 from shared.engine.extra_args import MAX_ARGS
 
 _INT32_MAX = 2**31 - 1
@@ -37,18 +46,36 @@ ExtraArgs = Annotated[
 ]
 
 
-class Body(BaseModel):
-    """A request's body. Numbers are numbers, not strings; null means the same as absent."""
+class RequestObject(BaseModel):
+    """An object of a request: the body, or one within it. Numbers are numbers, not strings; null
+    means the same as absent.
+
+    What else is in it is kept, so that unknown_fields.py can name it, and written nowhere.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    #: Fields that are known, are none of the class's own, and change nothing where they are given:
+    #: the documents say so.
+    ignored: ClassVar[Collection[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _own_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unknown = self.model_extra or {}
+        return {name: value for name, value in write(self).items() if name not in unknown}
+
+
+class Body(RequestObject):
+    """A request's body."""
 
     model: str | None = None
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestObject):
     """What to send besides the text."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    #: There is no obfuscation.
+    ignored = frozenset({"include_obfuscation"})
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -56,6 +83,8 @@ class StreamOptions(BaseModel):
 
 class GenerationBody(Body):
     """Fields of both generating endpoints. Their meaning is OpenAI's, then vLLM's."""
+
+    ignored = frozenset({*IGNORED, *REFUSED, "modalities"})
 
     n: Annotated[int, Field(ge=1)] | None = None
     temperature: Temperature | None = None
@@ -69,6 +98,8 @@ class GenerationBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
+    #: The request's name, unless the header x-request-id has one, as in vLLM.
+    request_id: str | None = None
 
     top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None

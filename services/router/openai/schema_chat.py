@@ -7,13 +7,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.router.chat_tools import MAX_NAME_CHARS, NAME_PATTERN
-from services.router.openai.schema_base import GenerationBody, NumLogprobs, NumTokens
+from services.router.openai.schema_base import (
+    GenerationBody,
+    NumLogprobs,
+    NumTokens,
+    RequestObject,
+)
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(RequestObject):
     """One message of the conversation."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    #: Of answers of OpenAI's that come back as history.
+    ignored = frozenset({"annotations"})
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     #: A string or a list of parts; services/router/openai/messages.py checks it.
@@ -28,7 +34,9 @@ class ChatMessage(BaseModel):
 
 
 class FunctionDefinition(BaseModel):
-    """A function that the model may call. The order of the fields is that of chat templates."""
+    """A function that the model may call. The order of the fields is that of chat templates, which
+    are given whatever else is in it.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow")
 

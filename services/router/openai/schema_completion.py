@@ -10,6 +10,9 @@ from services.router.openai.schema_base import GenerationBody, NumLogprobs, NumT
 class CompletionBody(GenerationBody):
     """A request to continue one or several prompts."""
 
+    #: Chats have the other two; here they may say that there are none.
+    ignored = GenerationBody.ignored | {"tools", "tool_choice"}
+
     #: A string, a list of token ids, or a list of either; services/router/openai/prompts.py checks.
     prompt: Any
     #: OpenAI's default. null: as far as the context reaches, as vLLM does.

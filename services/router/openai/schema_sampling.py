@@ -37,6 +37,7 @@ class SamplingExtras(BaseModel):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    request_id: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-_INT32_MAX, le=_INT32_MAX)] | None = None
     max_ttft_ms: Annotated[float, Field(gt=0)] | None = None

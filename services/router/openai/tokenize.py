@@ -51,7 +51,7 @@ class TokenizeEndpoints:
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a text, or of a conversation in the model's template."""
         raw = await read_body(request, self._backend.limits)
-        body = _parse(raw)
+        body = _parse(request, raw, self._backend)
         self._backend.models.resolve(body.model)
         if isinstance(body, TokenizeTextBody):
             check_texts([body.prompt], self._backend.limits, param="prompt")
@@ -62,7 +62,7 @@ class TokenizeEndpoints:
         """The text of tokens, special ones included."""
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(DetokenizeBody, raw)
+        body = parse_body(request, DetokenizeBody, raw, backend.unknown_fields)
         backend.models.resolve(body.model)
         check_vocabulary(body.tokens, backend.models, param="tokens")
         text, _ = await encode(
@@ -96,16 +96,16 @@ class TokenizeEndpoints:
         return Tokens(len(ids), self._backend.models.max_model_len, ids, strings, spans)
 
 
-def _parse(raw: bytes) -> TokenizeTextBody | TokenizeChatBody:
+def _parse(request: Request, raw: bytes, backend: Backend) -> TokenizeTextBody | TokenizeChatBody:
     """Which of the two it is, its fields say."""
     try:
         fields = msgspec.json.decode(raw, type=_Kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The schema's own error is the better one.
-        return parse_body(TokenizeTextBody, raw)
+        return parse_body(request, TokenizeTextBody, raw, backend.unknown_fields)
     if fields.messages is UNSET:
-        return parse_body(TokenizeTextBody, raw)
-    return parse_body(TokenizeChatBody, raw)
+        return parse_body(request, TokenizeTextBody, raw, backend.unknown_fields)
+    return parse_body(request, TokenizeChatBody, raw, backend.unknown_fields)
 
 
 class _Kind(msgspec.Struct):

@@ -22,10 +22,25 @@ REFUSED: dict[str, str] = {
     "guided_whitespace_pattern": _ANYTHING,
     "logits_processors": _ANYTHING,
     "mm_processor_kwargs": _ANYTHING,
+    "moderation": _ANYTHING,
     "prompt_embeds": _ANYTHING,
     "suffix": _ANYTHING,
     "truncate_prompt_tokens": _ANYTHING,
     "web_search_options": "even where it is an empty object",
+}
+
+
+#: What may be said and changes nothing.
+IGNORED: dict[str, str] = {
+    "metadata": "nothing is done with it",
+    "prediction": "a guess that saves time; see num_speculative_tokens",
+    "prompt_cache_key": "prefixes are found by their content; see cache_salt",
+    "prompt_cache_options": "prefixes are kept for as long as there is room",
+    "prompt_cache_retention": "prefixes are kept for as long as there is room",
+    "safety_identifier": "nothing is done with it",
+    "service_tier": "see priority",
+    "store": "nothing is stored",
+    "user": "nothing is done with it",
 }
 
 

@@ -69,7 +69,7 @@ class Responses:
     async def _prepare(self, request: Request) -> tuple[ResponsesBody, PreparedChat]:
         arrival_s = time.monotonic()
         raw = await read_body(request, self._backend.limits)
-        body = parse_body(ResponsesBody, raw)
+        body = parse_body(request, ResponsesBody, raw, self._backend.unknown_fields)
         refuse_fields(body, REFUSED)
         _refuse_options(body)
         with params_named(NAMES):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from services.router.openai.schema_base import Body, NumTokens, Temperature
+from services.router.openai.schema_base import Body, NumTokens, RequestObject, Temperature
 from services.router.openai.schema_chat import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema_kinds import by_kind, only, text_as
 from services.router.openai.schema_sampling import SamplingExtras
@@ -41,14 +41,20 @@ IGNORED: dict[str, str] = {
 }
 
 
-class Part(BaseModel):
-    """Of a message, or an item: whatever else is in it is ignored."""
+class Part(RequestObject):
+    """Of a message, an item, or an option."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+
+class Item(Part):
+    """Of the input. Items of earlier answers come back with what an answer says of them."""
+
+    ignored = frozenset({"id", "status", "phase"})
 
 
 class TextPart(Part):
     """A text, of either side."""
+
+    ignored = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
 
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
     text: str
@@ -78,7 +84,7 @@ Output = Annotated[
 ]
 
 
-class MessageItem(Part):
+class MessageItem(Item):
     """Something that was said."""
 
     type: Literal["message"] = "message"
@@ -86,7 +92,7 @@ class MessageItem(Part):
     content: Content
 
 
-class FunctionCallItem(Part):
+class FunctionCallItem(Item):
     """A call that the model made in an earlier answer."""
 
     type: Literal["function_call"]
@@ -95,7 +101,7 @@ class FunctionCallItem(Part):
     arguments: str
 
 
-class FunctionCallOutputItem(Part):
+class FunctionCallOutputItem(Item):
     """What came of it."""
 
     type: Literal["function_call_output"]
@@ -103,8 +109,10 @@ class FunctionCallOutputItem(Part):
     output: Output
 
 
-class ReasoningItem(Part):
+class ReasoningItem(Item):
     """What the model thought in an earlier answer; what is encrypted cannot be read here."""
+
+    ignored = Item.ignored | {"encrypted_content"}
 
     type: Literal["reasoning"]
     content: list[TextPart] | None = None
@@ -112,7 +120,7 @@ class ReasoningItem(Part):
 
 
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
-Item = Annotated[
+AnyItem = Annotated[
     Annotated[MessageItem, Tag("(message)")]
     | Annotated[FunctionCallItem, Tag("(function_call)")]
     | Annotated[FunctionCallOutputItem, Tag("(function_call_output)")]
@@ -176,7 +184,7 @@ class JsonSchemaFormat(Part):
     """JSON that a schema describes."""
 
     # A field named `schema` would hide a method of the base class.
-    model_config = ConfigDict(strict=True, extra="ignore", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     type: Literal["json_schema"]
     name: str
@@ -204,6 +212,9 @@ class TextOptions(Part):
 class ReasoningOptions(Part):
     """How much the model is to think; reaches templates that ask for it."""
 
+    #: The older name of `summary`.
+    ignored = frozenset({"generate_summary"})
+
     effort: Effort | None = None
     summary: str | None = None
 
@@ -217,10 +228,12 @@ Metadata = Annotated[
 class ResponsesBody(Body, SamplingExtras):
     """A request for a response."""
 
+    ignored = frozenset({*IGNORED, *REFUSED})
+
     input: Annotated[
-        list[Item],
+        list[AnyItem],
         Field(min_length=1),
-        BeforeValidator(_as_items, json_schema_input_type=str | list[Item]),
+        BeforeValidator(_as_items, json_schema_input_type=str | list[AnyItem]),
     ]
     instructions: str | None = None
     max_output_tokens: Annotated[NumTokens, Field(ge=1)] | None = None

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from services.router.openai.responses_api.schema import (
+        AnyItem,
         ContentPart,
-        Item,
         ResponsesBody,
     )
 
@@ -97,7 +97,7 @@ class MessageWriter:
         #: The assistant's last message, while further items may belong to it.
         self._turn: dict[str, Any] | None = None
 
-    def add(self, item: Item) -> None:
+    def add(self, item: AnyItem) -> None:
         """Take in the next item."""
         match item:
             case MessageItem(role="assistant"):
