@@ -1,0 +1,114 @@
+"""docs/api.md against its effect: no field is documented that does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from baton.v1 import decode_pb2
+from scripts.api_table import APIS as DOCUMENTED
+from services.router.config import RouterConfig
+from services.router.openai.app import create_app
+from tests.fakes import tiny_tokenizer
+from tests.fakes.scripted_decode import Script, Step, position, with_logprobs
+from tests.integration.router.field_cases import ANSWER, APIS, BODIES, TEMPLATE, Case, Seen
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fakes.scripted_decode import ScriptedDecode
+    from tests.integration.router.conftest import Bench
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RouterConfig:
+    made = tiny_tokenizer.with_bos(tiny_tokenizer.byte_level())
+    model = tiny_tokenizer.save(made, tmp_path / "tiny", chat_template=TEMPLATE)
+    return RouterConfig(
+        model=model,
+        served_model_name=("tiny", "alias"),
+        tool_call_parser="hermes",
+        reasoning_parser="think",
+    )
+
+
+def test_every_documented_field_has_a_case() -> None:
+    for url, api in DOCUMENTED.items():
+        assert set(APIS[url]) == set(api.schema.model_fields) - set(api.ignored), url
+
+
+@pytest.mark.parametrize("url", APIS)
+async def test_every_documented_field_does_what_it_says(bench: Bench, url: str) -> None:
+    worker = await bench.add_worker()
+    ids = bench.parts.tokenizer.encode(ANSWER)
+
+    def answer(request: decode_pb2.DecodeRequest) -> Script:
+        if request.sampling.temperature == 0:
+            return beam_step(*ids[:2])
+        return with_logprobs(request, *ids[: request.sampling.max_tokens])
+
+    worker.answer = answer
+    app = create_app(
+        replace(bench.backend(), formats=bench.parts.formats),
+        not_ready_because=bench.parts.endpoints.not_ready_because,
+        registry=CollectorRegistry(),
+        version="test",
+    )
+    transport = httpx.ASGITransport(app=app)
+    problems = []
+    async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
+        for name, case in APIS[url].items():
+            problem = await check(http, worker, bench, url, name, case)
+            if problem:
+                problems.append(f"{name}: {problem}")
+    assert not problems, "\n".join(problems)
+
+
+def beam_step(first: int, second: int) -> Script:
+    """A step of a beam search: going on is likelier than the end (token 0), which is a choice."""
+    top = {first: -0.5, 0: -1.0, second: -1.2}
+    extra = decode_pb2.DecodeResponse(logprobs=[position(first, -0.5, top)])
+    return Script([Step(token_ids=(first,), extra=extra)])
+
+
+async def check(
+    http: httpx.AsyncClient, worker: ScriptedDecode, bench: Bench, url: str, name: str, case: Case
+) -> str:
+    """What is wrong with a field; empty if nothing is."""
+    known = DOCUMENTED[url].schema.model_fields
+    beside = {key: value for key, value in case.beside.items() if key in known}
+    body = {**BODIES[url], **beside}
+    without = await ask(http, worker, bench, url, body)
+    given = await ask(http, worker, bench, url, {**body, name: case.value})
+    if without.status != 200:
+        return f"the body without it is answered with {without.status}: {without.text}"
+    if case.effect(without):
+        return f"its effect is there without it: {without.text}"
+    if not case.effect(given):
+        return f"it has no effect: {given.status} {given.text} {given.prompt} {given.asked[:1]}"
+    return ""
+
+
+async def ask(
+    http: httpx.AsyncClient, worker: ScriptedDecode, bench: Bench, url: str, body: dict[str, Any]
+) -> Seen:
+    """One request, to its end."""
+    worker.requests.clear()
+    response = await http.post(url, json=body)
+    asked = list(worker.requests)
+    prompt = bench.parts.tokenizer.decode(asked[0].token_ids, False) if asked else ""
+    is_json = response.headers["content-type"] == "application/json"
+    return Seen(
+        response.status_code,
+        response.json() if is_json else None,
+        response.text,
+        response.headers,
+        asked,
+        prompt,
+    )
