@@ -85,6 +85,8 @@ def create_app(
     _add_health(app, HealthEndpoints(not_ready_because, registry=registry, version=version))
     if dashboard is not None:
         dashboard.add_to(app)
+    # Last: paths are tried in their order.
+    add_refusals(app)
     bodies = _BODIES
     if backend.explainer is not None:
         bodies = bodies | {"/v1/route": (CompletionBody, ChatBody)}
@@ -134,7 +136,6 @@ def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> No
     app.add_api_route(f"{one}/cancel", responses.stored, methods=["POST"], include_in_schema=False)
     app.add_api_route("/v1/messages", messages.create, methods=["POST"], tags=tags)
     app.add_api_route("/v1/messages/count_tokens", messages.count, methods=["POST"], tags=tags)
-    add_refusals(app)
 
 
 def _add_models(app: FastAPI, backend: Backend) -> None:
