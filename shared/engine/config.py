@@ -8,7 +8,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import setting
 from shared.engine.grammar.registry import BackendName
-from shared.engine.kv_cache_dtype import check_name
+from shared.engine.kv_cache_names import check_name
 from shared.engine.speculation.config import SpeculationConfig, parse_speculation
 from shared.engine.waiting_queue import SchedulingPolicy
 from shared.errors import ConfigError

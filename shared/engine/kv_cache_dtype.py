@@ -1,35 +1,14 @@
-"""Names of what the KV cache can be kept as, spelled as in vLLM."""
+"""What the KV cache is kept as on a device."""
 
 from __future__ import annotations
 
 import torch
 
+from shared.engine.kv_cache_names import TORCH_NAMES, check_name
 from shared.errors import ConfigError
 
-#: `auto` is the model's own.
-_DTYPES = {
-    "auto": None,
-    "fp8": torch.float8_e4m3fn,
-    "fp8_e4m3": torch.float8_e4m3fn,
-    "int8": torch.int8,
-}
 #: CUDA's first architecture with float8; before it, Triton has no conversion.
 _FLOAT8_CAPABILITY = (8, 9)
-
-
-def check_name(name: str) -> None:
-    """Do nothing if `name` is known.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if name == "fp8_e5m2":
-        raise ConfigError(
-            "kv_cache_dtype 'fp8_e5m2' is not supported: with a scale per token and head its "
-            "range is of no use, and it is half as precise as fp8_e4m3"
-        )
-    if name not in _DTYPES:
-        raise ConfigError(f"kv_cache_dtype {name!r} is unknown; known: {', '.join(_DTYPES)}")
 
 
 def torch_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
@@ -39,7 +18,8 @@ def torch_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> to
         ConfigError: the name is unknown, or the device cannot convert such numbers.
     """
     check_name(name)
-    dtype = _DTYPES[name] or model_dtype
+    wanted = TORCH_NAMES[name]
+    dtype: torch.dtype = model_dtype if wanted is None else getattr(torch, wanted)
     if dtype == torch.float8_e4m3fn and device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
         if capability < _FLOAT8_CAPABILITY:

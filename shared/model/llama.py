@@ -13,7 +13,7 @@ from torch.nn.functional import embedding, linear
 
 from kernels.rope_kv_write.norms import HeadNorms
 from shared.model.layers import FusedLinear, GatedMLP, RMSNorm
-from shared.model.rope import cos_sin_table
+from shared.model.rope_table import cos_sin_table
 
 if TYPE_CHECKING:
     from torch import Tensor

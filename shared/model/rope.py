@@ -1,4 +1,4 @@
-"""Rotary position embeddings: the angles of every scheme, as transformers computes them.
+"""Rotary position embeddings: what a config says of them. `rope_table` computes the angles.
 
 Default (Su et al. 2021), linear (Chen et al. 2023), dynamic NTK, llama3 (Llama 3.1's model card)
 and YaRN (Peng et al. 2023).
@@ -15,14 +15,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from shared.errors import ModelLoadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +62,7 @@ def read_rope(raw: Mapping[str, Any], *, head_dim: int, max_positions: int) -> R
         params=params,
     )
     try:
-        inverse_frequencies(rope)
+        _SCHEMES[rope_type](rope)
     except KeyError as error:
         raise ModelLoadError(f"rope_type {rope_type!r} needs the parameter {error}") from error
     except (TypeError, ValueError, ZeroDivisionError) as error:
@@ -74,44 +70,40 @@ def read_rope(raw: Mapping[str, Any], *, head_dim: int, max_positions: int) -> R
     return rope
 
 
-def inverse_frequencies(rope: RopeConfig) -> tuple[Tensor, float]:
-    """float32 [head_dim / 2], and the factor that multiplies cos and sin."""
-    return _SCHEMES[rope.rope_type](rope)
+@dataclass(frozen=True, slots=True)
+class Llama3Scale:
+    """The numbers of Llama 3.1's scheme."""
+
+    factor: float
+    low: float
+    high: float
 
 
-def cos_sin_table(rope: RopeConfig, num_positions: int, dtype: torch.dtype) -> Tensor:
-    """[num_positions, head_dim]: cosines in the first half, sines in the second.
+@dataclass(frozen=True, slots=True)
+class YarnScale:
+    """The numbers of YaRN: the ramp begins at dimension `low` and takes `span` dimensions."""
 
-    Computed on the host, so that all devices rotate by the same angles.
-    """
-    with torch.device("cpu"):
-        frequencies, factor = inverse_frequencies(rope)
-        angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
-        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * factor).to(dtype)
-
-
-def _default(rope: RopeConfig) -> tuple[Tensor, float]:
-    exponents = torch.arange(0, rope.head_dim, 2, dtype=torch.int64).float() / rope.head_dim
-    return 1.0 / (rope.theta**exponents), 1.0
+    factor: float
+    low: float
+    span: float
+    attention_factor: float
 
 
-def _linear(rope: RopeConfig) -> tuple[Tensor, float]:
-    frequencies, factor = _default(rope)
-    return frequencies / float(rope.params["factor"]), factor
+def linear_factor(rope: RopeConfig) -> float:
+    """What divides every frequency of the linear scheme."""
+    return float(rope.params["factor"])
 
 
-def _llama3(rope: RopeConfig) -> tuple[Tensor, float]:
-    frequencies, attention_factor = _default(rope)
-    factor = float(rope.params["factor"])
-    low, high = float(rope.params["low_freq_factor"]), float(rope.params["high_freq_factor"])
-    wavelengths = 2 * math.pi / frequencies
-    turns = rope.original_max_positions / wavelengths
-    smooth = ((turns - low) / (high - low)).clamp(0, 1)
-    mixed = (1 - smooth) * frequencies / factor + smooth * frequencies
-    return mixed, attention_factor
+def llama3_scale(rope: RopeConfig) -> Llama3Scale:
+    """Raises KeyError, TypeError or ValueError: a parameter is missing or no number."""
+    params = rope.params
+    return Llama3Scale(
+        float(params["factor"]), float(params["low_freq_factor"]), float(params["high_freq_factor"])
+    )
 
 
-def _yarn(rope: RopeConfig) -> tuple[Tensor, float]:
+def yarn_scale(rope: RopeConfig) -> YarnScale:
+    """Raises TypeError, ValueError or ZeroDivisionError: a parameter is wrong."""
     params = rope.params
     factor = float(params.get("factor") or rope.max_positions / rope.original_max_positions)
     dim, theta = rope.head_dim, rope.theta
@@ -125,11 +117,7 @@ def _yarn(rope: RopeConfig) -> tuple[Tensor, float]:
     if params.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    span = (high - low) or 0.001
-    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / span).clamp(0, 1)
-    plain, _ = _default(rope)
-    frequencies = plain / factor * ramp + plain * (1 - ramp)
-    return frequencies, _yarn_attention_factor(params, factor)
+    return YarnScale(factor, low, (high - low) or 0.001, _yarn_attention_factor(params, factor))
 
 
 def _yarn_attention_factor(params: Mapping[str, Any], factor: float) -> float:
@@ -146,10 +134,10 @@ def _yarn_attention_factor(params: Mapping[str, Any], factor: float) -> float:
     return scale(1.0)
 
 
-_SCHEMES: Mapping[str, Callable[[RopeConfig], tuple[Tensor, float]]] = {
-    "default": _default,
-    "linear": _linear,
-    "dynamic": _default,
-    "llama3": _llama3,
-    "yarn": _yarn,
+_SCHEMES: Mapping[str, Callable[[RopeConfig], object]] = {
+    "default": lambda _: None,
+    "linear": linear_factor,
+    "dynamic": lambda _: None,
+    "llama3": llama3_scale,
+    "yarn": yarn_scale,
 }

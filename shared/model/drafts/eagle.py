@@ -20,7 +20,7 @@ from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import decoder_config, read_head
 from shared.model.layers import RMSNorm
 from shared.model.llama import DecoderLayer
-from shared.model.rope import cos_sin_table
+from shared.model.rope_table import cos_sin_table
 from shared.model.weights import layer_targets
 
 if TYPE_CHECKING:

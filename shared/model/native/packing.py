@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.native.library import Kind, LayerWeights, Weights
-from shared.model.rope import cos_sin_table
+from shared.model.rope_table import cos_sin_table
 
 if TYPE_CHECKING:
     import ctypes

@@ -9,7 +9,8 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from shared.model.rope import cos_sin_table, inverse_frequencies, read_rope
+from shared.model.rope import read_rope
+from shared.model.rope_table import cos_sin_table, inverse_frequencies
 
 MAX_POSITIONS, HEAD_DIM = 4096, 80
 CASES: dict[str, dict[str, Any]] = {
