@@ -127,6 +127,17 @@ FACTORIES: Mapping[str, Factory] = {
 }
 
 
+def require_known(names: Sequence[str]) -> None:
+    """Do nothing if there is a connector of each name.
+
+    Raises:
+        ConfigError: there is none of the first name that it says.
+    """
+    unknown = [name for name in names if name not in FACTORIES]
+    if unknown:
+        raise ConfigError(f"unknown connector {unknown[0]!r}; there are {', '.join(FACTORIES)}")
+
+
 def create(
     names: Sequence[str], *, worker: WorkerId, memory: KVMemory, settings: ConnectorSettings
 ) -> list[Connector]:
@@ -135,9 +146,7 @@ def create(
     Raises:
         ConfigError: a name is unknown, or a setting that its connector needs is missing.
     """
-    unknown = [name for name in names if name not in FACTORIES]
-    if unknown:
-        raise ConfigError(f"unknown connector {unknown[0]!r}; there are {', '.join(FACTORIES)}")
+    require_known(names)
     return [FACTORIES[name](worker, memory, settings) for name in names]
 
 

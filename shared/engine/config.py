@@ -149,6 +149,14 @@ class EngineConfig:
             "needs enable_prefix_caching",
         )
 
+    def check_model_limit(self, model_limit: int) -> None:
+        """A configured length must not be longer than what the model's positions cover."""
+        _require(
+            self.max_model_len is None or self.max_model_len <= model_limit,
+            "max_model_len",
+            f"is {self.max_model_len}, but the model ends at {model_limit}",
+        )
+
     def check_unchunked(self, max_model_len: int) -> None:
         """Without chunking, the longest prompt and a token of everybody else must fit a step."""
         if self.enable_chunked_prefill:

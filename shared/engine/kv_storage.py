@@ -109,10 +109,7 @@ def choose_max_model_len(
                 reason=f"the KV pool has {num_blocks} blocks of {layout.block_size} tokens",
             )
         return min(model_limit, pool_limit)
-    if config.max_model_len > model_limit:
-        raise ConfigError(
-            f"max_model_len is {config.max_model_len}, but the model ends at {model_limit}"
-        )
+    config.check_model_limit(model_limit)
     if config.max_model_len > pool_limit:
         needed = layout.num_blocks(config.max_model_len)
         raise ConfigError(

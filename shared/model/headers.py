@@ -78,7 +78,7 @@ def _shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> dict[str, list[in
             raise ModelLoadError(
                 f"{path} is damaged or truncated: its header claims {num_bytes} bytes"
             )
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             names = wanted.keys() & set(file.keys())
             return {name: list(file.get_slice(name).get_shape()) for name in names}
     except (SafetensorError, OSError) as error:

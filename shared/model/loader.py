@@ -10,9 +10,9 @@ import torch
 
 from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
-from shared.model.config import load_config
+from shared.model.checks import DTYPES as DTYPE_NAMES
+from shared.model.checks import check_model, dtype_name, requires_native
 from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
-from shared.model.headers import check_headers
 from shared.model.llama import CausalLM
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import NativeCausalLM
@@ -21,20 +21,13 @@ from shared.model.quantized_weights import check_quantization, quantize_weights
 from shared.model.weights import load_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from shared.model.config import ModelConfig
 
 log = structlog.get_logger(__name__)
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-LOAD_FORMATS = ("auto", "safetensors", "dummy")
-QUANTIZATIONS = ("none", "int8", "fp8", "int4")
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 #: Standard deviation of dummy weights, as transformers initialises.
 _DUMMY_STD = 0.02
 
@@ -76,11 +69,15 @@ def load_model(
         ConfigError: an unknown name, or native kernels that cannot be had; says why.
         ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
     """
-    _check_known("load format", load_format, LOAD_FORMATS)
-    _check_known("quantization", quantization, QUANTIZATIONS)
-    config = _checked_config(model_dir, load_format)
-    name = config.dtype if dtype == "auto" else dtype
-    _check_known("dtype", name, ("auto", *DTYPES))
+    config = check_model(
+        model_dir,
+        dtype=dtype,
+        load_format=load_format,
+        quantization=quantization,
+        attention_backend=attention_backend,
+        device=str(device),
+    )
+    name = dtype_name(config, dtype)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     place = torch.device(device)
     native = _wants_native(attention_backend, quantization, name, place)
@@ -120,18 +117,6 @@ def _fill(model: CausalLM, made_from: Path | int, dtypes: str) -> str:
     return fingerprint_checkpoint(made_from, raw, dtypes)
 
 
-def _checked_config(model_dir: Path, load_format: str) -> ModelConfig:
-    config = load_config(model_dir)
-    if load_format != "dummy":
-        check_headers(model_dir, config)
-    return config
-
-
-def _check_known(what: str, name: str, known: Iterable[str]) -> None:
-    if name not in known:
-        raise ConfigError(f"{what} {name!r} is unknown; known: {', '.join(known)}")
-
-
 def _python_backend(name: str, device: torch.device) -> str:
     """What computes in Python; native kernels take their weights from such a model, too."""
     return default_backend(device) if name in ("auto", "native") else name
@@ -147,12 +132,10 @@ def _wants_native(backend: str, quantization: str, dtype: str, device: torch.dev
     if backend not in ("auto", "native"):
         return False
     if quantization not in ("none", "int8"):
-        if backend == "native":
-            raise ConfigError(f"the native kernels know int8 weights, not {quantization}")
         if device.type == "cpu":
             log.warning("slow_quantization", quantization=quantization, faster_here="int8")
         return False
-    required = backend == "native" or (quantization == "int8" and device.type == "cpu")
+    required = requires_native(backend, quantization, device.type)
     if not required and not suits_this_cpu():
         return False
     reason = why_not_native(dtype, quantization, device)

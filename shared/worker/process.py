@@ -25,7 +25,7 @@ from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.server import ServerTls
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
-from shared.worker.doors import require_guarded_doors
+from shared.worker.checks import check_worker
 from shared.worker.drain import drain
 from shared.worker.joining import join, leave, open_places, reason_of
 from shared.worker.kv_events import publish_kv_events
@@ -118,7 +118,7 @@ async def run_worker(
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
     """
-    require_guarded_doors(config)
+    check_worker(config, role)
     path = config.access.cluster_token
     token = None if path is None else ClusterToken(path)
     stopping = asyncio.Event()

@@ -62,3 +62,24 @@ def test_the_command_line_starts_light() -> None:
         "heavy = {'torch', 'grpc', 'httpx', 'transformers'} & sys.modules.keys()\n"
         "assert not heavy, heavy"
     )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "services.decode.config",
+        "services.prefill.config",
+        "shared.model.checks",
+        "shared.worker.checks",
+    ],
+)
+def test_settings_and_what_checks_them_import_no_torch(module: str) -> None:
+    run(f"import {module}\nassert not {{'torch', 'triton', 'transformers'}} & sys.modules.keys()")
+
+
+def test_a_checkpoint_is_checked_without_torch() -> None:
+    folder = ROOT / "models" / "pydoc" / "checkpoint"
+    run(
+        "from pathlib import Path\nfrom shared.model.checks import check_model\n"
+        f"check_model(Path({str(folder)!r}))\nassert 'torch' not in sys.modules"
+    )

@@ -8,6 +8,7 @@ import torch
 
 from kernels.native.build import NativeUnavailableError
 from kernels.native.library import load_library
+from shared.model import checks
 
 
 def suits_this_cpu() -> bool:
@@ -17,12 +18,9 @@ def suits_this_cpu() -> bool:
 
 def why_not_native(dtype: str, quantization: str, device: torch.device) -> str | None:
     """None if they can, otherwise the reason. Compiles the library if it is not cached."""
-    if device.type != "cpu":
-        return f"they are for the CPU, not for {device}"
-    if dtype not in ("float32", "bfloat16"):
-        return f"they know float32 and bfloat16, not {dtype}"
-    if quantization == "int8" and dtype != "bfloat16":
-        return f"int8 weights go with --dtype bfloat16, not {dtype}"
+    reason = checks.why_not_native(dtype, quantization, str(device))
+    if reason is not None:
+        return reason
     if platform.system() != "Linux":
         return f"they are tested on Linux only, not on {platform.system()}"
     try:

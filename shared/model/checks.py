@@ -1,0 +1,88 @@
+"""Whether a model can be loaded as configured. Reads headers only, and imports no torch.
+
+The loader asks this first; commands ask it before they start a process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.errors import ConfigError
+from shared.model.config import load_config
+from shared.model.headers import check_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from shared.model.config import ModelConfig
+
+DTYPES = ("float32", "bfloat16", "float16")
+LOAD_FORMATS = ("auto", "safetensors", "dummy")
+QUANTIZATIONS = ("none", "int8", "fp8", "int4")
+ATTENTION_BACKENDS = ("auto", "native", "torch", "triton")
+
+
+def check_model(
+    model_dir: Path,
+    *,
+    dtype: str = "auto",
+    load_format: str = "auto",
+    quantization: str = "none",
+    attention_backend: str = "auto",
+    device: str = "cpu",
+) -> ModelConfig:
+    """The model's configuration, if it can be loaded with these settings.
+
+    Raises:
+        ConfigError: an unknown name, or settings that exclude each other.
+        ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
+    """
+    _check_known("load format", load_format, LOAD_FORMATS)
+    _check_known("quantization", quantization, QUANTIZATIONS)
+    _check_known("attention backend", attention_backend, ATTENTION_BACKENDS)
+    config = load_config(model_dir)
+    if load_format != "dummy":
+        check_headers(model_dir, config)
+    name = dtype_name(config, dtype)
+    if requires_native(attention_backend, quantization, device):
+        reason = why_not_native(name, quantization, device)
+        if reason is not None:
+            raise ConfigError(f"the native kernels cannot run: {reason}")
+    return config
+
+
+def dtype_name(config: ModelConfig, dtype: str) -> str:
+    """What `dtype` means for the model.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    name = config.dtype if dtype == "auto" else dtype
+    _check_known("dtype", name, ("auto", *DTYPES))
+    return name
+
+
+def requires_native(attention_backend: str, quantization: str, device: str) -> bool:
+    """Whether nothing else can compute this."""
+    on_cpu = device.startswith("cpu")
+    wants_int8 = quantization == "int8" and on_cpu and attention_backend == "auto"
+    return attention_backend == "native" or wants_int8
+
+
+def why_not_native(dtype: str, quantization: str, device: str) -> str | None:
+    """Why the native kernels cannot compute this on any machine; None if they can on some."""
+    if not device.startswith("cpu"):
+        return f"they are for the CPU, not for {device}"
+    if quantization not in ("none", "int8"):
+        return f"they know int8 weights, not {quantization}"
+    if dtype not in ("float32", "bfloat16"):
+        return f"they know float32 and bfloat16, not {dtype}"
+    if quantization == "int8" and dtype != "bfloat16":
+        return f"int8 weights go with --dtype bfloat16, not {dtype}"
+    return None
+
+
+def _check_known(what: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ConfigError(f"{what} {name!r} is unknown; known: {', '.join(known)}")

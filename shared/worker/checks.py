@@ -1,0 +1,61 @@
+"""What keeps a worker from starting, found before anything is loaded. Imports no torch.
+
+A worker asks this first; `baton up` asks it before it starts a process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.connector.registry import require_known
+from shared.errors import ConfigError, ModelLoadError
+from shared.identity import Role
+from shared.model.checks import check_model
+from shared.rpc.tls.files import open_certificates
+from shared.rpc.tls.identity import PeerRole
+from shared.worker.doors import require_guarded_doors
+
+if TYPE_CHECKING:
+    from shared.engine.config import EngineConfig
+    from shared.worker.config import WorkerConfig
+
+
+def check_worker(config: WorkerConfig, role: Role) -> None:
+    """Do nothing if neither a setting nor a file is known to stop this worker.
+
+    Raises:
+        ConfigError, ModelLoadError: it cannot start as configured.
+    """
+    require_guarded_doors(config)
+    require_known(config.connectors)
+    open_certificates(config.tls, PeerRole(role.value))
+    settings, engine = config.model, config.engine
+    model = check_model(
+        settings.model,
+        dtype=settings.dtype,
+        load_format=settings.load_format,
+        quantization=settings.quantization,
+        attention_backend=settings.attention_backend,
+        device=engine.device,
+    )
+    engine.check_model_limit(model.max_model_len)
+    if role is Role.DECODE:
+        _check_draft(engine)
+
+
+def _check_draft(engine: EngineConfig) -> None:
+    """A draft model is an ordinary checkpoint; what other methods load is theirs to check."""
+    speculation = engine.speculation
+    if speculation is None or speculation.method != "draft_model" or speculation.model is None:
+        return
+    try:
+        check_model(
+            Path(speculation.model),
+            dtype=speculation.dtype,
+            load_format=speculation.load_format,
+            quantization=speculation.quantization,
+            device=engine.device,
+        )
+    except (ConfigError, ModelLoadError) as error:
+        raise ConfigError(f"speculative_config: model: {error}") from error

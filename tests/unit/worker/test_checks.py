@@ -1,0 +1,75 @@
+"""What cannot start is refused before anything is loaded, with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from services.decode.config import DecodeConfig
+from services.prefill.config import PrefillConfig
+from shared.config import load_config
+from shared.errors import ConfigError, ModelLoadError
+from shared.identity import Role
+from shared.worker.checks import check_worker
+from tests.unit.model.checkpoints import edit_json, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    write(tmp_path)
+    return tmp_path
+
+
+def check(model: Path, *flags: str, role: Role = Role.DECODE) -> None:
+    kind: Any = DecodeConfig if role is Role.DECODE else PrefillConfig
+    argv = ["--model", str(model), "--directory", "127.0.0.1:1", *flags]
+    check_worker(load_config(kind, argv, prog="worker", environ={}).worker, role)
+
+
+def test_a_good_model_passes(model: Path) -> None:
+    check(model)
+    check(model, role=Role.PREFILL)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--dtype", "float8"), "dtype 'float8' is unknown"),
+        (("--load-format", "gguf"), "load format 'gguf' is unknown"),
+        (("--quantization", "awq"), "quantization 'awq' is unknown"),
+        (("--attention-backend", "flash"), "attention backend 'flash' is unknown"),
+        (("--attention-backend", "native", "--quantization", "fp8"), "int8 weights, not fp8"),
+        (("--quantization", "int8", "--dtype", "float32"), "int8 weights go with --dtype bfloat16"),
+        (("--max-model-len", "99999999"), "max_model_len is 99999999, but the model ends at"),
+        (("--connectors", "shm,tcp"), "unknown connector 'tcp'"),
+        (("--host", "0.0.0.0"), "would be open to everybody"),
+        (("--tls-cert", "no.crt", "--tls-key", "no.key", "--tls-ca", "no.ca"), "no.crt"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    model: Path, flags: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        check(model, *flags)
+
+
+def test_a_draft_model_is_checked_where_it_is_used(model: Path) -> None:
+    config = '{"method": "draft_model", "model": "/none", "num_speculative_tokens": 2}'
+    with pytest.raises(ConfigError, match=r"speculative_config: model: cannot read /none"):
+        check(model, "--speculative-config", config)
+    check(model, "--speculative-config", config, role=Role.PREFILL)
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_refused(model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ModelLoadError, match="damaged or truncated"):
+        check(model)
+    check(model, "--load-format", "dummy")
+    edit_json(model / "config.json", architectures=["GPT2LMHeadModel"])
+    with pytest.raises(ModelLoadError, match="GPT2LMHeadModel is not supported"):
+        check(model)
