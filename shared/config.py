@@ -9,18 +9,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import difflib
 import os
 import tomllib
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pydantic
 
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -77,6 +78,28 @@ def flag_name(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def flags_of(cls: type[Any]) -> frozenset[str]:
+    """Every flag that the command line of these settings takes."""
+    flags = {"--config"}
+    for leaf in _leaves(cls):
+        flags.add(flag_name(leaf.name))
+        if leaf.hint is bool:
+            flags.add(flag_name(f"no_{leaf.name}"))
+    return frozenset(flags)
+
+
+def unknown_flag(flag: str, known: Iterable[str], *, listed_by: str) -> ConfigError:
+    """There is no such flag; the message names one that is spelled much like it."""
+    near = difflib.get_close_matches(flag.partition("=")[0], known, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return ConfigError(f"unknown setting {flag}{meant} (`{listed_by}` lists them)")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
 def _leaves(cls: type[Any]) -> Iterator[_Leaf]:
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
@@ -89,7 +112,7 @@ def _leaves(cls: type[Any]) -> Iterator[_Leaf]:
 def _parse_flags(
     cls: type[Any], leaves: Mapping[str, _Leaf], argv: Sequence[str], prog: str
 ) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=prog,
         description=(cls.__doc__ or "").strip().splitlines()[0],
         argument_default=argparse.SUPPRESS,
@@ -108,7 +131,7 @@ def _parse_flags(
             parser.add_argument(flag_name(leaf.name), help=text, metavar="VALUE")
     known, unknown = parser.parse_known_args(list(argv))
     if unknown:
-        raise ConfigError(f"unknown setting {unknown[0]}; `{prog} --help` lists them")
+        raise unknown_flag(unknown[0], map(flag_name, leaves), listed_by=f"{prog} --help")
     return vars(known)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.config import load_config, setting
+from shared.config import flags_of, load_config, setting
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -89,3 +89,28 @@ def test_errors_of_the_file_name_the_key(tmp_path: Path, content: str, named: st
     file.write_text(content)
     with pytest.raises(ConfigError, match=named):
         load("--model", "m", "--config", str(file))
+
+
+def test_a_flag_that_was_misspelled_names_the_one_that_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting --max-num-seq; did you mean --max-num"):
+        load("--model", "m", "--max-num-seq", "3")
+    with pytest.raises(ConfigError, match=r"unknown setting --xyz \(`test --help` lists them\)"):
+        load("--model", "m", "--xyz")
+
+
+def test_a_flag_without_its_value_is_an_error_like_others() -> None:
+    with pytest.raises(ConfigError, match="--num-blocks: expected one argument"):
+        load("--model", "m", "--num-blocks")
+
+
+def test_the_flags_of_settings_are_known_without_parsing() -> None:
+    assert flags_of(Settings) == {
+        "--config",
+        "--model",
+        "--max-num-seqs",
+        "--connectors",
+        "--enable-prefix-caching",
+        "--no-enable-prefix-caching",
+        "--num-blocks",
+        "--block-size",
+    }
