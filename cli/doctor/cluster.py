@@ -76,7 +76,7 @@ def _clock(url: str, access: Access) -> Iterator[Finding]:
     """Certificates, keys that expire and traces go by the clock; a second more or less is none."""
     context = None if access.secure is None else access.secure.context()
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=TIMEOUT_S, context=context) as answer:
+        with urllib.request.urlopen(f"{url}/live", timeout=TIMEOUT_S, context=context) as answer:
             theirs = parsedate_to_datetime(answer.headers["date"])
     except (OSError, TypeError, ValueError):
         return

@@ -57,7 +57,7 @@ readinessProbe:
   failureThreshold: 2
 {{- if not (and .root.Values.tls.enabled .root.Values.tls.requireClientCertificates) }}
 livenessProbe:
-  {{- include "baton.router.check" (dict "root" .root "path" "/health") | nindent 2 }}
+  {{- include "baton.router.check" (dict "root" .root "path" "/live") | nindent 2 }}
   initialDelaySeconds: 10
   periodSeconds: 10
   timeoutSeconds: 5

@@ -20,6 +20,7 @@ from services.router.config import RouterConfig
 from services.router.dashboard.routes import Dashboard
 from services.router.dashboard.state import DashboardState
 from services.router.directory_servicer import DirectoryServicer
+from services.router.grpc_health import reporting_health
 from services.router.grpc_server import RouterServicer
 from services.router.http_server import HttpServer
 from services.router.limited import LimitedGenerator
@@ -93,7 +94,7 @@ async def serve(config: RouterConfig) -> None:
         generator = front(config, parts, metrics, tracer, dashboard.state)
         rpc = _rpc_server(config, parts, generator, security, certificates, tracer)
         ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
-        await rpc.start(*(f"{config.host}:{port}" for port in ports))
+        await rpc.start(*(f"{config.host}:{port}" for port in ports), serving=False)
         stack.push_async_callback(rpc.stop, 0)
         http = HttpServer(
             _http_app(config, parts, generator, metrics, keys, stopping, tracer, dashboard),
@@ -109,7 +110,8 @@ async def serve(config: RouterConfig) -> None:
         )
         dashboard.feed.start()
         log.info("listening", http_port=http.port, grpc_port=rpc.port, models=parts.models.names)
-        await _until(stopping, parts)
+        async with reporting_health(rpc, parts.endpoints):
+            await _until(stopping, parts)
         log.info("stopping", num_requests=parts.admission.num_inside)
         await dashboard.feed.stop()
         await rpc.set_serving(serving=False)
@@ -144,6 +146,7 @@ def _http_app(
             unknown_fields=UnknownFields(strict=config.strict_fields),
         ),
         not_ready_because=not_ready_because,
+        notes=parts.endpoints.notes,
         registry=metrics,
         version=VERSION,
         rate_headers=parts.limits.headers,

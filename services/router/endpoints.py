@@ -94,6 +94,12 @@ class EndpointPool:
         """What is missing before a request could be served; empty if nothing is."""
         return [] if self.is_ready else ["no decode worker is ready"]
 
+    def notes(self) -> list[str]:
+        """What a request that can be served will have to do without."""
+        if not self.is_ready or any(endpoint.usable for endpoint in self.of_role(Role.PREFILL)):
+            return []
+        return ["no prefill worker is ready: decode workers compute prompts themselves"]
+
     async def wait_ready(self) -> None:
         """Return as soon as a request could be served."""
         await self.wait_until(lambda: self.is_ready)
@@ -121,6 +127,7 @@ class EndpointPool:
         """A request failed there: nothing more is sent until the canary has been answered."""
         if self._endpoints.get(endpoint.record.worker) is not endpoint:
             return
+        self._changed.set()
         if isinstance(error, DrainingError):
             endpoint.refused = True
             return

@@ -38,7 +38,7 @@ class RpcServer:
     """One listening gRPC server.
 
     Servicers are added with their generated `add_…_to_server` function on `server`; `start` binds
-    the address and reports every added service as serving.
+    the address and reports every added service.
     """
 
     def __init__(
@@ -73,8 +73,10 @@ class RpcServer:
         self._health = health.aio.HealthServicer()
         self.port = 0
 
-    async def start(self, address: str, *more: str) -> None:
+    async def start(self, address: str, *more: str, serving: bool = True) -> None:
         """Bind every address (host:port, port 0 takes a free one) and serve; `port` is the first's.
+
+        Health checks are told `serving` of every service, until `set_serving` changes that.
 
         Raises:
             ConfigError: the address cannot be bound.
@@ -86,8 +88,8 @@ class RpcServer:
         self.port = self._bind(address, first=True)
         for each in more:
             self._bind(each, first=False)
+        await self.set_serving(serving=serving)
         await self.server.start()
-        await self.set_serving(serving=True)
 
     def _bind(self, address: str, *, first: bool) -> int:
         try:
@@ -99,12 +101,12 @@ class RpcServer:
                 f"cannot listen on {address}: is another process using the port? ({error})"
             ) from error
 
-    async def set_serving(self, *, serving: bool) -> None:
-        """Report the server and its services to health checks."""
+    async def set_serving(self, *services: str, serving: bool) -> None:
+        """Report services to health checks, "" for the server; without names it and all of them."""
         status = health_pb2.HealthCheckResponse.SERVING
         if not serving:
             status = health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", *self._service_names):
+        for name in services or ("", *self._service_names):
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:

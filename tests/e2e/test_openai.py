@@ -175,5 +175,5 @@ def test_tokenize_and_back(cluster: Cluster) -> None:
 
 
 def test_health_ready_version_metrics(cluster: Cluster) -> None:
-    for path in ("/health", "/ready", "/version", "/metrics"):
+    for path in ("/live", "/health", "/ready", "/version", "/metrics"):
         assert httpx.get(f"{cluster.url}{path}").status_code == 200, path

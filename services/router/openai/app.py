@@ -63,6 +63,7 @@ def create_app(
     backend: Backend,
     *,
     not_ready_because: Callable[[], Sequence[str]],
+    notes: Callable[[], Sequence[str]] = tuple,
     registry: CollectorRegistry,
     version: str,
     rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] | None = None,
@@ -74,7 +75,8 @@ def create_app(
 ) -> FastAPI:
     """The HTTP application. It starts nothing and owns nothing of `backend`.
 
-    `not_ready_because` is asked on every GET /ready; it names what is missing, or nothing.
+    `not_ready_because` is asked on every GET /ready and /health; it names what is missing, or
+    nothing. `notes` says what requests have to do without.
     `rate_headers` says what a tenant has left of its limits.
     Without `keys` everybody may ask for everything. `traced`: clients may say which trace a request
     belongs to. Without a `dashboard` there is no page, without `cors` none of another site.
@@ -82,7 +84,7 @@ def create_app(
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
     _add_generation(app, backend)
     _add_models(app, backend)
-    _add_health(app, HealthEndpoints(not_ready_because, registry=registry, version=version))
+    _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
     if dashboard is not None:
         dashboard.add_to(app)
     # Last: paths are tried in their order.
@@ -148,6 +150,7 @@ def _add_models(app: FastAPI, backend: Backend) -> None:
 
 
 def _add_health(app: FastAPI, health: HealthEndpoints) -> None:
+    app.add_api_route("/live", health.live, tags=["operations"])
     app.add_api_route("/health", health.health, tags=["operations"])
     app.add_api_route("/ping", health.ping, tags=["operations"])
     # SageMaker's probe may use either method; two in one route would share an operation id.

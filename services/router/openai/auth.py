@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: Probes have no keys, and learn nothing but whether requests can be served.
-OPEN_PATHS = frozenset({"/health", "/ping", "/ready"})
+OPEN_PATHS = frozenset({"/live", "/health", "/ping", "/ready"})
 METRICS_PATH = "/metrics"
 DASHBOARD_EVENTS_PATH = "/dashboard/events"
 DASHBOARD_REQUEST_PATH = "/dashboard/request"

@@ -22,29 +22,37 @@ class HealthEndpoints:
     def __init__(
         self,
         not_ready_because: Callable[[], Sequence[str]],
+        notes: Callable[[], Sequence[str]],
         *,
         registry: CollectorRegistry,
         version: str,
     ) -> None:
-        """`not_ready_because` says what is missing; nothing when requests can be served."""
+        """`not_ready_because` says what is missing; nothing when requests can be served. `notes`
+        says what they have to do without.
+        """
         self._not_ready_because = not_ready_because
+        self._notes = notes
         self._registry = registry
         self._version = version
 
+    async def live(self) -> Response:
+        """The process answers, whether or not it can serve."""
+        return json_response({"status": "alive"})
+
     async def health(self) -> Response:
-        """The process answers."""
-        return json_response({"status": "ok"})
+        """The same as `/ready`, under the name that people wait on."""
+        return await self.ready()
 
     async def ping(self) -> Response:
-        """The same, under the name that some platforms ask for."""
-        return await self.health()
+        """The same as `/ready`, under the name that some platforms ask for."""
+        return await self.ready()
 
     async def ready(self) -> Response:
         """Requests can be served now; or 503 and what is missing."""
-        reasons = list(self._not_ready_because())
+        reasons, notes = list(self._not_ready_because()), list(self._notes())
         if not reasons:
-            return json_response({"status": "ready", "reasons": reasons})
-        body = {"status": "not_ready", "reasons": reasons}
+            return json_response({"status": "ready", "reasons": reasons, "notes": notes})
+        body = {"status": "not_ready", "reasons": reasons, "notes": notes}
         response = json_response(body, status=HTTPStatus.SERVICE_UNAVAILABLE)
         response.headers["retry-after"] = "1"
         return response

@@ -88,7 +88,7 @@ def _document_answers(path: str, answers: dict[str, Any]) -> None:
     answers.pop("422", None)
     if path in _CONTENT:
         answers["200"]["content"] = _CONTENT[path]
-    if path == "/ready":
+    if path in ("/health", "/ping", "/ready"):
         answers["503"] = {"description": "Not ready", "content": {"application/json": _ANY}}
     schema = {"$ref": _REFERENCE.format(model="AnthropicError" if is_anthropic(path) else "Error")}
     answers["default"] = {

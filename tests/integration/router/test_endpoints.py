@@ -30,6 +30,17 @@ async def test_a_worker_is_ready_after_its_canary(bench: Bench) -> None:
     assert bench.parts.endpoints.not_ready_because() == []
 
 
+async def test_a_missing_prefill_worker_is_noted_and_no_reason_to_refuse(bench: Bench) -> None:
+    assert bench.parts.endpoints.notes() == []
+    await bench.add_worker()
+    [note] = bench.parts.endpoints.notes()
+    assert note.startswith("no prefill worker is ready")
+    assert bench.parts.endpoints.is_ready
+    await bench.answer()
+    await bench.add_worker(role=Role.PREFILL)
+    assert bench.parts.endpoints.notes() == []
+
+
 async def test_a_worker_that_fails_its_canary_gets_nothing_until_it_succeeds(
     bench: Bench,
 ) -> None:

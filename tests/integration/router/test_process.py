@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.v1 import router_pb2, router_pb2_grpc
 from shared.directory.remote import RemoteDirectory
@@ -54,6 +55,15 @@ async def router(config: RouterConfig) -> AsyncIterator[tuple[Process, str, str]
     await process.communicate()
 
 
+HEALTH = ("", "baton.v1.Router", "baton.v1.Directory")
+
+
+async def _serving(channel: grpc.aio.Channel, service: str) -> bool:
+    stub = health_pb2_grpc.HealthStub(channel)
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+    return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
 async def test_a_router_serves_both_protocols_and_ends_in_order(
     router: tuple[Process, str, str],
 ) -> None:
@@ -64,12 +74,19 @@ async def test_a_router_serves_both_protocols_and_ends_in_order(
         httpx.AsyncClient(base_url=url, trust_env=False) as http,
         grpc.aio.insecure_channel(address) as channel,
     ):
-        assert (await http.get("/ready")).status_code == 503
+        for path, status in (("/live", 200), ("/ready", 503), ("/health", 503), ("/ping", 503)):
+            assert (await http.get(path)).status_code == status, path
+        health = {name: await _serving(channel, name) for name in HEALTH}
+        assert health == {"": False, "baton.v1.Router": False, "baton.v1.Directory": True}
         await worker.start()
         directory = RemoteDirectory(channel)
         await directory.register(worker.record, 60)
         await worker.wait_canaries(1)
-        while (await http.get("/ready")).status_code != 200:
+        while (await http.get("/health")).status_code != 200:
+            pass
+        [note] = (await http.get("/ready")).json()["notes"]
+        assert note.startswith("no prefill worker is ready")
+        while not all([await _serving(channel, name) for name in HEALTH]):
             pass
         worker.scripts = [say(*[70, 71, 72])]
         body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}

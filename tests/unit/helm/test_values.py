@@ -145,6 +145,8 @@ def test_probes_ask_in_a_way_that_the_cluster_knows(cases: dict[str, Rendered]) 
     router = cases["given-tls"].one("Deployment", component="router")
     container = router["spec"]["template"]["spec"]["containers"][0]
     assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/live", "no worker, no restart"
     shows = cases["tls"].one("Deployment", component="router")["spec"]["template"]["spec"]
     probe = shows["containers"][0]["readinessProbe"]
     assert probe["exec"]["command"] == ["/opt/baton/baton", "probe", "router"]

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from tests.fakes.keys import KeysOnDisk
 
 #: All that may be asked without a key. Whoever adds to it has to say so in docs/security.md.
-PROBES = {("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/ready")}
+PROBES = {
+    ("GET", "/live"),
+    ("GET", "/health"),
+    ("GET", "/ping"),
+    ("POST", "/ping"),
+    ("GET", "/ready"),
+}
 OPERATORS = {("GET", "/metrics"), ("POST", "/v1/route")}
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
 

@@ -11,15 +11,19 @@ if TYPE_CHECKING:
 
 
 async def test_alive_is_not_ready(api: OpenAIApi, http: httpx.AsyncClient) -> None:
-    assert (await http.get("/ready")).json() == {"status": "ready", "reasons": []}
-    api.not_ready_because.append("no decode worker")
-    response = await http.get("/ready")
-    assert response.status_code == 503
-    assert response.json() == {"status": "not_ready", "reasons": ["no decode worker"]}
-    assert response.headers["retry-after"] == "1"
-    for method, url in (("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")):
+    probes = (("GET", "/ready"), ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"))
+    for method, url in probes:
         response = await http.request(method, url)
-        assert (response.status_code, response.json()) == (200, {"status": "ok"})
+        body = {"status": "ready", "reasons": [], "notes": []}
+        assert (response.status_code, response.json()) == (200, body), url
+    api.not_ready_because.append("no decode worker")
+    for method, url in probes:
+        response = await http.request(method, url)
+        body = {"status": "not_ready", "reasons": ["no decode worker"], "notes": []}
+        assert (response.status_code, response.json()) == (503, body), url
+        assert response.headers["retry-after"] == "1"
+    response = await http.get("/live")
+    assert (response.status_code, response.json()) == (200, {"status": "alive"})
 
 
 async def test_version(http: httpx.AsyncClient) -> None:
