@@ -12,9 +12,8 @@ from services.router.admission import Admission, AdmissionLimits
 from services.router.canary import Canary
 from services.router.directory import make_directory
 from services.router.endpoints import EndpointPool
-from services.router.models import ServedModels, read_vocab_size
-from services.router.parsers.find import find_reasoning_format, find_tool_format
-from services.router.parsers.plan import ChatFormats
+from services.router.model_text import load_text
+from services.router.models import ServedModels
 from services.router.pipeline import Pipeline
 from services.router.planner import LatencyBounds, Planner
 from services.router.room import WorkerRoom
@@ -24,20 +23,21 @@ from services.router.sampling import SamplingResolver
 from services.router.sessions import SessionPool
 from services.router.tenant_limits import TenantLimits
 from shared.rpc.channel import ChannelPool
-from shared.text.chat_template import ChatTemplate
-from shared.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from services.router.config import RouterConfig
     from services.router.directory import RouterDirectory
+    from services.router.parsers.plan import ChatFormats
     from services.router.routing.base import PrefixLookup
     from shared.directory.base import BlockDirectory, WorkerRegistry
     from shared.directory.index import BlockIndex
     from shared.directory.redis.follower import RedisFollower
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
+    from shared.text.chat_template import ChatTemplate
+    from shared.text.tokenizer import Tokenizer
 
 #: Of the bound on the time to first token.
 WORKER_QUEUE_SHARE = 0.25
@@ -104,27 +104,25 @@ async def _follow(directory: RouterDirectory, endpoints: EndpointPool) -> None:
 def _build(
     config: RouterConfig, channels: ChannelPool, sessions: SessionPool, directory: RouterDirectory
 ) -> RouterParts:
-    tokenizer = Tokenizer.load(config.model)
-    chat_template = ChatTemplate.load(config.model, tokenizer.special_tokens)
-    vocab_size = read_vocab_size(config.model, tokenizer)
+    text = load_text(config)
     canary = Canary(channels, sessions)
     endpoints = EndpointPool(directory.registry, canary, sessions, model_names=config.model_names)
     models = ServedModels(
         names=config.model_names,
-        vocab_size=vocab_size,
+        vocab_size=text.vocab_size,
         learn_max_model_len=endpoints.max_model_len,
     )
     scheduler = _scheduler(config, endpoints, directory.index)
     admission = _admission(config, endpoints, scheduler)
     planner = Planner(
         models=models,
-        sampling=SamplingResolver(tokenizer, vocab_size=vocab_size, limits=config.limits),
+        sampling=SamplingResolver(text.tokenizer, vocab_size=text.vocab_size, limits=config.limits),
         scheduler=scheduler,
         request_timeout_s=config.request_timeout_s,
         bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
     )
     pipeline = Pipeline(
-        tokenizer=tokenizer,
+        tokenizer=text.tokenizer,
         planner=planner,
         admission=admission,
         book=scheduler.book,
@@ -132,12 +130,9 @@ def _build(
         sessions=sessions,
     )
     return RouterParts(
-        tokenizer=tokenizer,
-        chat_template=chat_template,
-        formats=ChatFormats(
-            tools=find_tool_format(config.tool_call_parser, chat_template.sources),
-            reasoning=find_reasoning_format(config.reasoning_parser, chat_template.sources),
-        ),
+        tokenizer=text.tokenizer,
+        chat_template=text.chat_template,
+        formats=text.formats,
         models=models,
         registry=directory.registry,
         blocks=directory.blocks,

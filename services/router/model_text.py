@@ -1,0 +1,40 @@
+"""What the router reads of a model's folder: tokens, templates, and how it marks what it writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.router.models import read_vocab_size
+from services.router.parsers.find import find_reasoning_format, find_tool_format
+from services.router.parsers.plan import ChatFormats
+from shared.text.chat_template import ChatTemplate
+from shared.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from services.router.config import RouterConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """A model, as far as its text goes."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    formats: ChatFormats
+    vocab_size: int
+
+
+def load_text(config: RouterConfig) -> ModelText:
+    """Read it.
+
+    Raises:
+        ConfigError: a file cannot be used, or there is no parser of the configured name.
+    """
+    tokenizer = Tokenizer.load(config.model)
+    template = ChatTemplate.load(config.model, tokenizer.special_tokens)
+    formats = ChatFormats(
+        tools=find_tool_format(config.tool_call_parser, template.sources),
+        reasoning=find_reasoning_format(config.reasoning_parser, template.sources),
+    )
+    return ModelText(tokenizer, template, formats, read_vocab_size(config.model, tokenizer))
