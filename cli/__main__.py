@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cli import keys
-from cli.errors import CommandError
+from cli.errors import EXIT_FAILED, CommandError, complain
 from cli.options import (
     DEFAULT_PORTS,
     ClusterToken,
@@ -39,12 +39,17 @@ app = typer.Typer(
 
 app.add_typer(keys.app, name="keys")
 
+SERVICE_FLAGS_HELP = (
+    "every setting of the services is a flag here, too, for all that have it: --max-num-seqs 8, "
+    "--tool-call-parser hermes; or for one kind: --decode.max-num-seqs 8, --prefill.…, --router.… "
+    "`baton serve router --help` (prefill, decode) lists them"
+)
 DEFAULT_QUESTION = "What does os.path.join do?"
 
 
 app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    epilog="Other flags go to the workers, e.g. --max-num-seqs 8 --num-blocks 512.",
+    epilog=f"{SERVICE_FLAGS_HELP}.",
 )(up)
 
 
@@ -60,15 +65,18 @@ def demo(
     """Start a small cluster, ask it a question, show the answer and where the time went."""
     from cli.demo import run_demo
     from cli.ports import free_port
+    from cli.run_folder import run_folder
 
-    spec = cluster_spec(
-        model,
-        None,
-        port=port,
-        grpc_port=grpc_port or free_port(),
-        start_timeout_s=start_timeout_s,
-    )
-    raise typer.Exit(run_demo(spec, question, max_tokens=max_tokens))
+    with run_folder() as folder:
+        spec = cluster_spec(
+            model,
+            None,
+            log_folder=folder,
+            port=port,
+            grpc_port=grpc_port or free_port(),
+            start_timeout_s=start_timeout_s,
+        )
+        raise typer.Exit(run_demo(spec, question, max_tokens=max_tokens))
 
 
 @app.command()
@@ -101,7 +109,7 @@ def chat(
 app.command(
     "run-batch",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    epilog="Without --url, other flags go to the workers of the cluster that is started.",
+    epilog=f"Without --url: {SERVICE_FLAGS_HELP}.",
 )(run_batch)
 
 
@@ -224,17 +232,11 @@ def main() -> None:
     try:
         app(prog_name="baton")
     except CommandError as error:
-        _complain(str(error), error.advice)
+        complain(error)
         sys.exit(error.exit_code)
     except BatonError as error:
-        _complain(str(error), "")
-        sys.exit(1)
-
-
-def _complain(message: str, advice: str) -> None:
-    typer.secho(f"baton: {message}", err=True, fg=typer.colors.RED)
-    if advice:
-        typer.secho(f"       {advice}", err=True)
+        complain(CommandError(str(error)))
+        sys.exit(EXIT_FAILED)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from cli.cluster_token import make_cluster_token, token_metadata
-from cli.errors import CommandError
 from cli.ports import free_port, require_free
 from cli.processes import ServiceProcess, stop_all
 from cli.readiness import ReadinessProbe
+from cli.restarts import Restarts
 from cli.secure import Secure
+from cli.status import StartWatch
 from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:
@@ -23,25 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cli.certs import CertificateFolder
-
-POLL_S = 0.1
-
-
-class State(StrEnum):
-    """How far one process has come."""
-
-    STARTING = "starting"
-    WAITING = "waiting for workers"
-    READY = "ready"
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """A process, as the user sees it."""
-
-    name: str
-    state: State
-    log: Path
+    from cli.status import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +40,10 @@ class ClusterSpec:
     num_prefill: int = 1
     num_decode: int = 1
     router_flags: tuple[str, ...] = ()
+    #: Of both kinds of worker; behind them those of one kind, which win.
     worker_flags: tuple[str, ...] = ()
+    prefill_flags: tuple[str, ...] = ()
+    decode_flags: tuple[str, ...] = ()
     #: Where all share a machine, a prompt must not slow answers that somebody already reads.
     prefill_niceness: int = 10
     #: The directory; by default the routers have one.
@@ -136,6 +120,7 @@ class Cluster:
             for role, count in (("prefill", spec.num_prefill), ("decode", spec.num_decode))
             for number in range(count)
         ]
+        self._restarts = [Restarts(each) for each in self._kinds()]
         #: Names of processes that did not stop in time and were killed.
         self.killed: list[str] = []
 
@@ -144,17 +129,21 @@ class Cluster:
         """All of them, the routers first."""
         return [*self.routers, *self.workers]
 
-    def start(self) -> None:
-        """Start every process.
+    def prepare(self) -> None:
+        """Write what processes read when they start. Safe to repeat.
 
         Raises:
-            CommandError: one of the router's ports is in use.
+            CommandError: one of the router's ports is in use, or a file cannot be written.
         """
         spec = self.spec
         require_free(spec.host, spec.port, flag="--port", variable="PORT")
         require_free(spec.host, spec.grpc_port, flag="--grpc-port", variable="GRPC_PORT")
         if self._makes_token and spec.cluster_token is not None:
             make_cluster_token(spec.cluster_token)
+
+    def start(self) -> None:
+        """Start every process. Raises like `prepare`."""
+        self.prepare()
         for process in self.processes:
             process.start()
 
@@ -166,29 +155,25 @@ class Cluster:
         """
         with ExitStack() as stack:
             probes = [stack.enter_context(closing(self._probe(*p))) for p in self.router_ports]
-            self._wait_ready(probes, show)
-
-    def _wait_ready(
-        self, probes: Sequence[ReadinessProbe], show: Callable[[Sequence[Status]], None]
-    ) -> None:
-        deadline_s = time.monotonic() + self.spec.start_timeout_s
-        while True:
-            self.require_running()
-            missing = [probe.missing() for probe in probes]
-            joined = [{w.record.worker.name for w in probe.workers()} for probe in probes]
-            statuses = self._statuses(missing, set.intersection(*joined))
-            show(statuses)
-            if all(status.state is State.READY for status in statuses):
-                return
-            if time.monotonic() > deadline_s:
-                raise self._too_slow(statuses, missing)
-            time.sleep(POLL_S)
+            StartWatch(self.routers, self.workers, probes).wait(
+                show,
+                require_running=self.require_running,
+                timeout_s=self.spec.start_timeout_s,
+            )
 
     def require_running(self) -> None:
         """Do nothing while every process runs; raises CommandError otherwise."""
-        # The workers first: where one of them failed, the routers only wait for it.
         for process in (*self.workers, *self.routers):
             process.require_running()
+
+    def keep_running(self, say: Callable[[str], None]) -> None:
+        """Start again what has ended beside others of its kind; `say` a line about each.
+
+        Raises:
+            CommandError: the last process of a kind has ended.
+        """
+        for restarts in self._restarts:
+            restarts.look(say)
 
     def stop(self) -> None:
         """Stop every process. Safe to repeat."""
@@ -204,6 +189,15 @@ class Cluster:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def _kinds(self) -> list[list[ServiceProcess]]:
+        """The processes of each service. The workers first: where one of them failed, the routers
+        only wait for it.
+        """
+        kinds: dict[str, list[ServiceProcess]] = {}
+        for process in (*self.workers, *self.routers):
+            kinds.setdefault(process.module, []).append(process)
+        return list(kinds.values())
 
     def _process(self, name: str, role: str, flags: Sequence[str]) -> ServiceProcess:
         log = self.spec.log_folder / f"{name}.log"
@@ -247,37 +241,16 @@ class Cluster:
             flags += ["--directory", directory]
         # Workers that spin for the same core slow each other down.
         flags += ["--num-threads", str(self.spec.num_threads)]
+        own = self.spec.decode_flags
         if name.startswith("prefill"):
             flags += ["--niceness", str(self.spec.prefill_niceness)]
-        return [*self._common_flags(), *flags, *self.spec.worker_flags]
+            own = self.spec.prefill_flags
+        return [*self._common_flags(), *flags, *self.spec.worker_flags, *own]
 
     def _common_flags(self) -> list[str]:
         spec = self.spec
         name = ("--served-model-name", spec.served_model_name)
         return ["--model", str(spec.model), *name]
-
-    def _statuses(self, missing: Sequence[Sequence[str] | None], joined: set[str]) -> list[Status]:
-        states = {}
-        for router, lacks in zip(self.routers, missing, strict=True):
-            states[router.name] = State.WAITING if lacks else State.READY
-            if lacks is None:
-                states[router.name] = State.STARTING
-        for worker in self.workers:
-            states[worker.name] = State.READY if worker.name in joined else State.STARTING
-        return [Status(p.name, states[p.name], p.log) for p in self.processes]
-
-    def _too_slow(
-        self, statuses: Sequence[Status], missing: Sequence[Sequence[str] | None]
-    ) -> CommandError:
-        late = [status for status in statuses if status.state is not State.READY]
-        names = ", ".join(f"{status.name} ({status.state})" for status in late)
-        lacks = dict.fromkeys(reason for said in missing for reason in said or ())
-        reasons = f"; the router says: {'; '.join(lacks)}" if lacks else ""
-        logs = " ".join(str(status.log) for status in late)
-        return CommandError(
-            f"not ready after {self.spec.start_timeout_s:g} s: {names}{reasons}",
-            advice=f"look into {logs}, or allow more time with --start-timeout-s",
-        )
 
 
 def _absolute(path: Path | None) -> str | None:

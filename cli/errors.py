@@ -9,7 +9,22 @@ EXIT_USAGE = 2
 class CommandError(Exception):
     """Ends the command: what is wrong, what to do about it, and the exit code."""
 
-    def __init__(self, message: str, *, advice: str = "", exit_code: int = EXIT_FAILED) -> None:
+    def __init__(
+        self, message: str, *, advice: str = "", details: str = "", exit_code: int = EXIT_FAILED
+    ) -> None:
+        """`details` are shown before the message, so that the message stays in sight."""
         super().__init__(message)
         self.advice = advice
+        self.details = details
         self.exit_code = exit_code
+
+
+def complain(error: CommandError) -> None:
+    """Show it on standard error."""
+    import typer
+
+    if error.details:
+        typer.secho(error.details, err=True)
+    typer.secho(f"baton: {error}", err=True, fg=typer.colors.RED)
+    if error.advice:
+        typer.secho(f"       {error.advice}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from cli.errors import EXIT_USAGE, CommandError
@@ -9,6 +10,9 @@ from cli.places import SHIPPED_MODEL, SHIPPED_MODEL_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: As Hugging Face names its repositories.
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def resolve_model(model: Path | None, served_model_name: str | None) -> tuple[Path, str]:
@@ -19,10 +23,15 @@ def resolve_model(model: Path | None, served_model_name: str | None) -> tuple[Pa
     """
     folder = (model or SHIPPED_MODEL).resolve()
     if not (folder / "config.json").is_file():
+        advice = (
+            "name the folder of a Hugging Face checkpoint with --model, "
+            "or make a small one: baton make-model --help"
+        )
+        if model is not None and not folder.exists() and _HUB_NAME.fullmatch(str(model)):
+            advice = f"download it first: hf download {model} --local-dir {model.name}"
         raise CommandError(
             f"there is no model in {folder}: it has no config.json",
-            advice="name the folder of a Hugging Face checkpoint with --model, "
-            "or make a small one: baton make-model --help",
+            advice=advice,
             exit_code=EXIT_USAGE,
         )
     if served_model_name is None:

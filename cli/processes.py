@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 #: Lines of a log that are shown when its process ended unexpectedly.
 TAIL_LINES = 15
+#: What a reason looks like, the surest first: what a service says itself, the end of a traceback,
+#: an error that was logged.
+_REASONS = (
+    re.compile(r"cannot start: "),
+    re.compile(r"^[\w.]*(Error|Exception|Exit|Interrupt)(: |$)"),
+    re.compile(r"\[(error|critical) *\]|\"level\": *\"(error|critical)\""),
+)
 
 
 class ServiceProcess:
@@ -34,8 +42,10 @@ class ServiceProcess:
         *,
         environ: Mapping[str, str | None] | None = None,
     ) -> None:
+        """`environ`: what differs from our own; None takes a variable away."""
         self.name = name
-        #: What differs from our own environment; None takes a variable away.
+        self.module = module
+        self.flags = tuple(flags)
         self._environ = dict(environ or {})
         self.log = log
         self._command = [
@@ -45,6 +55,13 @@ class ServiceProcess:
             *flags,
         ]
         self._popen: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment that it gets."""
+        environ = {**python_environ(), **self._environ}
+        return {name: value for name, value in environ.items() if value is not None}
 
     @property
     def pid(self) -> int | None:
@@ -61,13 +78,26 @@ class ServiceProcess:
         """How it ended, if it did; negative for a signal."""
         return self._popen.poll() if self._popen else None
 
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was started last."""
+        return time.monotonic() - self._started_s
+
     def start(self) -> None:
-        """Start it."""
-        environ = {**python_environ(), **self._environ}
-        with self.log.open("wb") as log:
+        """Start it, or start it again once it has ended; then it goes on in the same log.
+
+        Raises:
+            CommandError: the log cannot be written.
+        """
+        self._started_s = time.monotonic()
+        try:
+            log = self.log.open("wb" if self._popen is None else "ab")
+        except OSError as error:
+            raise CommandError(f"cannot write {self.log}: {error.strerror}") from error
+        with log:
             self._popen = subprocess.Popen(
                 self._command,
-                env={name: value for name, value in environ.items() if value is not None},
+                env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -80,15 +110,21 @@ class ServiceProcess:
         Raises:
             CommandError: it has ended; with the end of its log.
         """
-        code = self.exit_code
-        if code is None:
+        if self.exit_code is None:
             return
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         tail = "\n".join(f"  {line}" for line in self.tail())
         raise CommandError(
-            f"{self.name} {how}. The end of its log:\n{tail or '  (it wrote nothing)'}",
-            advice=f"the whole log is {self.log}; `baton doctor` checks this machine",
+            self.why_it_ended(),
+            details=f"The end of {self.log}:\n{tail or '  (it wrote nothing)'}",
         )
+
+    def why_it_ended(self) -> str:
+        """How, and its own last word about it. One line; only once it has ended."""
+        code = self.exit_code or 0
+        if code < 0:
+            return f"{self.name} was killed by {signal.Signals(-code).name}"
+        reason = last_error(self.tail())
+        return f"{self.name} ended with {code}{f': {reason}' if reason else ''}"
 
     def tail(self) -> list[str]:
         """The last lines of its log."""
@@ -115,6 +151,18 @@ class ServiceProcess:
         if self._popen is not None and self.running:
             self._popen.kill()
             self._popen.wait()
+
+
+def last_error(lines: Sequence[str]) -> str:
+    """The line of a log that says why its process ended.
+
+    That is often not the last: a library may complain at exit that something was left open.
+    """
+    for pattern in _REASONS:
+        found = [line for line in lines if pattern.search(line)]
+        if found:
+            return found[-1].strip()
+    return lines[-1].strip() if lines else ""
 
 
 def stop_all(processes: Sequence[ServiceProcess], *, grace_s: float) -> list[str]:

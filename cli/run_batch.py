@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 read at run time by typer
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from cli.options import (  # noqa: TC001 read at run time by typer
     TlsKey,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 def run_batch(
     context: typer.Context,
@@ -26,7 +29,13 @@ def run_batch(
         Path, typer.Option("-o", "--output-file", help="Answers; what is in it already is kept.")
     ],
     url: Annotated[
-        str | None, typer.Option(help="A running server. Default: a cluster is started.")
+        str | None,
+        typer.Option(
+            "--url",
+            "--address",
+            help="A running server, as a URL or host:port of its HTTP API. "
+            "Default: a cluster is started.",
+        ),
     ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(help="File with the key to send. Default: BATON_API_KEY.")
@@ -50,44 +59,47 @@ def run_batch(
     """Answer a file of requests; run it again to go on after an interruption."""
     from cli.batch.command import BatchOptions, read_api_key
     from cli.batch.command import run_batch as run
-    from cli.secure import Secure
+    from cli.ports import free_port
+    from cli.run_folder import run_folder
+    from cli.secure import from_flags
+    from cli.up_command import cluster_spec
 
+    secure = from_flags(tls_cert, tls_key, tls_ca)
     options = BatchOptions(
         input=input_file,
         output=output_file,
-        url=url,
+        url=None if url is None else _with_scheme(url, "http" if secure is None else "https"),
         api_key=read_api_key(api_key_file),
-        verify=True if tls_ca is None else Secure(tls_ca, tls_cert, tls_key).context(),
+        verify=True if secure is None else secure.context(),
         concurrency=concurrency,
         patience_s=patience_s,
         timeout_s=timeout_s,
     )
-    counts = {"num_prefill": prefill, "num_decode": decode, "start_timeout_s": start_timeout_s}
-    raise typer.Exit(run(options, _cluster(context, url, model, served_model_name, **counts)))
-
-
-def _cluster(
-    context: typer.Context, url: str | None, model: Path | None, name: str | None, **counts: Any
-) -> Any:
-    """What to start; nothing where a server is given."""
-    from cli.cluster import ClusterSpec
-    from cli.errors import EXIT_USAGE, CommandError
-    from cli.model_folder import resolve_model
-    from cli.places import log_folder
-    from cli.ports import free_port
-
-    if url is None:
-        folder, served = resolve_model(model, name)
-        return ClusterSpec(
-            model=folder,
-            served_model_name=served,
-            log_folder=log_folder(),
+    if url is not None:
+        _require_no_flags(context.args)
+        raise typer.Exit(run(options))
+    with run_folder() as folder:
+        spec = cluster_spec(
+            model,
+            served_model_name,
+            context.args,
+            log_folder=folder,
             port=free_port(),
             grpc_port=free_port(),
-            worker_flags=tuple(context.args),
-            **counts,
+            num_prefill=prefill,
+            num_decode=decode,
+            start_timeout_s=start_timeout_s,
         )
-    if context.args:
-        message = f"{context.args[0]}: workers are not started where --url is given"
+        raise typer.Exit(run(options, spec))
+
+
+def _with_scheme(url: str, scheme: str) -> str:
+    return url if "://" in url else f"{scheme}://{url}"
+
+
+def _require_no_flags(flags: Sequence[str]) -> None:
+    from cli.errors import EXIT_USAGE, CommandError
+
+    if flags:
+        message = f"{flags[0]}: no services are started where --url is given"
         raise CommandError(message, exit_code=EXIT_USAGE)
-    return None

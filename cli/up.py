@@ -62,7 +62,7 @@ def run_up(spec: ClusterSpec) -> int:
         with running(cluster, console):
             _show_doors(cluster, console)
             while True:
-                cluster.require_running()
+                cluster.keep_running(lambda line: console.print(line, style="yellow", markup=False))
                 time.sleep(WATCH_S)
     except (KeyboardInterrupt, Terminated):
         require_clean_stop(cluster)

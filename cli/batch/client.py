@@ -76,7 +76,7 @@ class BatchClient:
         """The line of the output for `request`.
 
         Raises:
-            CommandError: nobody has answered anything for too long.
+            CommandError: nothing was answered for too long, or what answers is no HTTP server.
         """
         num_tries = 0
         while True:
@@ -89,11 +89,21 @@ class BatchClient:
                 reason = f"the server answered {response.status_code}: {response.text[:200]}"
                 delay_s = _retry_after_s(response) or delay_s
             except httpx.TransportError as error:
+                self._require_http(error)
                 self._require_server()
                 reason = f"no answer: {str(error) or type(error).__name__}"
             num_tries += 1
             self.num_retries += 1
             await self._wait(request, min(delay_s, LONGEST_DELAY_S), reason)
+
+    def _require_http(self, error: httpx.TransportError) -> None:
+        """What was cut off may be asked again; what is no HTTP at all will never be any."""
+        # The words of h11 for bytes that cannot be an answer's first line.
+        if isinstance(error, httpx.RemoteProtocolError) and str(error).startswith("illegal"):
+            raise CommandError(
+                f"{self._http.base_url} does not speak HTTP ({error})",
+                advice="--url is the address of the HTTP API, not of the gRPC services",
+            ) from error
 
     async def _wait(self, request: Request, delay_s: float, reason: str) -> None:
         silent_s = time.monotonic() - self._answered_s

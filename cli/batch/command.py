@@ -122,7 +122,7 @@ class _Run:
             raise CommandError("there is neither a server nor a cluster to start")
         cluster = Cluster(spec)
         with running(cluster, console):
-            self._send_all(items, spec.url, cluster.require_running)
+            self._send_all(items, spec.url, lambda: cluster.keep_running(console.print))
         require_clean_stop(cluster)
 
     def _send_all(

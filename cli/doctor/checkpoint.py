@@ -1,99 +1,71 @@
-"""Checks of a model's folder, without loading it."""
+"""Checks of a model's folder, without loading it: by what the services read it with."""
 
 from __future__ import annotations
 
-import json
-import struct
-from typing import TYPE_CHECKING, Any
+import importlib.util
+from typing import TYPE_CHECKING
 
 from cli.doctor.finding import fail, ok, warn
+from shared.errors import ConfigError, ModelLoadError
+from shared.model.config import load_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from cli.doctor.finding import Finding
+    from shared.model.config import ModelConfig
 
 SUBJECT = "model"
-INDEX = "model.safetensors.index.json"
-HEADER_LENGTH_BYTES = 8
 REMEDY = "download the checkpoint again, or make a small one: baton make-model --help"
 
 
 def check_model(folder: Path) -> Iterator[Finding]:
-    """Configuration, tokenizer, chat template, weights."""
-    config = _read(folder / "config.json")
-    if isinstance(config, str):
-        yield fail(SUBJECT, config, REMEDY)
-        return
-    architectures = config.get("architectures") or ["?"]
-    dtype = config.get("dtype") or config.get("torch_dtype") or "?"
-    yield ok(SUBJECT, f"{folder}: {architectures[0]}, {dtype}")
+    """Configuration and weights as a worker reads them, tokenizer and template as a router does."""
+    yield _check_weights(folder)
     yield from _check_text(folder)
-    yield from _check_weights(folder)
+
+
+def _check_weights(folder: Path) -> Finding:
+    try:
+        # The router's image cannot read weights.
+        if importlib.util.find_spec("safetensors") is None:
+            config, weights = load_config(folder), "weights are read by workers only"
+        else:
+            config, weights = _read_headers(folder)
+    except (ConfigError, ModelLoadError) as error:
+        return fail(SUBJECT, str(error), REMEDY)
+    return ok(SUBJECT, f"{folder}: {config.architecture}, {config.dtype}, {weights}")
+
+
+def _read_headers(folder: Path) -> tuple[ModelConfig, str]:
+    from shared.model.checkpoint_files import find_checkpoint_files
+    from shared.model.checks import check_model as check
+
+    config = check(folder)
+    shards = find_checkpoint_files(folder).shards
+    size_mib = sum(path.stat().st_size for path in shards) / 2**20
+    return config, f"weights of {size_mib:.1f} MiB in {len(shards)} files"
 
 
 def _check_text(folder: Path) -> Iterator[Finding]:
-    tokenizer = _read(folder / "tokenizer.json")
-    if isinstance(tokenizer, str):
-        yield fail("tokenizer", tokenizer, REMEDY)
-    else:
-        yield ok("tokenizer", f"{len(tokenizer.get('model', {}).get('vocab', ()))} tokens")
-    settings = _read(folder / "tokenizer_config.json")
-    inline = isinstance(settings, dict) and "chat_template" in settings
-    if inline or (folder / "chat_template.jinja").is_file():
+    from shared.text.chat_template import ChatTemplate
+    from shared.text.tokenizer import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.load(folder)
+    except ConfigError as error:
+        yield fail("tokenizer", str(error), REMEDY)
+        return
+    yield ok("tokenizer", f"{tokenizer.vocab_size} tokens")
+    try:
+        template = ChatTemplate.load(folder, tokenizer.special_tokens)
+    except ConfigError as error:
+        yield fail("chat template", str(error), REMEDY)
+        return
+    if template.exists:
         yield ok("chat template", "there")
     else:
         yield warn(
             "chat template", "none: chat requests will be refused", "use completions instead"
         )
-
-
-def _check_weights(folder: Path) -> Iterator[Finding]:
-    names = sorted(path.name for path in folder.glob("*.safetensors"))
-    if (folder / INDEX).is_file():
-        index = _read(folder / INDEX)
-        if isinstance(index, str):
-            yield fail("weights", index, REMEDY)
-            return
-        names = sorted(set(index.get("weight_map", {}).values()))
-    if not names:
-        yield fail("weights", f"no *.safetensors in {folder}", REMEDY)
-        return
-    problems = [problem for name in names if (problem := _broken(folder / name))]
-    for problem in problems:
-        yield fail("weights", problem, REMEDY)
-    if not problems:
-        size_bytes = sum((folder / name).stat().st_size for name in names)
-        yield ok("weights", f"{len(names)} files, {size_bytes / 2**20:.1f} MiB")
-
-
-def _broken(path: Path) -> str:
-    """Why a file of weights cannot be used; empty if it can. Reads its header only."""
-    try:
-        size_bytes = path.stat().st_size
-        with path.open("rb") as file:
-            [header_bytes] = struct.unpack("<Q", file.read(HEADER_LENGTH_BYTES))
-            if header_bytes > size_bytes:
-                return f"{path.name} is not a safetensors file"
-            header = json.loads(file.read(header_bytes))
-    except FileNotFoundError:
-        return f"{path.name} is missing"
-    except (OSError, ValueError, struct.error) as error:
-        return f"{path.name} cannot be read: {error}"
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    expected_bytes = HEADER_LENGTH_BYTES + header_bytes + max(ends, default=0)
-    if size_bytes != expected_bytes:
-        return f"{path.name} has {size_bytes} bytes and should have {expected_bytes}: cut off?"
-    return ""
-
-
-def _read(path: Path) -> dict[str, Any] | str:
-    """A JSON object, or why there is none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return f"{path} is missing"
-    except (OSError, ValueError) as error:
-        return f"{path} cannot be read: {error}"
-    return content if isinstance(content, dict) else f"{path} does not hold an object"

@@ -55,6 +55,12 @@ class Directory(directory_pb2_grpc.DirectoryServicer):
         return [] if has_decode else ["no decode worker"]
 
 
+class SharedPort(ThreadingHTTPServer):
+    """Others may listen on the same port."""
+
+    allow_reuse_port = True
+
+
 def http_server(port: int, directory: Directory) -> ThreadingHTTPServer:
     """/ready, whole completions and streamed chat completions."""
 
@@ -84,7 +90,7 @@ def http_server(port: int, directory: Directory) -> ThreadingHTTPServer:
         def log_message(self, *arguments: Any) -> None:
             pass
 
-    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    return SharedPort(("127.0.0.1", port), Handler)
 
 
 async def main(options: argparse.Namespace) -> None:
@@ -95,12 +101,15 @@ async def main(options: argparse.Namespace) -> None:
     server = grpc.aio.server()
     directory_pb2_grpc.add_DirectoryServicer_to_server(directory, server)
     router_pb2_grpc.add_RouterServicer_to_server(ScriptedRouter(), server)
-    server.add_insecure_port(f"{options.host}:{options.grpc_port}")
+    for port in filter(None, (options.grpc_port, options.own_grpc_port)):
+        server.add_insecure_port(f"{options.host}:{port}")
     await server.start()
-    http = http_server(options.port, directory)
-    Thread(target=http.serve_forever, daemon=True).start()
+    doors = [http_server(p, directory) for p in filter(None, (options.port, options.own_port))]
+    for http in doors:
+        Thread(target=http.serve_forever, daemon=True).start()
     await stopping.wait()
-    http.shutdown()
+    for http in doors:
+        http.shutdown()
     await server.stop(None)
 
 
@@ -109,4 +118,6 @@ if __name__ == "__main__":
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
     parser.add_argument("--grpc-port", type=int)
+    parser.add_argument("--own-port", type=int)
+    parser.add_argument("--own-grpc-port", type=int)
     asyncio.run(main(parser.parse_known_args()[0]))

@@ -93,10 +93,11 @@ async def _join(worker: Worker, options: argparse.Namespace, address: str) -> No
     record = directory_pb2.WorkerRecord(
         worker=worker.info.peer.worker, role=worker.info.role, address=address
     )
-    async with grpc.aio.insecure_channel(options.directory) as channel:
-        stub = directory_pb2_grpc.DirectoryStub(channel)
-        request = directory_pb2.RegisterRequest(record=record)
-        await stub.Register(request, wait_for_ready=True, timeout=20)
+    for directory in options.directory.split(","):
+        async with grpc.aio.insecure_channel(directory) as channel:
+            stub = directory_pb2_grpc.DirectoryStub(channel)
+            request = directory_pb2.RegisterRequest(record=record)
+            await stub.Register(request, wait_for_ready=True, timeout=20)
 
 
 def run(role: int) -> None:

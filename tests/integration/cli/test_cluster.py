@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -83,8 +84,7 @@ def test_a_service_that_ends_at_start_ends_the_command_with_its_log(
 ) -> None:
     up = command("up", "--behave", "prefill-0=fails")
     assert up.wait() == 1
-    assert "prefill-0 ended with 3" in up.output
-    assert "the checkpoint is broken" in up.output
+    assert up.lines[-1] == "baton: prefill-0 ended with 3: the checkpoint is broken"
     assert str(tmp_path / "prefill-0.log") in up.output
     assert_nothing_left(up, [])
 
@@ -94,6 +94,28 @@ def test_a_service_that_ends_later_ends_the_command_too(command: Callable[..., C
     assert up.wait() == 1
     assert "prefill-0 ended with 4" in up.output
     assert_nothing_left(up, [])
+
+
+def test_a_router_that_dies_beside_another_is_started_again(
+    command: Callable[..., Command],
+) -> None:
+    up = command("up", "--routers", "2")
+    up.wait_for("Ctrl-C")
+    for line in ("router-1 was killed by SIGKILL; it is started again", "it is left alone"):
+        [victim] = [child for child in up.children() if own_port(up, "router-1") in child.cmdline()]
+        victim.kill()
+        up.wait_for(line)
+    [last] = [child for child in up.children() if "tests.fakes.services.router" in child.cmdline()]
+    last.kill()
+    assert up.wait() == 1
+    assert up.lines[-1] == "baton: router-0 was killed by SIGKILL"
+    assert_nothing_left(up, [])
+
+
+def own_port(up: Command, name: str) -> str:
+    """Of a router, as the command's metrics line has it."""
+    [line] = [line for line in up.lines if line.strip().startswith("metrics")]
+    return re.findall(r":(\d+)/metrics", line)[int(name.removeprefix("router-"))]
 
 
 def test_a_start_that_takes_too_long_names_who_is_late(command: Callable[..., Command]) -> None:

@@ -1,0 +1,155 @@
+"""`baton up` finds what cannot start before it starts anything, with the services' own code."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.cluster import Cluster
+from cli.doctor.checkpoint import check_model
+from cli.doctor.finding import Level
+from cli.errors import CommandError
+from cli.places import SHIPPED_MODEL
+from cli.ports import free_port
+from cli.up_command import cluster_spec
+from tests.unit.model.checkpoints import edit_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cli.cluster import ClusterSpec
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return shutil.copytree(SHIPPED_MODEL, tmp_path / "model")
+
+
+@pytest.fixture
+def spec(tmp_path: Path, model: Path) -> Callable[..., ClusterSpec]:
+    def make(*flags: str, **settings: Any) -> ClusterSpec:
+        ports = {"port": free_port(), "grpc_port": free_port()}
+        return cluster_spec(model, None, flags, log_folder=tmp_path, **(ports | settings))
+
+    return make
+
+
+def test_a_good_cluster_passes(spec: Callable[..., ClusterSpec]) -> None:
+    made = spec("--max-num-seqs", "8", "--decode.max-num-seqs", "4", "--routing-policy", "random")
+    flags = {p.name: list(p.flags) for p in Cluster(made).processes}
+    assert flags["router"][-2:] == ["--routing-policy", "random"]
+    assert flags["prefill-0"][-2:] == ["--max-num-seqs", "8"]
+    assert flags["decode-0"][-2:] == ["--max-num-seqs", "4"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--max-num-seqs", "many"), "--max-num-seqs has a bad value 'many'"),
+        (("--max-num-seqs",), "--max-num-seqs: expected one argument"),
+        (("--decode.block-size", "0"), "a decode worker cannot start: block_size must be"),
+        (("--routing-policy", "luck"), "a router cannot start: there is no routing policy"),
+        (("--tool-call-parser", "none-such"), "there is no tool call parser"),
+        (("--max-model-len", "999999"), "but the model ends at"),
+        (("--quantization", "awq"), "quantization 'awq' is unknown"),
+        (("--speculative-config", "{}"), "speculative_config is not usable"),
+        (("--config", "/none.toml"), "cannot read the configuration file /none.toml"),
+    ],
+)
+def test_settings_that_no_service_would_take(
+    spec: Callable[..., ClusterSpec], flags: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(CommandError, match=reason) as refused:
+        spec(*flags)
+    assert refused.value.exit_code == 2
+    assert "nothing was started" in refused.value.advice
+
+
+def test_a_variable_counts_as_a_flag_does(
+    spec: Callable[..., ClusterSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_BLOCK_SIZE", "none")
+    with pytest.raises(CommandError, match="environment variable BATON_BLOCK_SIZE has a bad value"):
+        spec()
+
+
+def drop(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def write(name: str, text: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return change
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    return lambda folder: edit_json(folder / "config.json", **changes)
+
+
+def cut(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (config(architectures=["GPT2LMHeadModel"]), "GPT2LMHeadModel is not supported; supported"),
+        (config(quantization_config={"quant_method": "awq"}), "quantization_config is set"),
+        (config(rope_scaling={"rope_type": "longrope"}), "rope_type 'longrope' is not supported"),
+        (config(hidden_size=None), "a value is wrong"),
+        (config(hidden_size=64), "the config asks for"),
+        (write("config.json", "{"), "is not valid JSON"),
+        (drop("model.safetensors"), "has neither model.safetensors nor"),
+        (cut, "damaged or truncated"),
+        (drop("tokenizer.json"), "tokenizer.json does not exist"),
+        (write("tokenizer.json", "{}"), "not a usable tokenizer"),
+        (write("chat_template.jinja", "{% if"), "chat template 'default', line 1"),
+    ],
+)
+def test_a_model_that_no_worker_would_load_and_the_doctor_says_the_same(
+    spec: Callable[..., ClusterSpec], model: Path, damage: Callable[[Path], None], reason: str
+) -> None:
+    damage(model)
+    with pytest.raises(CommandError, match=reason) as refused:
+        spec()
+    assert refused.value.exit_code == 2
+    failed = [found.text for found in check_model(model) if found.level is Level.FAIL]
+    assert any(text in str(refused.value) for text in failed), failed
+
+
+def test_a_port_in_use_is_found_before_files_are_read(
+    spec: Callable[..., ClusterSpec], model: Path
+) -> None:
+    cut(model)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(CommandError, match="is in use"),
+    ):
+        spec(port=taken.getsockname()[1])
+
+
+def test_a_redis_that_is_not_there(spec: Callable[..., ClusterSpec]) -> None:
+    with pytest.raises(CommandError, match=r"redis: .*127\.0\.0\.1:\d+: .*onnect call failed"):
+        spec(redis_url=f"redis://127.0.0.1:{free_port()}")
+
+
+def test_a_file_of_keys_that_is_broken(spec: Callable[..., ClusterSpec], tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text("[[")
+    with pytest.raises(CommandError, match=r"a router cannot start: .*keys\.toml"):
+        spec(api_keys=keys)
+
+
+def test_a_folder_that_is_a_name_on_the_hub_says_how_to_get_it(tmp_path: Path) -> None:
+    from pathlib import Path
+
+    with pytest.raises(CommandError, match="there is no model in") as refused:
+        cluster_spec(Path("Qwen/Qwen3-0.6B"), None, log_folder=tmp_path)
+    assert "hf download Qwen/Qwen3-0.6B" in refused.value.advice
