@@ -29,6 +29,8 @@ FLAGS = (
     "--reasoning-parser", "deepseek_r1",
     "--speculative-config", json.dumps(GUESSES),
     "--structured-outputs-backend", "guidance",
+    "--num-blocks", "64",
+    "--prefill.num-blocks", "80",
 )  # fmt: skip
 ENVIRON = {**os.environ, "BATON_VENV": str(Path(sys.executable).parents[1]), "COLUMNS": "200"}
 
@@ -48,7 +50,7 @@ def baton(*arguments: str) -> subprocess.CompletedProcess[str]:
 def up(checkpoint: Path) -> Iterator[tuple[int, int]]:
     """Ports of a cluster that `baton up` keeps running; its end is clean."""
     ports = free_port(), free_port()
-    flags = ("--port", str(ports[0]), "--grpc-port", str(ports[1]), "--num-blocks", "64", *FLAGS)
+    flags = ("--port", str(ports[0]), "--grpc-port", str(ports[1]), *FLAGS)
     process = subprocess.Popen(
         [ROOT / "baton", "up", "--model", checkpoint, *flags],
         env=ENVIRON,
@@ -110,3 +112,13 @@ def test_the_doctor_is_content_with_a_healthy_cluster(
     doctor = baton("doctor", "--require-cluster", "--model", str(checkpoint), *ports)
     assert doctor.returncode == 0, doctor.stdout
     assert "prefill-0 → decode-0" in doctor.stdout
+    # What the workers say of themselves: a flag for one kind is for that kind alone.
+    assert "of 64 blocks free" in doctor.stdout
+    assert "of 80 blocks free" in doctor.stdout
+
+
+def test_a_mistake_starts_nothing(checkpoint: Path) -> None:
+    refused = baton("up", "--model", str(checkpoint), "--max-num-seq", "8")
+    assert refused.returncode == 2
+    assert "did you mean --max-num-seqs?" in refused.stderr
+    assert "starting" not in refused.stderr

@@ -94,3 +94,21 @@ def test_both_routers_answer_on_one_port_and_one_of_them_suffices(routers: Clust
     assert first.wait(10)
     assert {ask_http(routers) for _ in range(NUM_REQUESTS)} == texts
     assert {ask_grpc(routers, number) for number in range(NUM_REQUESTS)} == texts
+
+    # `baton up` starts it again, and it serves once the workers have joined it again.
+    said: list[str] = []
+    routers.keep_running(said.append)
+    [line] = said
+    assert line.startswith("router-0 was killed by SIGKILL; it is started again")
+    own_port = routers.router_ports[0][0]
+    while not is_healthy(own_port):
+        routers.require_running()
+    assert {ask_http(routers) for _ in range(NUM_REQUESTS)} == texts
+    assert num_answered(own_port) > 0
+
+
+def is_healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+    except httpx.ConnectError:
+        return False
