@@ -24,7 +24,7 @@ from cli.options import (
     TlsKey,
     TlsServerName,
 )
-from cli.passthrough import EVERYTHING, become
+from cli.passthrough import BEHIND_A_NAME, EVERYTHING, become
 from cli.run_batch import run_batch
 from cli.up_command import cluster_spec, up
 from shared.errors import BatonError
@@ -40,16 +40,17 @@ app = typer.Typer(
 app.add_typer(keys.app, name="keys")
 
 SERVICE_FLAGS_HELP = (
-    "every setting of the services is a flag here, too, for all that have it: --max-num-seqs 8, "
-    "--tool-call-parser hermes; or for one kind: --decode.max-num-seqs 8, --prefill.…, --router.… "
-    "`baton serve router --help` (prefill, decode) lists them"
+    "every setting of the services is a flag here, too, for all processes that have it: "
+    "--max-num-seqs 8 --tool-call-parser hermes. For one kind of process: --decode.max-num-seqs 8, "
+    "and the same with prefill or router. They are listed by `baton serve decode --help`, "
+    "`baton serve prefill --help` and `baton serve router --help`"
 )
 DEFAULT_QUESTION = "What does os.path.join do?"
 
 
 app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    epilog=f"{SERVICE_FLAGS_HELP}.",
+    epilog=f"Also: {SERVICE_FLAGS_HELP}.",
 )(up)
 
 
@@ -160,7 +161,7 @@ def certs(
     run_certs(folder, days=days, hosts=host or (), cluster=cluster)
 
 
-@app.command(context_settings=EVERYTHING)
+@app.command(context_settings=BEHIND_A_NAME)
 def serve(context: typer.Context, service: Service) -> None:
     """Run one service in the foreground; its own --help lists its flags."""
     become(f"services.{service.value}", context.args)
@@ -208,7 +209,7 @@ def provide_token(
     typer.echo(f"{file}: there")
 
 
-@app.command(context_settings=EVERYTHING)
+@app.command(context_settings=BEHIND_A_NAME)
 def bench(
     context: typer.Context,
     benchmark: Annotated[str, typer.Argument(help="A module of benchmarks/, e.g. serve.")],

@@ -13,7 +13,14 @@ from cli.places import ROOT, python_command, python_environ
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Typer settings of a command that hands on everything it was given, `--help` included.
+#: Typer settings of a command that hands on everything behind its first word, `--help` included.
+#: `--help` of the command itself stands before the name of what it runs.
+BEHIND_A_NAME = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,
+}
+#: The same of a command without such a name: its own `--help` is handed on, too.
 EVERYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 

@@ -44,6 +44,24 @@ def test_it_runs_from_any_folder_and_through_a_link(tmp_path: Path) -> None:
         assert f"  {command} " in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("serve", "--help"), "Run one service in the foreground"),
+        (("serve", "decode", "--help"), "--local-prefill-threshold"),
+        (("bench", "--help"), "Run a benchmark"),
+        (("make-model", "--help"), "checkpoint"),
+        (("up", "--help"), "--decode.max-num-seqs"),
+    ],
+)
+def test_help_is_of_what_stands_before_it(
+    tmp_path: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    result = baton(*arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert text in result.stdout
+
+
 def test_the_users_folder_is_not_imported_from(tmp_path: Path) -> None:
     for name in ("cli", "shared", "typer"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the wrong place')")
