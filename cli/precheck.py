@@ -6,6 +6,7 @@ with; so there is no second list of what is allowed.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cli.cluster import Cluster
@@ -16,6 +17,7 @@ from cli.options import Service
 from cli.settings import settings_of
 from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
+from shared.identity import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,24 +87,22 @@ def _check_router(config: Any) -> None:
     check_router(config)
 
 
-def _check_prefill(config: Any) -> None:
-    from shared.identity import Role
+def _check_worker(role: Role, config: Any) -> None:
     from shared.worker.checks import check_worker
 
-    check_worker(config.worker, Role.PREFILL)
+    worker = config.worker
+    if worker.engine.device != "cpu":
+        # Only PyTorch knows what other devices there are; it takes seconds to import.
+        from shared.model.device import check_device
 
-
-def _check_decode(config: Any) -> None:
-    from shared.identity import Role
-    from shared.worker.checks import check_worker
-
-    check_worker(config.worker, Role.DECODE)
+        check_device(worker.engine.device)
+    check_worker(worker, role)
 
 
 _CHECKS: dict[Service, Callable[[Any], None]] = {
     Service.ROUTER: _check_router,
-    Service.PREFILL: _check_prefill,
-    Service.DECODE: _check_decode,
+    Service.PREFILL: partial(_check_worker, Role.PREFILL),
+    Service.DECODE: partial(_check_worker, Role.DECODE),
 }
 
 

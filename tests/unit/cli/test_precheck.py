@@ -69,6 +69,13 @@ def test_settings_that_no_service_would_take(
     assert "nothing was started" in refused.value.advice
 
 
+@pytest.mark.parametrize("device", ["cuda:99", "tpu", "meta"])
+def test_a_device_that_is_not_here(spec: Callable[..., ClusterSpec], device: str) -> None:
+    with pytest.raises(CommandError, match=f"device '{device}' (cannot be used|is)") as refused:
+        spec("--device", device)
+    assert refused.value.exit_code == 2
+
+
 def test_a_variable_counts_as_a_flag_does(
     spec: Callable[..., ClusterSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
