@@ -18,6 +18,7 @@ from cli.settings import settings_of
 from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.identity import Role
+from shared.rpc.tls.certificates import read_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,9 @@ def check_spec(spec: ClusterSpec) -> None:
     """
     cluster = Cluster(spec)
     cluster.prepare()
-    first = {_service(process): process for process in reversed(cluster.processes)}
+    first: dict[Service, ServiceProcess] = {}
+    for process in cluster.processes:
+        first.setdefault(_service(process), process)
     # All settings before any file: what is found first should be what was mistyped.
     configs = {service: _parse(service, process) for service, process in first.items()}
     for service, config in configs.items():
@@ -84,6 +87,8 @@ def _run(service: Service, check: Callable[[Any], Any], subject: Any) -> Any:
 def _check_router(config: Any) -> None:
     from services.router.checks import check_router
 
+    if config.tls.is_on:
+        read_certificates(config.tls)
     check_router(config)
 
 
@@ -91,6 +96,8 @@ def _check_worker(role: Role, config: Any) -> None:
     from shared.worker.checks import check_worker
 
     worker = config.worker
+    if worker.tls.is_on:
+        read_certificates(worker.tls)
     if worker.engine.device != "cpu":
         # Only PyTorch knows what other devices there are; it takes seconds to import.
         from shared.model.device import check_device

@@ -79,7 +79,7 @@ def _is_running(run: Path) -> bool:
 
 
 def _point_latest(root: Path) -> None:
-    """In one step: who follows the link finds a folder at any time."""
+    """In one step, so that the link always leads to a folder."""
     new = root / f".{LATEST}-{os.getpid()}"
     with suppress(OSError):
         runs = _runs(root)

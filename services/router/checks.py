@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from services.router.model_text import load_text
 from services.router.routing.policies.find import find_policy
 from services.router.security import open_security
-from shared.rpc.tls.files import open_certificates
-from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:
     from services.router.config import RouterConfig
@@ -22,6 +20,5 @@ def check_router(config: RouterConfig) -> None:
         ConfigError: it cannot start as configured.
     """
     open_security(config)
-    open_certificates(config.tls, PeerRole.ROUTER)
     find_policy(config.routing_policy, random.Random())
     load_text(config)

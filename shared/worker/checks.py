@@ -12,8 +12,6 @@ from shared.connector.registry import require_known
 from shared.errors import ConfigError, ModelLoadError
 from shared.identity import Role
 from shared.model.checks import check_model
-from shared.rpc.tls.files import open_certificates
-from shared.rpc.tls.identity import PeerRole
 from shared.worker.doors import require_guarded_doors
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     """
     require_guarded_doors(config)
     require_known(config.connectors)
-    open_certificates(config.tls, PeerRole(role.value))
     settings, engine = config.model, config.engine
     model = check_model(
         settings.model,

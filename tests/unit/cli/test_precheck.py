@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cli.certs import CertificateFolder, make_certificates
 from cli.cluster import Cluster
 from cli.doctor.checkpoint import check_model
 from cli.doctor.finding import Level
@@ -15,6 +16,7 @@ from cli.errors import CommandError
 from cli.places import SHIPPED_MODEL
 from cli.ports import free_port
 from cli.up_command import cluster_spec
+from tests.fakes.keys import keys_on_disk
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:
@@ -152,6 +154,19 @@ def test_a_file_of_keys_that_is_broken(spec: Callable[..., ClusterSpec], tmp_pat
     keys.write_text("[[")
     with pytest.raises(CommandError, match=r"a router cannot start: .*keys\.toml"):
         spec(api_keys=keys)
+
+
+def test_certificates_that_are_not_there(spec: Callable[..., ClusterSpec], tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"--tls-cert .*router\.crt"):
+        spec(certificates=CertificateFolder(tmp_path))
+
+
+def test_keys_and_certificates_pass_without_a_word(
+    spec: Callable[..., ClusterSpec], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = keys_on_disk(tmp_path).path
+    spec(api_keys=keys, certificates=make_certificates(tmp_path / "certs"), num_routers=2)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_folder_that_is_a_name_on_the_hub_says_how_to_get_it(tmp_path: Path) -> None:
