@@ -100,9 +100,9 @@ def _check_worker(role: Role, config: Any) -> None:
         read_certificates(worker.tls)
     if worker.engine.device != "cpu":
         # Only PyTorch knows what other devices there are; it takes seconds to import.
-        from shared.model.device import check_device
+        from shared.model.device import read_device
 
-        check_device(worker.engine.device)
+        read_device(worker.engine.device)
     check_worker(worker, role)
 
 

@@ -93,8 +93,7 @@ async def serve(config: RouterConfig) -> None:
         dashboard = Dashboard(DashboardState(parts, name=_instance(), version=VERSION))
         generator = front(config, parts, metrics, tracer, dashboard.state)
         rpc = _rpc_server(config, parts, generator, security, certificates, tracer)
-        ports = [port for port in (config.grpc_port, config.own_grpc_port) if port is not None]
-        await rpc.start(*(f"{config.host}:{port}" for port in ports), serving=False)
+        await rpc.start(*config.grpc_addresses, serving=False)
         stack.push_async_callback(rpc.stop, 0)
         http = HttpServer(
             _http_app(config, parts, generator, metrics, keys, stopping, tracer, dashboard),

@@ -148,6 +148,12 @@ class RouterConfig:
             )
 
     @property
+    def grpc_addresses(self) -> tuple[str, ...]:
+        """Where the gRPC services listen; the first one is for clients."""
+        ports = [port for port in (self.grpc_port, self.own_grpc_port) if port is not None]
+        return tuple(f"{self.host}:{port}" for port in ports)
+
+    @property
     def model_names(self) -> tuple[str, ...]:
         """The names that clients use."""
         return self.served_model_name or (self.model.resolve().name,)

@@ -1,4 +1,4 @@
-"""Whether a model can compute on a device of this machine."""
+"""The device that a setting names, if there is such a device here."""
 
 from __future__ import annotations
 
@@ -6,33 +6,31 @@ import torch
 
 from shared.errors import ConfigError
 
-TYPES = ("cpu", "cuda")
 
-
-def check_device(name: str) -> torch.device:
-    """The device called `name`.
+def read_device(name: str | torch.device) -> torch.device:
+    """What models are loaded to.
 
     Raises:
-        ConfigError: there is none here; says why.
+        ConfigError: it is neither the CPU nor a CUDA device, or it cannot be had here; says why.
     """
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"device {name!r} is unknown; known: {', '.join(TYPES)}") from error
+        raise ConfigError(
+            f"device must be cpu or a CUDA device such as cuda:0, not {name}"
+        ) from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device must be cpu or a CUDA device such as cuda:0, not {name}")
     if device.type == "cuda":
-        _check_cuda(name, device)
-    elif device.type not in TYPES:
-        raise ConfigError(f"device {name!r} is not supported; supported: {', '.join(TYPES)}")
+        _check_cuda(device)
     return device
 
 
-def _check_cuda(name: str, device: torch.device) -> None:
-    if torch.version.cuda is None:
-        reason = f"this PyTorch ({torch.__version__}) is built without CUDA"
-    elif not torch.cuda.is_available():
-        reason = "PyTorch sees no CUDA device on this machine"
-    elif (device.index or 0) >= (count := torch.cuda.device_count()):
-        reason = f"there are {count} CUDA devices, counted from 0"
-    else:
-        return
-    raise ConfigError(f"device {name!r} cannot be used: {reason}; --device cpu needs none")
+def _check_cuda(device: torch.device) -> None:
+    if not torch.backends.cuda.is_built():
+        raise ConfigError(f"device is {device}, but this PyTorch was built without CUDA")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device is {device}, but PyTorch finds no CUDA device here")
+    num_devices = torch.cuda.device_count()
+    if device.index is not None and device.index >= num_devices:
+        raise ConfigError(f"device is {device}, but there are {num_devices} CUDA devices here")

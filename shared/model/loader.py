@@ -43,6 +43,23 @@ class LoadedModel:
     fingerprint: str
     num_weight_bytes: int
 
+    @classmethod
+    def of(
+        cls,
+        model: CausalLM | NativeCausalLM,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        fingerprint: str,
+    ) -> LoadedModel:
+        """With the size that the model has now."""
+        return cls(
+            model=model,
+            config=config,
+            dtype=dtype,
+            fingerprint=fingerprint,
+            num_weight_bytes=model.num_weight_bytes,
+        )
+
 
 def load_model(
     model_dir: Path,
@@ -91,13 +108,7 @@ def load_model(
         quantize_weights(model, quantization, place, implementation=backend.name)
     plan = plan_threads(num_threads, bind)
     loaded = _native(model, weights, plan, beside) if native else model
-    return LoadedModel(
-        model=loaded,
-        config=config,
-        dtype=DTYPES[name],
-        fingerprint=fingerprint,
-        num_weight_bytes=loaded.num_weight_bytes,
-    )
+    return LoadedModel.of(loaded, config, DTYPES[name], fingerprint)
 
 
 def _native(

@@ -6,11 +6,9 @@ import json
 import resource
 import signal
 import subprocess
-from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
 
 from cli.batch.command import EXIT_INCOMPLETE, BatchOptions, run_batch
@@ -257,44 +255,6 @@ def test_a_full_disk(
     assert 0 < len(left) < NUM_REQUESTS
     assert run_batch(batch()) == 0
     assert set(texts(batch().output)) == set(names)
-
-
-def test_an_address_is_a_running_server_and_nothing_is_started(
-    batch: Callable[..., BatchOptions], url: str, tmp_path: Path
-) -> None:
-    """Anything that was started would need a model, and there is none of this name."""
-    names = write_requests(batch().input, 3)
-    files = ["-i", str(batch().input), "-o", str(batch().output), "--model", str(tmp_path / "none")]
-    address = url.partition("://")[2]
-    done = run(*files, "--address", address)
-    assert done.returncode == 0, done.stderr
-    assert texts(batch().output) == {name: answer_to(name) for name in names}
-    refused = run(*files, "--address", address, "--max-num-seqs", "8")
-    assert refused.returncode == 2
-    assert "no services are started where --url is given" in refused.stderr
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*python_command("cli"), "run-batch", *arguments],
-        env=python_environ(),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-
-
-def test_the_port_of_grpc_is_no_http_api(batch: Callable[..., BatchOptions]) -> None:
-    write_requests(batch().input, 2)
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        with pytest.raises(CommandError, match="does not speak HTTP"):
-            run_batch(batch(url=f"http://127.0.0.1:{port}"))
-    finally:
-        server.stop(None)
 
 
 def test_a_cluster_is_started_for_it_and_stopped(

@@ -73,7 +73,7 @@ def test_settings_that_no_service_would_take(
 
 @pytest.mark.parametrize("device", ["cuda:99", "tpu", "meta"])
 def test_a_device_that_is_not_here(spec: Callable[..., ClusterSpec], device: str) -> None:
-    with pytest.raises(CommandError, match=f"device '{device}' (cannot be used|is)") as refused:
+    with pytest.raises(CommandError, match=f"device (is {device}|must be .*{device})") as refused:
         spec("--device", device)
     assert refused.value.exit_code == 2
 
