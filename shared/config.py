@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import difflib
+import json
 import os
 import tomllib
 import typing

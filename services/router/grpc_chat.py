@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton.v1 import router_pb2
 from services.router.chat_prompt import Conversation, read_arguments
+from services.router.chat_rules import ROLES, needs_content
 from services.router.chat_tools import (
     MAX_NAME_CHARS,
     NAME_PATTERN,
@@ -74,7 +75,9 @@ def read_chat(
         params = replace(params, shown_token_ids=plan.shown_token_ids(tokenizer))
         params = hold_to_calls(params, use, plan)
     conversation = Conversation(
-        messages=[_message(message) for message in request.messages],
+        messages=[
+            _message(message, f"messages[{i}]") for i, message in enumerate(request.messages)
+        ],
         tools=use.offered,
         documents=[
             _object(text, f"documents[{i}]", limits) for i, text in enumerate(request.documents)
@@ -118,12 +121,23 @@ def _choice(request: router_pb2.ChatRequest) -> ToolChoice:
     return ToolChoice()
 
 
-def _message(message: router_pb2.ChatMessage) -> dict[str, Any]:
+def _message(message: router_pb2.ChatMessage, param: str) -> dict[str, Any]:
     """As chat templates expect it."""
-    rendered: dict[str, Any] = {"role": message.role, "content": message.content}
-    for name in ("name", "tool_call_id", "reasoning_content"):
+    role = message.role
+    if role not in ROLES:
+        problem = f"{param}.role must be one of {', '.join(ROLES)}, not {role[:64]!r}"
+        raise InvalidRequestError(problem, param=f"{param}.role")
+    if not message.HasField("content") and needs_content(
+        role, calls_tools=bool(message.tool_calls)
+    ):
+        problem = f"{param}.content must be given"
+        raise InvalidRequestError(problem, param=f"{param}.content")
+    rendered: dict[str, Any] = {"role": role, "content": message.content}
+    for name in ("name", "tool_call_id"):
         if message.HasField(name):
             rendered[name] = getattr(message, name)
+    if role == "assistant" and message.HasField("reasoning_content"):
+        rendered["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
         rendered["tool_calls"] = [
             {

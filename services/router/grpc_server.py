@@ -25,6 +25,7 @@ from services.router.limits import (
     texts_in,
 )
 from services.router.parsers.plan import ChatFormats
+from services.router.request_name import RULE, is_request_name
 from shared.errors import InvalidRequestError
 from shared.telemetry.trace_context import INCOMING, Incoming, metadata_in
 
@@ -51,7 +52,6 @@ UNREAD = AnswerWriter(reading=router_pb2.READING_UNSPECIFIED)
 PLAIN = AnswerWriter(reading=router_pb2.READING_PLAIN)
 #: Longer texts are tokenised in a thread, so that other streams keep flowing.
 INLINE_CHARS = 1024
-MAX_REQUEST_ID_CHARS = 128
 
 
 class RouterServicer(router_pb2_grpc.RouterServicer):
@@ -161,9 +161,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         context: Context,
         writer: AnswerWriter,
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
-        if len(request.request_id) > MAX_REQUEST_ID_CHARS:
-            message = f"request_id must have at most {MAX_REQUEST_ID_CHARS} characters"
-            raise InvalidRequestError(message, param="request_id")
+        if request.request_id and not is_request_name(request.request_id):
+            raise InvalidRequestError(f"request_id must have {RULE}", param="request_id")
         request_id = request.request_id or f"grpc-{secrets.token_hex(16)}"
         bind_contextvars(request_id=request_id)
         if self._traced:

@@ -431,9 +431,9 @@ class ChatMessage(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     REASONING_CONTENT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """system, user, assistant or tool."""
+    """system, developer, user, assistant or tool."""
     content: _builtins.str
-    """Text."""
+    """Text; may be empty. Only a message with tool calls may be without it."""
     name: _builtins.str
     """Optional name of the author."""
     tool_call_id: _builtins.str
@@ -448,22 +448,26 @@ class ChatMessage(_message.Message):
         self,
         *,
         role: _builtins.str = ...,
-        content: _builtins.str = ...,
+        content: _builtins.str | None = ...,
         name: _builtins.str | None = ...,
         tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
         tool_call_id: _builtins.str | None = ...,
         reasoning_content: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "name", b"name", "reasoning_content", b"reasoning_content", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "content", b"content", "name", b"name", "reasoning_content", b"reasoning_content", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "content", b"content", "name", b"name", "reasoning_content", b"reasoning_content", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "content", b"content", "name", b"name", "reasoning_content", b"reasoning_content", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__content: _TypeAlias = _typing.Literal["content"]  # noqa: Y015
+    _WhichOneofArgType__content: _TypeAlias = _typing.Literal["_content", b"_content"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
     _WhichOneofReturnType__reasoning_content: _TypeAlias = _typing.Literal["reasoning_content"]  # noqa: Y015
     _WhichOneofArgType__reasoning_content: _TypeAlias = _typing.Literal["_reasoning_content", b"_reasoning_content"]  # noqa: Y015
     _WhichOneofReturnType__tool_call_id: _TypeAlias = _typing.Literal["tool_call_id"]  # noqa: Y015
     _WhichOneofArgType__tool_call_id: _TypeAlias = _typing.Literal["_tool_call_id", b"_tool_call_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__content) -> _WhichOneofReturnType__content | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
     @_typing.overload

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from services.router.chat_prompt import Conversation, read_arguments, render_chat
+from services.router.chat_rules import needs_content
 from services.router.limits import check_num_messages
 from services.router.openai.errors import FieldError
 from services.router.openai.prompts import Prompt
@@ -116,7 +117,7 @@ def _read_part(part: Any, param: str) -> str:
 def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
     content = read_content(message.content, param=f"{param}.content")
     calls = message.tool_calls
-    if content is None and (message.role != "assistant" or not calls):
+    if content is None and needs_content((message.role, calls_tools=bool(calls)):
         problem = f"{param}.content must be a string or a list of parts"
         raise FieldError(problem, param=f"{param}.content", code="missing_required_parameter")
     rendered: dict[str, Any] = {"role": message.role, "content": content or ""}

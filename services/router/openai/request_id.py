@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from typing import TYPE_CHECKING
 
@@ -10,13 +9,13 @@ from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from services.router.openai.errors import FieldError
 
+from services.router.request_name import is_request_name
+
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = b"x-request-id"
-#: What uuids, trace ids and the load balancers of the large clouds are made of.
-_SANE = re.compile(rb"[A-Za-z0-9._:;/+=@-]{1,128}")
 
 
 class RequestIdMiddleware:
@@ -35,8 +34,9 @@ class RequestIdMiddleware:
             await self._app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == HEADER), b"")
-        is_given = _SANE.fullmatch(given) is not None
-        request_id = given.decode() if is_given else secrets.token_hex(16)
+        name = given.decode("latin-1")
+        is_given = is_request_name(name)
+        request_id = name if is_given else secrets.token_hex(16)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         state["unique_id"] = _unique(request_id) if is_given else request_id

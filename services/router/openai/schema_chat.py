@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from services.router.chat_rules import Role  # noqa: TC001 read at run time
 from services.router.chat_tools import MAX_NAME_CHARS, NAME_PATTERN
 from services.router.openai.schema_base import (
     GenerationBody,
@@ -21,7 +22,7 @@ class ChatMessage(RequestObject):
     #: Of answers of OpenAI's that come back as history.
     ignored = frozenset({"annotations"})
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Role
     #: A string or a list of parts; services/router/openai/messages.py checks it.
     content: Any = None
     name: str | None = None
