@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 MAX_LOGIT_BIAS = 100.0
 _UINT32 = 2**32
-_UINT64 = 2**64
 
 
 class SamplingResolver:
@@ -68,7 +67,7 @@ class SamplingResolver:
             eos_token_ids=self._tokenizer.eos_token_ids,
             stop_token_ids=tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
             ignore_eos=params.ignore_eos,
-            seed=_seed(params.seed),
+            seed=secrets.randbits(64) if params.seed is None else params.seed,
             logprobs=params.logprobs,
             prompt_logprobs=params.prompt_logprobs,
             grammar=params.grammar,
@@ -148,17 +147,9 @@ class SamplingResolver:
 
 
 def _top_k(value: int) -> int:
-    """vLLM's users turn it off with -1."""
     if value >= _UINT32:
         raise InvalidRequestError(f"top_k must be under 2**32, not {value}", param="top_k")
-    return 0 if value == -1 else value
-
-
-def _seed(value: int | None) -> int:
-    """Random if none was given; a negative one keeps its 64 bits."""
-    if value is None:
-        return secrets.randbits(64)
-    return value % _UINT64 if -(2**63) <= value < 0 else value
+    return value
 
 
 def _first(*values: T | None) -> T:

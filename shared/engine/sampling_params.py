@@ -27,6 +27,9 @@ class SamplingParams:
     `seed` is always set by whoever builds the request: the random number for the token at
     absolute position i is a function of (seed, sample_index, i) alone, so the same request gives
     the same tokens on one worker, over a hand-off, after a preemption and after a migration.
+
+    A negative `seed` becomes the unsigned number of the same 64 bits, and a `top_k` of -1, which
+    turns it off for vLLM's users, becomes 0: every API may give them as they came.
     """
 
     max_tokens: int
@@ -60,6 +63,10 @@ class SamplingParams:
     extra_args: Mapping[str, ExtraArg] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if -(2**63) <= self.seed < 0:
+            object.__setattr__(self, "seed", self.seed % 2**64)
+        if self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
         for name, ok, rule in self._rules():
             if not ok:
                 raise InvalidRequestError(
@@ -93,7 +100,7 @@ class SamplingParams:
                 finite(self.temperature) and self.temperature >= 0,
                 "a number of at least 0",
             ),
-            ("top_k", self.top_k >= 0, "at least 0 (0 turns it off)"),
+            ("top_k", self.top_k >= 0, "at least 0 (0 and -1 turn it off)"),
             ("top_p", 0 < self.top_p <= 1, "over 0 and at most 1"),
             ("min_p", 0 <= self.min_p <= 1, "between 0 and 1"),
             (
@@ -105,7 +112,7 @@ class SamplingParams:
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "between -2 and 2"),
             ("logit_bias", finite(*self.logit_bias.values()), "a map to finite numbers"),
             ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "between 0 and max_tokens"),
-            ("seed", 0 <= self.seed < 2**64, "an unsigned 64-bit number"),
+            ("seed", 0 <= self.seed < 2**64, "a number of 64 bits"),
             ("sample_index", self.sample_index >= 0, "at least 0"),
             ("logprobs", logprobs_ok(self.logprobs), f"between 0 and {MAX_LOGPROBS}"),
             ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), f"between 0 and {MAX_LOGPROBS}"),

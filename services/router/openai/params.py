@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from services.router.openai.schema_base import GenerationBody
     from shared.engine.extra_args import ExtraArg
 
-_UINT64 = 2**64
-
 
 def read_params(
     body: GenerationBody, limits: RequestLimits, *, max_tokens: int | None, logprobs: int | None
@@ -38,8 +36,7 @@ def read_params(
     params = GenerationParams(
         max_tokens=max_tokens,
         temperature=body.temperature,
-        # vLLM's users turn it off with -1, the engine with 0.
-        top_k=None if body.top_k is None else max(body.top_k, 0),
+        top_k=body.top_k,
         top_p=body.top_p,
         min_p=body.min_p,
         repetition_penalty=body.repetition_penalty,
@@ -53,8 +50,7 @@ def read_params(
         stop_token_ids=body.stop_token_ids or (),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         ignore_eos=bool(body.ignore_eos),
-        # OpenAI's seeds are signed; the engine's are the same 64 bits without the sign.
-        seed=None if body.seed is None else body.seed % _UINT64,
+        seed=body.seed,
         n=body.n or 1,
         best_of=best_of,
         beams=beams,

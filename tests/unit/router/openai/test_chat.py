@@ -157,8 +157,8 @@ async def test_parameters_reach_the_pipeline(api: OpenAIApi, http: httpx.AsyncCl
     )
     [request] = api.generator.requests
     params = request.params
-    assert (params.max_tokens, params.temperature, params.top_k) == (7, 0.5, 0)
-    assert params.seed == 2**64 - 1
+    assert (params.max_tokens, params.temperature, params.top_k) == (7, 0.5, -1)
+    assert params.seed == -1
     assert (params.stop, params.bad_words) == (("END",), ("no",))
     assert params.logit_bias == {5: -100.0}
     assert (params.min_tokens, params.ignore_eos) == (2, True)
