@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import grpc
 
-from baton_client import contract
-from baton_client.channels import ChannelRing
-from baton_client.errors import invalid
+from baton_client import checks, contract
+from baton_client.addresses import read_addresses
+from baton_client.channels import MAX_MESSAGE_BYTES, ChannelRing
+from baton_client.errors import invalid, too_large
 from baton_client.options import ChatOptions, Options, chat_request, generate_request
 from baton_client.responses import read_models
-from baton_client.retry import RetryPolicy, attempts
+from baton_client.retry import RetryPolicy, attempts, rpc_timeout_s
 from baton_client.stream import AsyncStream
 
 if TYPE_CHECKING:
@@ -40,26 +41,32 @@ class AsyncBaton:
         address: host:port of a router's gRPC port, or of several routers of one cluster. The first
             is asked until it fails, then the next; a request that was under way goes on there.
         model: for requests that name none; needed only where several models are served.
-        timeout_s: for requests that name none.
+        timeout_s: for requests that name none; `math.inf` is no limit.
         retry: what to repeat; see `RetryPolicy`.
         api_key: sent as a bearer token; by default the environment's BATON_API_KEY.
         credentials: for TLS, e.g. `grpc.ssl_channel_credentials()`; None connects in the clear.
+
+    Raises:
+        InvalidRequestError: an argument is not what it should be; `param` names it.
     """
 
     def __init__(
         self,
         address: str | Sequence[str] = DEFAULT_ADDRESS,
         *,
-        model: str = "",
+        model: str | None = None,
         timeout_s: float = 600.0,
         retry: RetryPolicy | None = None,
         api_key: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
-        addresses = (address,) if isinstance(address, str) else tuple(address)
-        self._channels = ChannelRing(addresses, credentials)
-        self._model = model
-        self._timeout_s = timeout_s
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise invalid("retry", "it must be a RetryPolicy")
+        if credentials is not None and not isinstance(credentials, grpc.ChannelCredentials):
+            raise invalid("credentials", "they must be grpc.ChannelCredentials")
+        self._channels = ChannelRing(read_addresses(address), credentials)
+        self._model = "" if model is None else checks.text("model", model)
+        self._timeout_s = checks.seconds("timeout_s", timeout_s)
         self._retry = retry or RetryPolicy()
         self._metadata = _authorization(api_key)
 
@@ -101,14 +108,16 @@ class AsyncBaton:
             )
             try:
                 response: contract.ListModelsResponse = await method(
-                    contract.ListModelsRequest(), timeout=remaining_s, metadata=self._metadata
+                    contract.ListModelsRequest(),
+                    timeout=rpc_timeout_s(remaining_s),
+                    metadata=self._metadata,
                 )
             except grpc.aio.AioRpcError:
                 self._channels.leave(place)
                 raise
             return response
 
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        limit_s = self._timeout_s if timeout_s is None else checks.seconds("timeout_s", timeout_s)
         return read_models(await attempts(call, policy=self._retry, timeout_s=limit_s))
 
     async def close(self) -> None:
@@ -136,6 +145,7 @@ class AsyncBaton:
         if not request.params.HasField("seed"):
             # Another router must be able to go on with the very same random numbers.
             request.params.seed = secrets.randbits(63)
+        _check_size(request)
         failed: list[int] = []
 
         def start(request: Request, remaining_s: float) -> Any:
@@ -148,14 +158,28 @@ class AsyncBaton:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=contract.GenerateResponse.FromString,
             )
-            return method(request, timeout=remaining_s, metadata=self._metadata)
+            timeout_s = rpc_timeout_s(remaining_s)
+            return method(request, timeout=timeout_s, metadata=self._metadata)
 
-        return AsyncStream(start, request, retry=self._retry, timeout_s=options["timeout_s"])
+        timeout_s = checks.seconds("timeout_s", options["timeout_s"])
+        return AsyncStream(start, request, retry=self._retry, timeout_s=timeout_s)
+
+
+def _check_size(request: Request) -> None:
+    """What gRPC would refuse with the status of an overloaded server."""
+    size = request.ByteSize()
+    if size > MAX_MESSAGE_BYTES:
+        param = "messages" if isinstance(request, contract.ChatRequest) else "prompt"
+        message = f"the request has {size} bytes, and a message at most {MAX_MESSAGE_BYTES}"
+        raise too_large(param, message)
 
 
 def _authorization(api_key: str | None) -> tuple[tuple[str, str], ...]:
     """What goes with every call."""
-    key = (os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key).strip()
+    given = os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key
+    if not isinstance(given, str):
+        raise invalid("api_key", f"it must be a string, not {type(given).__name__}")
+    key = given.strip()
     if not (key.isascii() and key.isprintable()):
         # grpc would refuse it as well, with the key in its message.
         raise invalid("api_key", "it has characters that no key has")

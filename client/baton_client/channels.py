@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from baton_client.errors import UnavailableError, invalid
+from baton_client.addresses import is_loopback
+from baton_client.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,7 @@ class ChannelRing:
     def __init__(
         self, addresses: Sequence[str], credentials: grpc.ChannelCredentials | None
     ) -> None:
-        """Raises InvalidRequestError without an address."""
-        if not addresses:
-            raise invalid("address", "there must be at least one")
+        """There must be at least one address; `read_addresses` has checked them."""
         self._addresses = tuple(addresses)
         self._credentials = credentials
         self._channels: dict[int, grpc.aio.Channel] = {}
@@ -72,17 +70,9 @@ class ChannelRing:
 
     def _open(self, address: str) -> grpc.aio.Channel:
         options: list[tuple[str, Any]] = list(_OPTIONS)
-        if _is_loopback(address):
+        if is_loopback(address):
+            # A proxy of the environment cannot reach this machine's own ports.
             options.append(("grpc.enable_http_proxy", 0))
         if self._credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, self._credentials, options=options)
-
-
-def _is_loopback(address: str) -> bool:
-    """A proxy of the environment cannot reach this machine's own ports."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

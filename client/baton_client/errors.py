@@ -2,10 +2,10 @@
 
 BatonError
 ├── InvalidRequestError     the request cannot be served as written; `param` names the field
-│   └── UnsupportedError    understood, and not offered by this deployment
+│   ├── UnsupportedError    understood, and not offered by this deployment
+│   └── PayloadTooLargeError  the prompt or the message is over a limit
 ├── AuthenticationError     no API key, or one that is not known
 ├── ModelNotFoundError      no such model here
-├── PayloadTooLargeError    the prompt or the message is over a limit
 ├── OverloadedError         refused before any work was done; `retry_after_s` says when to come back
 ├── UnavailableError        nothing is wrong with the request; another try may succeed
 ├── DeadlineError           the time allowed ran out
@@ -64,7 +64,7 @@ class ModelNotFoundError(BatonError):
     """The requested model is not served here."""
 
 
-class PayloadTooLargeError(BatonError):
+class PayloadTooLargeError(InvalidRequestError):
     """A prompt, list or message is over its limit."""
 
 
@@ -113,6 +113,10 @@ BY_STATUS: Mapping[grpc.StatusCode, type[BatonError]] = {
     Code.OK: InternalError,
 }
 
+#: gRPC's own words, on either side, for a message over its limit. It has no other sign for it:
+#: the status is that of an overloaded server, which adds metadata of its own.
+_TOO_LARGE = "larger than max"
+
 #: Names of the server's errors that say more than their status. The others follow the status.
 BY_NAME: Mapping[str, type[BatonError]] = {
     "PayloadTooLargeError": PayloadTooLargeError,
@@ -137,6 +141,8 @@ def from_status(
 ) -> BatonError:
     """The exception for a status with its trailing metadata."""
     cls = BY_NAME.get(metadata.get(ERROR_KEY, ""), BY_STATUS[status])
+    if status is Code.RESOURCE_EXHAUSTED and ERROR_KEY not in metadata and _TOO_LARGE in details:
+        cls = PayloadTooLargeError
     error = cls(details, status=status, request_id=request_id)
     if isinstance(error, InvalidRequestError):
         error.param = metadata.get(PARAM_KEY)
@@ -147,7 +153,20 @@ def from_status(
 
 def invalid(param: str, message: str) -> InvalidRequestError:
     """An error found before anything was sent."""
-    error = InvalidRequestError(f"{param}: {message}")
+    return _named(InvalidRequestError(f"{param}: {message}"), param)
+
+
+def unsupported(param: str, message: str) -> InvalidRequestError:
+    """The same for what is understood, and not offered."""
+    return _named(UnsupportedError(f"{param}: {message}"), param)
+
+
+def too_large(param: str, message: str) -> InvalidRequestError:
+    """The same for what is over a limit."""
+    return _named(PayloadTooLargeError(f"{param}: {message}"), param)
+
+
+def _named(error: InvalidRequestError, param: str) -> InvalidRequestError:
     error.param = param
     return error
 

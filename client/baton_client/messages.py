@@ -2,52 +2,60 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
-from baton_client import contract
-from baton_client.errors import invalid
+from baton_client import checks, contract
+from baton_client.errors import invalid, unsupported
+from baton_client.fields import write_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
 class FunctionCall(TypedDict):
-    """What is called; `arguments` is JSON."""
+    """What is called; `arguments` is JSON, or what it stands for."""
 
     name: str
-    arguments: str
+    arguments: NotRequired[str | Mapping[str, Any] | None]
 
 
 class MessageToolCall(TypedDict):
     """A call of an earlier turn."""
 
-    id: str
-    type: Literal["function"]
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
     function: FunctionCall
 
 
+class TextPart(TypedDict):
+    """A piece of a message's content; other types are not offered."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(TypedDict):
-    """One message of a conversation; `role` is system, user, assistant or tool."""
+    """One message of a conversation; `role` is system, developer, user, assistant or tool."""
 
     role: str
-    content: NotRequired[str | None]
-    name: NotRequired[str]
+    #: Text, or parts of it, which are joined by line breaks.
+    content: NotRequired[str | Sequence[TextPart] | None]
+    name: NotRequired[str | None]
     #: Of the assistant; `Answer.message` has them.
-    tool_calls: NotRequired[Sequence[MessageToolCall]]
-    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[Sequence[MessageToolCall] | None]
+    reasoning_content: NotRequired[str | None]
     #: Of a tool: the call that this answers.
-    tool_call_id: NotRequired[str]
+    tool_call_id: NotRequired[str | None]
 
 
 class Function(TypedDict):
     """A function that the model may call."""
 
     name: str
-    description: NotRequired[str]
-    #: JSON Schema of type object; without one, it takes no arguments.
-    parameters: NotRequired[Mapping[str, Any]]
-    strict: NotRequired[bool]
+    description: NotRequired[str | None]
+    #: JSON Schema of type object, parsed or not; without one, it takes no arguments.
+    parameters: NotRequired[Mapping[str, Any] | str | None]
+    strict: NotRequired[bool | None]
 
 
 class Tool(TypedDict):
@@ -66,12 +74,14 @@ class NamedFunction(TypedDict):
 class NamedChoice(TypedDict):
     """The answer is one call of this function."""
 
-    type: Literal["function"]
+    type: NotRequired[Literal["function"]]
     function: NamedFunction
 
 
 ToolChoice = Literal["auto", "none", "required"] | NamedChoice
 
+#: Parts that hold text under their own name; an assistant's may be that it would not answer.
+_TEXT_PARTS = frozenset({"text", "refusal"})
 _MODES: dict[str, Any] = {
     "auto": "TOOL_MODE_AUTO",
     "none": "TOOL_MODE_NONE",
@@ -79,53 +89,103 @@ _MODES: dict[str, Any] = {
 }
 
 
-def add_message(request: contract.ChatRequest, message: Mapping[str, Any]) -> None:
+def add_message(request: contract.ChatRequest, message: Any, param: str) -> None:
     """Write one message of the conversation; what is None is left out.
 
     Raises:
-        TypeError, ValueError: a value is of another type. protobuf says so.
+        InvalidRequestError: a value is of another type; `param` says where.
+        UnsupportedError: its content is not text.
     """
-    fields = {name: value for name, value in message.items() if value is not None}
-    calls = fields.pop("tool_calls", ())
-    added = request.messages.add(**fields)
-    for call in calls:
-        function = call["function"]
-        added.tool_calls.add(
-            id=call.get("id", ""), name=function["name"], arguments=_as_json(function["arguments"])
-        )
+    given = _given(param, message)
+    added = request.messages.add(role=checks.text(f"{param}.role", given.pop("role", None)))
+    for name, value in given.items():
+        where = f"{param}.{name}"
+        if name == "content":
+            added.content = _content(where, value)
+        elif name == "tool_calls":
+            for i, call in enumerate(checks.items(where, value)):
+                _add_call(added, call, f"{where}[{i}]")
+        else:
+            write_scalar(added, name, value, param=where)
 
 
-def write_tools(request: contract.ChatRequest, tools: Sequence[Mapping[str, Any]]) -> None:
+def _content(param: str, value: Any) -> str:
+    """A string, or parts of text, which the HTTP API joins by line breaks as well."""
+    if isinstance(value, str):
+        return checks.text(param, value)
+    parts = enumerate(checks.items(param, value))
+    return "\n".join(_part(f"{param}[{i}]", part) for i, part in parts)
+
+
+def _part(param: str, value: Any) -> str:
+    part = checks.mapping(param, value)
+    kind = checks.text(f"{param}.type", part.get("type"))
+    if kind not in _TEXT_PARTS:
+        message = f"content of type {kind[:64]} is not supported, only text is"
+        raise unsupported(f"{param}.type", message)
+    return checks.text(f"{param}.{kind}", part.get(kind))
+
+
+def _add_call(message: contract.ChatMessage, value: Any, param: str) -> None:
+    call = checks.mapping(param, value)
+    _check_type(param, call.get("type", "function"))
+    where = f"{param}.function"
+    function = _given(where, call.get("function"))
+    message.tool_calls.add(
+        id=checks.text(f"{param}.id", call.get("id", "")),
+        name=checks.text(f"{where}.name", function.get("name")),
+        # Servers take no text for no arguments.
+        arguments=checks.json_object(f"{where}.arguments", function.get("arguments", "")),
+    )
+
+
+def write_tools(request: contract.ChatRequest, tools: Any) -> None:
     """What the model may call."""
-    for tool in tools:
-        if tool.get("type") != "function":
-            raise invalid("tools", f"a tool must be of type function, not {tool.get('type')!r}")
-        function = {name: value for name, value in tool["function"].items() if value is not None}
-        if "parameters" in function:
-            function["parameters"] = _as_json(function["parameters"])
-        request.tools.add(**function)
+    for i, value in enumerate(checks.items("tools", tools)):
+        tool = checks.mapping(f"tools[{i}]", value)
+        _check_type(f"tools[{i}]", tool.get("type"))
+        where = f"tools[{i}].function"
+        function = _given(where, tool.get("function"))
+        added = request.tools.add(name=checks.text(f"{where}.name", function.pop("name", None)))
+        for name, inner in function.items():
+            param = f"{where}.{name}"
+            written = checks.json_object(param, inner) if name == "parameters" else inner
+            write_scalar(added, name, written, param=param)
 
 
-def write_tool_choice(request: contract.ChatRequest, choice: str | Mapping[str, Any]) -> None:
+def write_tool_choice(request: contract.ChatRequest, choice: Any) -> None:
     """Which of them."""
     if isinstance(choice, str):
         if choice not in _MODES:
             raise invalid("tool_choice", f"it must be one of {', '.join(_MODES)}, or an object")
         request.tool_choice.CopyFrom(contract.ToolChoice(mode=_MODES[choice]))
-    else:
-        request.tool_choice.function = choice["function"]["name"]
+        return
+    named = checks.mapping("tool_choice", choice)
+    _check_type("tool_choice", named.get("type", "function"))
+    function = checks.mapping("tool_choice.function", named.get("function"))
+    name = checks.text("tool_choice.function.name", function.get("name"))
+    request.tool_choice.function = name
 
 
-def write_documents(request: contract.ChatRequest, documents: Sequence[Any]) -> None:
+def write_documents(request: contract.ChatRequest, documents: Any) -> None:
     """For the chat template."""
-    request.documents.extend(json.dumps(document, ensure_ascii=False) for document in documents)
+    for i, document in enumerate(checks.items("documents", documents)):
+        param = f"documents[{i}]"
+        request.documents.append(checks.as_json(param, checks.mapping(param, document)))
 
 
-def write_template_kwargs(request: contract.ChatRequest, kwargs: Mapping[str, Any]) -> None:
+def write_template_kwargs(request: contract.ChatRequest, kwargs: Any) -> None:
     """Variables of the chat template."""
-    for name, value in kwargs.items():
-        request.chat_template_kwargs[name] = json.dumps(value, ensure_ascii=False)
+    for name, value in checks.mapping("chat_template_kwargs", kwargs).items():
+        request.chat_template_kwargs[name] = checks.as_json(f"chat_template_kwargs.{name}", value)
 
 
-def _as_json(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _check_type(param: str, kind: Any) -> None:
+    if kind != "function":
+        raise invalid(f"{param}.type", "it must be function")
+
+
+def _given(param: str, value: Any) -> dict[str, Any]:
+    """What a mapping says; None says nothing."""
+    found = checks.mapping(param, value)
+    return {name: inner for name, inner in found.items() if inner is not None}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from baton_client import contract
+from baton_client import checks, contract
 from baton_client.errors import invalid
+from baton_client.extra_args import write_extra_args
+from baton_client.fields import out_of_range, write_integers, write_scalar
 from baton_client.messages import (
     add_message,
     write_documents,
@@ -17,7 +19,7 @@ from baton_client.messages import (
 from baton_client.structured import grammar_message, response_format_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from baton_client.messages import Message, Tool, ToolChoice
 
@@ -102,7 +104,7 @@ REQUEST_FIELDS = frozenset(
     }
 )
 #: Options of chats that are more than a field.
-_WRITERS: dict[str, Callable[[Any, Any], None]] = {
+_CHAT_WRITERS: dict[str, Callable[[Any, Any], None]] = {
     "tools": write_tools,
     "tool_choice": write_tool_choice,
     "documents": write_documents,
@@ -117,12 +119,16 @@ _GRAMMARS: dict[str, Callable[[Any], Any]] = {
 def generate_request(
     prompt: str | Sequence[int], options: Mapping[str, Any]
 ) -> contract.GenerateRequest:
-    """The message for continuing `prompt`, which is text or token ids."""
+    """The message for continuing `prompt`, which is text or token ids.
+
+    Raises:
+        InvalidRequestError: a value is not of its option's type; `param` names it.
+    """
     request = contract.GenerateRequest()
     if isinstance(prompt, str):
-        request.prompt.text = prompt
+        request.prompt.text = checks.text("prompt", prompt)
     else:
-        _write("prompt", request.prompt.tokens.ids.extend, prompt)
+        write_integers(request.prompt.tokens.ids, prompt, param="prompt")
         request.prompt.tokens.SetInParent()
     _write_options(request, options)
     return request
@@ -131,12 +137,16 @@ def generate_request(
 def chat_request(
     messages: str | Sequence[Message], options: Mapping[str, Any]
 ) -> contract.ChatRequest:
-    """The message for answering a conversation; a string is one message of the user's."""
+    """The message for answering a conversation; a string is one message of the user's.
+
+    Raises:
+        InvalidRequestError: a value is not of its option's type; `param` names it.
+    """
     request = contract.ChatRequest(read_answers=True)
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    for message in messages:
-        _write("messages", partial(add_message, request), message)
+    for i, message in enumerate(checks.items("messages", messages)):
+        add_message(request, message, f"messages[{i}]")
     _write_options(request, options)
     return request
 
@@ -149,14 +159,13 @@ def _write_options(
             continue
         if name in _GRAMMARS:
             _write_grammar(request, name, value)
-            continue
-        if name in _WRITERS and isinstance(request, contract.ChatRequest):
-            _write(name, partial(_WRITERS[name], request), value)
-            continue
-        target: Any = request if name in REQUEST_FIELDS else request.params
-        if name not in target.DESCRIPTOR.fields_by_name:
-            raise invalid(name, "there is no such option")
-        _write(name, lambda value, name=name, target=target: _set(target, name, value), value)
+        elif name in _CHAT_WRITERS and isinstance(request, contract.ChatRequest):
+            _CHAT_WRITERS[name](request, value)
+        elif name in _PARAM_WRITERS:
+            _PARAM_WRITERS[name](request.params, value)
+        else:
+            target = request if name in REQUEST_FIELDS else request.params
+            write_scalar(target, name, value, param=name)
 
 
 def _write_grammar(
@@ -170,46 +179,56 @@ def _write_grammar(
     request.params.grammar.CopyFrom(grammar)
 
 
-def _set(target: Any, name: str, value: Any) -> None:
-    match name:
-        case "logit_bias":
-            for token_id, bias in value.items():
-                target.logit_bias[token_id] = bias
-        case "extra_args":
-            for key, arg in value.items():
-                target.extra_args[key].CopyFrom(_extra_arg(arg))
-        case "allowed_token_ids":
-            target.allowed_token_ids.ids.extend(value)
-            target.allowed_token_ids.SetInParent()
-        case "stop" if isinstance(value, str):
-            target.stop.append(value)
-        case "stop" | "bad_words" | "stop_token_ids":
-            getattr(target, name).extend(value)
-        case _:
-            setattr(target, name, value)
+def _write_seed(params: contract.GenerationParams, value: Any) -> None:
+    """Seeds are 64 bits, and may be read as signed: the contract carries them without the sign."""
+    seed = checks.integer("seed", value)
+    if not -(2**63) <= seed < 2**64:
+        raise invalid("seed", "it must have at most 64 bits")
+    params.seed = seed % 2**64
 
 
-def _extra_arg(value: Any) -> contract.ExtraArg:
-    match value:
-        case bool():
-            return contract.ExtraArg(flag=value)
-        case int():
-            return contract.ExtraArg(integer=value)
-        case float():
-            return contract.ExtraArg(number=value)
-        case str():
-            return contract.ExtraArg(text=value)
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"{type(value).__name__} is no argument")
-    made = contract.ExtraArg()
-    made.list.SetInParent()
-    made.list.items.extend(_extra_arg(item) for item in value)
-    return made
+def _write_top_k(params: contract.GenerationParams, value: Any) -> None:
+    """-1 turns it off for vLLM's users, 0 in the contract."""
+    top_k = checks.integer("top_k", value)
+    write_scalar(params, "top_k", 0 if top_k == -1 else top_k, param="top_k")
 
 
-def _write(name: str, action: Any, value: Any) -> None:
-    """protobuf checks types and ranges; its complaint gets the option's name."""
-    try:
-        action(value)
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise invalid(name, str(error)) from error
+def _write_logit_bias(params: contract.GenerationParams, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise invalid("logit_bias", "it must be a mapping of token ids to numbers")
+    for key, bias in value.items():
+        token_id = checks.integer("logit_bias", key)
+        try:
+            params.logit_bias[token_id] = checks.number_or_infinity("logit_bias", bias)
+        except ValueError as error:
+            raise out_of_range("logit_bias") from error
+
+
+def _write_allowed(params: contract.GenerationParams, value: Any) -> None:
+    write_integers(params.allowed_token_ids.ids, value, param="allowed_token_ids")
+    params.allowed_token_ids.SetInParent()
+
+
+def _write_stop(params: contract.GenerationParams, value: Any) -> None:
+    params.stop.extend(checks.texts("stop", [value] if isinstance(value, str) else value))
+
+
+def _write_bad_words(params: contract.GenerationParams, value: Any) -> None:
+    params.bad_words.extend(checks.texts("bad_words", value))
+
+
+def _write_stop_tokens(params: contract.GenerationParams, value: Any) -> None:
+    write_integers(params.stop_token_ids, value, param="stop_token_ids")
+
+
+#: Parameters that are more than one number, flag or string.
+_PARAM_WRITERS: dict[str, Callable[[Any, Any], None]] = {
+    "seed": _write_seed,
+    "top_k": _write_top_k,
+    "logit_bias": _write_logit_bias,
+    "allowed_token_ids": _write_allowed,
+    "stop": _write_stop,
+    "bad_words": _write_bad_words,
+    "stop_token_ids": _write_stop_tokens,
+    "extra_args": write_extra_args,
+}

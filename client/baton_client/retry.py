@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
+from baton_client import checks
 from baton_client.errors import (
     BatonError,
     DeadlineError,
@@ -17,12 +18,18 @@ from baton_client.errors import (
     RequestCancelledError,
     UnavailableError,
     from_rpc_error,
+    invalid,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
+
+#: By then every wait has reached its longest, and a float still holds it.
+_MOST_DOUBLINGS = 64
+#: gRPC sends at most 27,000 hours, and takes infinity for no time at all: more is no deadline.
+_LONGEST_S = 27_000 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,15 @@ class RetryPolicy:
     base_delay_s: float = 0.1
     max_delay_s: float = 5.0
 
+    def __post_init__(self) -> None:
+        """Raises InvalidRequestError for values that say nothing."""
+        if checks.integer("max_attempts", self.max_attempts) < 1:
+            raise invalid("max_attempts", "it must be at least 1, which repeats nothing")
+        if checks.number("base_delay_s", self.base_delay_s) < 0:
+            raise invalid("base_delay_s", "it must not be negative")
+        if checks.number_or_infinity("max_delay_s", self.max_delay_s) < 0:
+            raise invalid("max_delay_s", "it must not be negative")
+
     def delay_s(self, error: BatonError, attempt: int, *, remaining_s: float) -> float | None:
         """How long to wait after the failure of `attempt` (from 1); None: do not try again."""
         if attempt >= self.max_attempts:
@@ -51,10 +67,16 @@ class RetryPolicy:
             delay_s = advice_s * random.uniform(1.0, 1.25)
             too_long = advice_s > self.max_delay_s
         else:
-            ceiling_s = min(self.max_delay_s, self.base_delay_s * 2 ** (attempt - 1))
+            doubled = 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
+            ceiling_s = min(self.max_delay_s, self.base_delay_s * doubled)
             delay_s = ceiling_s * random.uniform(0.5, 1.0)
             too_long = False
         return None if too_long or delay_s >= remaining_s else delay_s
+
+
+def rpc_timeout_s(remaining_s: float) -> float | None:
+    """As gRPC takes it: None is no deadline."""
+    return remaining_s if remaining_s < _LONGEST_S else None
 
 
 async def attempts(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from baton_client import contract
+from baton_client import checks, contract
 from baton_client.errors import invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
 _KINDS = {
     "json": "GRAMMAR_KIND_JSON_SCHEMA",
@@ -23,49 +23,73 @@ _NAME = "structured_outputs"
 _FORMAT = "response_format"
 
 
-def grammar_message(value: Mapping[str, Any]) -> contract.Grammar:
+def grammar_message(value: Any) -> contract.Grammar:
     """`value` has one key: what kind of grammar its value is. Beside it, `disable_any_whitespace`
     keeps JSON on one line. The server checks the grammar.
 
     Raises:
-        InvalidRequestError: it has another number of keys, or one that there is not.
+        InvalidRequestError: it has another number of keys, one that there is not, or a value of a
+            wrong type.
     """
-    given = dict(value)
-    is_dense = bool(given.pop("disable_any_whitespace", False))
+    found = checks.mapping(_NAME, value)
+    given = {name: inner for name, inner in found.items() if inner is not None}
+    dense = given.pop("disable_any_whitespace", False)
+    is_dense = checks.flag(f"{_NAME}.disable_any_whitespace", dense)
+    if not checks.flag(f"{_NAME}.json_object", given.get("json_object", True)):
+        del given["json_object"]
     if len(given) != 1:
         raise invalid(_NAME, f"it must hold exactly one of {', '.join(_KINDS)}")
     [(kind, content)] = given.items()
     if kind not in _KINDS:
         raise invalid(_NAME, f"there is no {kind!r}, only {', '.join(_KINDS)}")
-    return _grammar(
-        kind, content, f"{_NAME}.{kind}", any_whitespace=None if not is_dense else False
-    )
+    return _grammar(kind, content, f"{_NAME}.{kind}", any_whitespace=False if is_dense else None)
 
 
-def response_format_message(value: Mapping[str, Any]) -> contract.Grammar | None:
+def response_format_message(value: Any) -> contract.Grammar | None:
     """OpenAI's field; None if any text will do.
 
     Raises:
         InvalidRequestError: there is no such type, or it has no schema.
     """
-    match value.get("type"):
+    wanted = checks.mapping(_FORMAT, value)
+    match wanted.get("type"):
         case "text":
             return None
         case "json_object":
             return _grammar("json_object", None, _FORMAT)
         case "json_schema":
-            named = value.get("json_schema")
-            if not isinstance(named, dict) or not isinstance(named.get("schema"), dict):
+            named = wanted.get("json_schema")
+            if not isinstance(named, Mapping) or not isinstance(named.get("schema"), Mapping):
                 raise invalid(_FORMAT, "json_schema must be an object with a schema")
-            strict = False if named.get("strict") is False else None
+            strict = named.get("strict")
+            if strict is not None:
+                strict = checks.flag(f"{_FORMAT}.json_schema.strict", strict)
             param = f"{_FORMAT}.json_schema.schema"
-            return _grammar("json", named["schema"], param, strict=strict)
+            # True is the server's default.
+            return _grammar("json", named["schema"], param, strict=strict and None)
     raise invalid(_FORMAT, "its type must be text, json_object or json_schema")
 
 
 def _grammar(kind: str, content: Any, param: str, **flags: bool | None) -> contract.Grammar:
-    fields: dict[str, Any] = {"kind": _KINDS[kind], "param": param, **flags}
-    if kind != "json_object":
-        is_text = isinstance(content, str)
-        fields["text"] = content if is_text else json.dumps(content, ensure_ascii=False)
+    written = _WRITTEN[kind](param, content)
+    fields: dict[str, Any] = {"kind": _KINDS[kind], "text": written, "param": param, **flags}
     return contract.Grammar(**fields)
+
+
+def _schema(param: str, value: Any) -> str:
+    """An object, its JSON, or a boolean, which is a schema as well."""
+    return (
+        checks.as_json(param, value)
+        if isinstance(value, bool)
+        else checks.json_object(param, value)
+    )
+
+
+_WRITTEN: dict[str, Callable[[str, Any], str]] = {
+    "json": _schema,
+    "json_object": lambda _param, _content: "",
+    "regex": checks.text,
+    "choice": lambda param, content: checks.as_json(param, checks.texts(param, content)),
+    "grammar": checks.text,
+    "structural_tag": checks.json_object,
+}

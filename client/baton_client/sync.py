@@ -31,7 +31,7 @@ class Baton:
         self,
         address: str | Sequence[str] = DEFAULT_ADDRESS,
         *,
-        model: str = "",
+        model: str | None = None,
         timeout_s: float = 600.0,
         retry: RetryPolicy | None = None,
         api_key: str | None = None,

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from baton_client import (
@@ -16,7 +17,7 @@ from baton_client import (
     ModelNotFoundError,
     ToolCallBegin,
 )
-from tests.e2e.asking import prompt_of
+from tests.e2e.asking import ask, prompt_of
 from tests.e2e.oracle import expect
 
 if TYPE_CHECKING:
@@ -105,6 +106,27 @@ def test_arguments_reach_the_logits_processors(baton: Baton, oracle: LLM) -> Non
     assert answer.token_ids == expect(
         oracle, prompt, max_tokens=24, temperature=0.0, extra_args=args
     )
+
+
+@pytest.mark.parametrize("seed", [-1, -(2**63), 2**64 - 5])
+def test_a_seed_gives_the_same_tokens_by_every_door(
+    baton: Baton, oracle: LLM, cluster: Cluster, seed: int
+) -> None:
+    """With a sign or without it, the same 64 bits; and a `top_k` of -1 is none."""
+    prompt = prompt_of(20, seed=9)
+    options = {"max_tokens": 16, "temperature": 1.5, "top_k": -1, "ignore_eos": True}
+    expected = expect(
+        oracle, prompt, seed=seed, **{k: v for k, v in options.items() if k != "ignore_eos"}
+    )
+    for same in (seed, seed % 2**64):
+        assert baton.generate(prompt, seed=same, **options).answers[0].token_ids == expected
+    text = baton.generate(prompt, seed=seed, **options).text
+    body = {"model": cluster.model.name, "prompt": prompt, "seed": seed, **options}
+    over_http = httpx.post(f"{cluster.url}/v1/completions", json=body, timeout=60).json()
+    assert over_http["choices"][0]["text"] == text
+    raw = ask(cluster, prompt, seed=seed % 2**64, **(options | {"top_k": 0}))
+    assert raw.token_ids == expected
+    assert baton.generate(prompt, seed=1, **options).answers[0].token_ids != expected
 
 
 def test_models(baton: Baton, cluster: Cluster) -> None:

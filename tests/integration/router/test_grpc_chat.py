@@ -260,10 +260,10 @@ def meaning(responses: list[Any]) -> list[Any]:
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": "[" * 999}}]},
             "tools[0].function.parameters",
         ),
-        ({"tools": [{"type": "web"}]}, "tools"),
+        ({"tools": [{"type": "web"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": "sometimes"}, "tool_choice"),
-        ({"tools": [WEATHER], "tool_choice": {"function": {}}}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"function": {}}}, "tool_choice.function.name"),
         (
             {"tools": [WEATHER], "tool_choice": {"function": {"name": "no"}}},
             "tool_choice.function.name",

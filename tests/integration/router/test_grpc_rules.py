@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from baton.v1 import router_pb2, router_pb2_grpc
+from baton_client import AsyncBaton
 from tests.fakes.grpc_door import served
 from tests.fakes.tool_api import tool_api
 
@@ -27,8 +28,14 @@ def api() -> OpenAIApi:
 
 
 @pytest.fixture
-async def stub(api: OpenAIApi) -> AsyncIterator[router_pb2_grpc.RouterStub]:
-    async with served(api) as address, grpc.aio.insecure_channel(address) as channel:
+async def address(api: OpenAIApi) -> AsyncIterator[str]:
+    async with served(api) as address:
+        yield address
+
+
+@pytest.fixture
+async def stub(address: str) -> AsyncIterator[router_pb2_grpc.RouterStub]:
+    async with grpc.aio.insecure_channel(address) as channel:
         yield router_pb2_grpc.RouterStub(channel)
 
 
@@ -121,3 +128,28 @@ async def test_other_request_ids_come_back(stub: router_pb2_grpc.RouterStub) -> 
     for name in ("9f8a-01", "1-67891233-abcdef012345678912345678", "a/b:c;d=e@f+g._-", "x" * 128):
         request = router_pb2.GenerateRequest(request_id=name, prompt=router_pb2.Prompt(text="x"))
         assert (await stub.Generate(request).read()).request_id == name
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"type": "text", "text": "one"}],
+        [
+            {"type": "text", "text": "one\n"},
+            {"type": "text", "text": ""},
+            {"type": "text", "text": " two"},
+        ],
+        ({"type": "text", "text": "é"}, {"type": "refusal", "refusal": "No."}),
+        [],
+    ],
+)
+async def test_parts_of_text_make_the_prompt_that_http_makes(
+    api: OpenAIApi, address: str, content: Any
+) -> None:
+    messages: list[Any] = [USER, {"role": "assistant", "content": content}, USER]
+    response = await over_http(api, messages)
+    assert response.status_code == 200, response.text
+    async with AsyncBaton(address) as client:
+        await client.chat(messages)
+    http, rpc = api.generator.requests
+    assert rpc.prompt_token_ids == http.prompt_token_ids
