@@ -10,6 +10,7 @@ import typer
 
 from cli import keys
 from cli.errors import EXIT_FAILED, CommandError, complain
+from cli.name_lists import TakesNames
 from cli.options import (
     DEFAULT_PORTS,
     ClusterToken,
@@ -49,6 +50,7 @@ DEFAULT_QUESTION = "What does os.path.join do?"
 
 
 app.command(
+    cls=TakesNames,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog=f"Also: {SERVICE_FLAGS_HELP}.",
 )(up)
@@ -92,7 +94,7 @@ def chat(
     model: Annotated[str, typer.Option(help="Where several models are served.")] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same answer.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
@@ -109,6 +111,7 @@ def chat(
 
 app.command(
     "run-batch",
+    cls=TakesNames,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog=f"Without --url: {SERVICE_FLAGS_HELP}.",
 )(run_batch)

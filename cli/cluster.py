@@ -30,6 +30,7 @@ class ClusterSpec:
     """What to start."""
 
     model: Path
+    #: One name, or several with commas between them.
     served_model_name: str
     log_folder: Path
     host: str = "127.0.0.1"

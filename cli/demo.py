@@ -48,7 +48,7 @@ def _ask(spec: ClusterSpec, question: str, max_tokens: int, console: Console) ->
         spec.url,
         question,
         reply,
-        model=spec.served_model_name,
+        model=spec.served_model_name.partition(",")[0],
         max_tokens=max_tokens,
         temperature=0,
     ):

@@ -11,7 +11,10 @@ import typer
 Model = Annotated[
     Path | None, typer.Option(help="Folder of a Hugging Face checkpoint. Default: the shipped one.")
 ]
-ServedModelName = Annotated[str | None, typer.Option(help="Name that clients use.")]
+ServedModelName = Annotated[
+    str | None,
+    typer.Option(help="Names that clients use, the first one in answers: a b, or a,b."),
+]
 Port = Annotated[int, typer.Option(help="Port of the OpenAI API over HTTP.")]
 GrpcPort = Annotated[int, typer.Option(help="Port of the gRPC services.")]
 DirectoryPort = Annotated[

@@ -76,7 +76,7 @@ def _show_doors(cluster: Cluster, console: Console) -> None:
     key = "" if spec.api_keys is None else "BATON_API_KEY=… "
     token = "" if spec.cluster_token is None else f" --cluster-token {spec.cluster_token}"
     for line in (
-        f"  OpenAI API   {url}/v1   (model: {spec.served_model_name})",
+        f"  OpenAI API   {url}/v1   (model: {spec.served_model_name.replace(',', ', ')})",
         f"  gRPC         {directory}",
         f"  live page    {url}/dashboard",
         *_metrics_doors(cluster),

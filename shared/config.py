@@ -128,11 +128,16 @@ def _parse_flags(
                 flag_name(leaf.name), help=text, action=argparse.BooleanOptionalAction
             )
         else:
-            parser.add_argument(flag_name(leaf.name), help=text, metavar="VALUE")
+            many = "+" if typing.get_origin(leaf.hint) is tuple else None
+            parser.add_argument(flag_name(leaf.name), help=text, metavar="VALUE", nargs=many)
     known, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise unknown_flag(unknown[0], map(flag_name, leaves), listed_by=f"{prog} --help")
-    return vars(known)
+    # A list is one word with commas, or several words.
+    return {
+        name: ",".join(value) if isinstance(value, list) else value
+        for name, value in vars(known).items()
+    }
 
 
 def _read_environ(

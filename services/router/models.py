@@ -37,17 +37,15 @@ class ServedModels:
         return self.learn_max_model_len()
 
     def resolve(self, name: str | None) -> str:
-        """The name to answer with; without one, the model's own.
+        """The name to answer with, as vLLM: the model's own, by whichever name it was asked for.
 
         Raises:
             ModelNotFoundError: no such model.
         """
-        if not name:
-            return self.names[0]
-        if name not in self.names:
+        if name and name not in self.names:
             served = ", ".join(self.names)
             raise ModelNotFoundError(f"the model {name[:200]!r} does not exist; served: {served}")
-        return name
+        return self.names[0]
 
 
 def read_vocab_size(model_dir: Path, tokenizer: Tokenizer) -> int:

@@ -33,8 +33,8 @@ class ModelSettings:
     """Which model, and how it is loaded. Names as in vLLM."""
 
     model: Path = setting(help="directory of a Hugging Face checkpoint")
-    served_model_name: str | None = setting(
-        None, help="name that clients use; by default the directory's name"
+    served_model_name: tuple[str, ...] = setting(
+        (), help="names that clients use, the first one for routers; default: the directory's name"
     )
     dtype: str = setting("auto", help="auto, float32, bfloat16 or float16")
     load_format: str = setting("auto", help="auto, safetensors or dummy")
@@ -50,8 +50,8 @@ class ModelSettings:
 
     @property
     def name(self) -> str:
-        """The name that clients use."""
-        return self.served_model_name or self.model.resolve().name
+        """The name that routers know it by: one of theirs."""
+        return (*self.served_model_name, self.model.resolve().name)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from baton_client import Baton, UnsupportedError
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from baton_client import Tool
 
 TIMEOUT_S = 90.0
+NAMES = ("acme/small", "small", "tiny", "s")
 GUESSES = {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}
 #: Each has something to say to one kind of process.
 FLAGS = (
+    "--served-model-name", "acme/small", "small,tiny", "s",
     "--tool-call-parser", "hermes",
     "--reasoning-parser", "deepseek_r1",
     "--speculative-config", json.dumps(GUESSES),
@@ -82,6 +85,23 @@ def test_the_demo_runs_twice_in_a_row(checkpoint: Path) -> None:
         assert demo.returncode == 0, demo.stdout + demo.stderr
         assert "prefill-0 → decode-0" in demo.stdout
         assert "over shm" in demo.stdout
+
+
+def test_every_name_of_the_model_is_served(up: tuple[int, int]) -> None:
+    """Given as vLLM takes them and with commas: the first is the name in answers."""
+    port, grpc_port = up
+    url = f"http://127.0.0.1:{port}/v1"
+    listed = httpx.get(f"{url}/models", timeout=TIMEOUT_S).json()["data"]
+    assert tuple(card["id"] for card in listed) == NAMES
+    with Baton(f"127.0.0.1:{grpc_port}") as client:
+        assert tuple(model.id for model in client.models()) == NAMES
+        for name in NAMES:
+            body = {"model": name, "prompt": "x", "max_tokens": 4, "temperature": 0}
+            answer = httpx.post(f"{url}/completions", json=body, timeout=TIMEOUT_S).json()
+            assert answer["model"] == NAMES[0]
+            options = {"max_tokens": 4, "temperature": 0.0}
+            assert client.generate("x", model=name, **options).text == answer["choices"][0]["text"]
+            assert httpx.get(f"{url}/models/{name}", timeout=TIMEOUT_S).json()["id"] == name
 
 
 def test_chat_through_the_sdk(up: tuple[int, int]) -> None:

@@ -57,6 +57,13 @@ def test_lists_and_booleans_from_flags() -> None:
     assert load("--model", "m", "--connectors", "[]").connectors == ()
 
 
+@pytest.mark.parametrize(
+    "words", [["zmq", "shm"], ["zmq,shm"], ["zmq,", "shm"], ["zmq,shm", "--max-num-seqs", "3"]]
+)
+def test_a_list_is_one_word_or_several(words: list[str]) -> None:
+    assert load("--connectors", *words, "--model", "m").connectors == ("zmq", "shm")
+
+
 def test_a_group_is_flat_from_outside() -> None:
     assert load("--model", "m", "--block-size", "32").pool == PoolSettings(block_size=32)
 

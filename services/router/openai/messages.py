@@ -117,7 +117,7 @@ def _read_part(part: Any, param: str) -> str:
 def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
     content = read_content(message.content, param=f"{param}.content")
     calls = message.tool_calls
-    if content is None and needs_content((message.role, calls_tools=bool(calls)):
+    if content is None and needs_content(message.role, calls_tools=bool(calls)):
         problem = f"{param}.content must be a string or a list of parts"
         raise FieldError(problem, param=f"{param}.content", code="missing_required_parameter")
     rendered: dict[str, Any] = {"role": message.role, "content": content or ""}

@@ -69,7 +69,9 @@ class ModelEndpoints:
 
     async def retrieve(self, request: Request) -> Response:
         """One of them."""
-        return json_response(self._card(self._models.resolve(request.path_params["model"])))
+        name = request.path_params["model"]
+        self._models.resolve(name)
+        return json_response(self._card(name))
 
     def _card(self, name: str) -> ModelCard:
         models = self._models

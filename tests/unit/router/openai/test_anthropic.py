@@ -11,6 +11,7 @@ from services.router.generation import AnswerPiece
 from shared.engine.events import FinishReason
 from shared.errors import OverloadedError, WorkerLostError
 from tests.fakes.official_events import message_events
+from tests.fakes.openai_api import MODEL
 
 if TYPE_CHECKING:
     import httpx
@@ -34,7 +35,7 @@ async def test_an_answer_is_whole(api: OpenAIApi, http: httpx.AsyncClient) -> No
     message = await send(http, model="alias", system=[{"type": "text", "text": "Be"}])
     OfficialMessage.model_validate(message)
     assert message["id"].startswith("msg_")
-    assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "alias")
+    assert (message["type"], message["role"], message["model"]) == ("message", "assistant", MODEL)
     assert message["content"] == [{"type": "text", "text": "Hello runner"}]
     assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)
     prompt = api.tokenizer.encode(

@@ -31,7 +31,7 @@ async def test_an_answer_is_whole(api: OpenAIApi, http: httpx.AsyncClient) -> No
     reply = await respond(http, model="alias", instructions="Be", metadata={"a": "b"})
     OfficialResponse.model_validate(reply)
     assert reply["id"].startswith("resp_")
-    assert (reply["object"], reply["status"], reply["model"]) == ("response", "completed", "alias")
+    assert (reply["object"], reply["status"], reply["model"]) == ("response", "completed", MODEL)
     [item] = reply["output"]
     assert (item["type"], item["role"], item["status"]) == ("message", "assistant", "completed")
     assert [part["text"] for part in item["content"]] == ["Hello runner"]
