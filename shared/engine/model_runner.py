@@ -45,11 +45,17 @@ class CausalModel(Protocol):
         kv_cache: torch.Tensor,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """Hidden states of the wanted tokens; writes all tokens' KV into their slots."""
+        """Hidden states of the wanted tokens; writes all tokens' KV into their slots.
+
+        They belong to the caller: no later call changes them.
+        """
         ...
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 [n, vocab] of hidden states [n, hidden]."""
+        """float32 [n, vocab] of hidden states [n, hidden].
+
+        They belong to the caller, who may write to them: no later call reads or changes them.
+        """
         ...
 
 
@@ -67,7 +73,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class KeptHidden:
-    """Hidden states of all tokens of a step, [num_tokens, hidden] each."""
+    """Hidden states of all tokens of a step, [num_tokens, hidden] each; no later step's."""
 
     final: torch.Tensor
     by_layer: Mapping[int, torch.Tensor]
@@ -89,7 +95,7 @@ class LaunchedStep:
     pending_of: list[Sequence]
     #: Whether the next step must wait until this one is collected.
     is_synchronous: bool
-    #: What a proposer wants to see of it, valid until the next step is launched.
+    #: What a proposer wants to see of it.
     hidden: KeptHidden | None = None
     #: time.monotonic() when it was scheduled.
     began_s: float = 0.0
@@ -118,7 +124,6 @@ class ModelRunner:
         self._states = states
         self._graphs = graphs
         self._hidden_needs: HiddenNeeds | None = None
-        self._kept: KeptHidden | None = None
         #: Whether the last step gave states that are to be sent.
         self._captures_more = False
         device = kv_cache.device
@@ -151,10 +156,11 @@ class ModelRunner:
         seqs = [batch.seqs[i] for i in batch.sampled]
         later = [i for i, seq in enumerate(seqs) if not seq.needs_host_tokens]
         result = StepResult()
+        kept: KeptHidden | None = None
         if self._graphs is not None and size is not None:
             logits: torch.Tensor | None = self._graphs.run(batch)[: len(seqs)]
         else:
-            logits = self._run_eagerly(batch, result, senders)
+            logits, kept = self._run_eagerly(batch, result, senders)
         if logits is not None and len(logits) > len(seqs):  # there are drafts
             _verify_at_once(logits, seqs, result)
             later = []
@@ -167,7 +173,7 @@ class ModelRunner:
             pending=self._choose(logits, batch.sampled_rows, seqs, later),
             pending_of=[seqs[i] for i in later],
             is_synchronous=len(later) < len(seqs) or bool(result.prompt_logprobs),
-            hidden=self._kept,
+            hidden=kept,
         )
 
     def collect(self, step: LaunchedStep) -> StepResult:
@@ -190,8 +196,8 @@ class ModelRunner:
 
     def _run_eagerly(
         self, batch: Batch, result: StepResult, senders: list[Sequence]
-    ) -> torch.Tensor | None:
-        """Logits of the sequences that are sampled, if there are any."""
+    ) -> tuple[torch.Tensor | None, KeptHidden | None]:
+        """Logits of the sequences that are sampled, if any, and the states for a proposer."""
         hidden = self._model.forward(
             batch.token_ids, batch.positions, self._kv_cache, batch.metadata
         )
@@ -202,13 +208,17 @@ class ModelRunner:
         self._score_prompts(hidden, batch, result)
         if senders:
             self._states.keep(senders, batch, hidden)
-        if self._hidden_needs is not None:
-            by_layer: Mapping[int, torch.Tensor] = {}
-            if self._hidden_needs.layers:
-                by_layer = cast("CapturingModel", self._model).captured()
-            first_rows = dict(zip(batch.seqs, batch.starts, strict=False))
-            self._kept = KeptHidden(hidden, by_layer, first_rows)
-        return logits
+        return logits, self._keep(hidden, batch)
+
+    def _keep(self, hidden: torch.Tensor, batch: Batch) -> KeptHidden | None:
+        """What a proposer wants to see of the step; None if it wants nothing."""
+        if self._hidden_needs is None:
+            return None
+        by_layer: Mapping[int, torch.Tensor] = {}
+        if self._hidden_needs.layers:
+            by_layer = cast("CapturingModel", self._model).captured()
+        first_rows = dict(zip(batch.seqs, batch.starts, strict=False))
+        return KeptHidden(hidden, by_layer, first_rows)
 
     def _choose(
         self,
@@ -239,9 +249,14 @@ class ModelRunner:
             for start in range(first, end, _PROMPT_LOGPROB_ROWS):
                 targets = seq.token_ids[start : min(start + _PROMPT_LOGPROB_ROWS, end)].tolist()
                 begin = batch.starts[row] + start - first
-                logits = self._model.compute_logits(hidden[begin : begin + len(targets)])
-                logprobs = logits.float().log_softmax(dim=-1)
-                records += position_logprobs(logprobs, targets, [num_top] * len(targets))
+                records += self._score(hidden[begin : begin + len(targets)], targets, num_top)
+
+    def _score(
+        self, hidden: torch.Tensor, targets: list[int], num_top: int
+    ) -> list[PositionLogprobs]:
+        """Logprobs of these tokens behind these hidden states."""
+        logprobs = self._model.compute_logits(hidden).float().log_softmax(dim=-1)
+        return position_logprobs(logprobs, targets, [num_top] * len(targets))
 
 
 def _verify_at_once(logits: torch.Tensor, seqs: list[Sequence], result: StepResult) -> None:

@@ -167,6 +167,7 @@ class CausalLM(nn.Module):
         token_ids, positions: int64 [num_tokens], packed as `metadata` says. Writes the KV of all
         tokens into `kv_cache`.
         """
+        self._captured = {}
         cos_sin = self.cos_sin[positions]
         first, *others = self.decoder_layers
         embedded = embedding(token_ids, self.embedding)
@@ -205,7 +206,7 @@ class CausalLM(nn.Module):
         self._captured = {}
 
     def captured(self) -> dict[int, Tensor]:
-        """Of the last `forward`: [num_tokens, hidden] by layer, of all its tokens."""
+        """Of the last `forward`: [num_tokens, hidden] by layer; they belong to the caller."""
         return self._captured
 
     def _keep(self, layer: int, x: Tensor, residual: Tensor | None = None) -> None:

@@ -98,7 +98,10 @@ class ObservedPart:
 
 @dataclass(frozen=True, slots=True)
 class ObservedStep:
-    """One step that was computed. Its tensors are valid during `observe` only: copy what stays."""
+    """One step that was computed.
+
+    No later step changes its tensors. Copy the rows that stay: a view keeps all of them in memory.
+    """
 
     parts: Seq[ObservedPart]
     #: [num_tokens_of_step, hidden] in the model's dtype, or float32; None if it was not asked for.
@@ -119,7 +122,10 @@ class CapturingModel(Protocol):
         ...
 
     def captured(self) -> Mapping[int, Tensor]:
-        """Of the last `forward`: [num_tokens, hidden] by layer, of all its tokens."""
+        """Of the last `forward`: [num_tokens, hidden] by layer, of all its tokens.
+
+        They belong to the caller: no later call changes them.
+        """
         ...
 
 

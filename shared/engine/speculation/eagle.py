@@ -163,7 +163,7 @@ class EagleProposer:
         return self._memory.add(part.seq, lambda: _View(part.first_position))
 
     def _features(self, step: ObservedStep) -> torch.Tensor:
-        """A copy: the step's own tensors do not last."""
+        """A copy, so that no view keeps the whole step in memory."""
         layers = self._needs.layers
         if layers:
             hidden = torch.cat([step.layer_hidden[layer] for layer in layers], dim=-1)

@@ -29,7 +29,7 @@ class Target(Protocol):
         ...
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """float32 [n, vocab_size] of hidden states behind the last norm."""
+        """float32 [n, vocab_size] of hidden states behind the last norm; the caller's own."""
         ...
 
 

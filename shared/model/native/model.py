@@ -12,6 +12,7 @@ import torch
 
 from kernels.native.library import Batch, Kind, KvFormat, Shape, Weights, load_library
 from shared.errors import InternalError
+from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.packing import Packing
 
 if TYPE_CHECKING:
@@ -75,12 +76,13 @@ class NativeCausalLM:
         )
         if not self._decoder:
             raise InternalError(f"no native decoder for {weights} weights of a {model.dtype} model")
-        self._hidden = _KeptRows(config.hidden_size)
-        self._logits = _KeptRows(config.vocab_size)
+        self._hidden = OwnedRows(config.hidden_size)
+        self._logits = OwnedRows(config.vocab_size)
         self._captured_layers = torch.empty(0, dtype=torch.int32)
         self._captures_last = False
-        self._captured = _KeptRows(config.hidden_size)
-        self._num_captured_rows = 0
+        self._captured_memory = OwnedRows(config.hidden_size)
+        #: Of the last `forward`, by layer.
+        self._captured: dict[int, Tensor] = {}
 
     @property
     def num_weight_bytes(self) -> int:
@@ -96,7 +98,7 @@ class NativeCausalLM:
     ) -> Tensor:
         """Hidden states float32 [num_wanted, hidden] after the last norm; writes all tokens' KV.
 
-        They are good until the next call of this method.
+        They belong to the caller.
 
         token_ids, positions: int64 [num_tokens], packed as `metadata` says; kv_cache:
         [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], or the blocks of
@@ -108,9 +110,9 @@ class NativeCausalLM:
             # Behind the last layer's attention only wanted rows are left.
             every = replace(metadata, wanted=None)
             return self.forward(token_ids, positions, kv_cache, every)[wanted]
-        self._num_captured_rows = len(token_ids)
-        hidden = self._hidden.rows(len(token_ids) if wanted is None else len(wanted))
-        batch = self._batch(token_ids, positions, metadata)
+        hidden = self._hidden.take(len(token_ids) if wanted is None else len(wanted))
+        captured = self._take_captured(len(token_ids))
+        batch = self._batch(token_ids, positions, metadata, captured)
         failed = self._library.baton_decoder_forward(
             self._decoder,
             byref(batch),
@@ -124,7 +126,23 @@ class NativeCausalLM:
             raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
         return hidden
 
-    def _batch(self, token_ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Batch:
+    def _take_captured(self, num_tokens: int) -> Tensor | None:
+        """Memory for the captured layers' rows, behind each other; None if there are none."""
+        self._captured = {}
+        layers = self._captured_layers.tolist()
+        if not layers:
+            return None
+        rows = self._captured_memory.take(len(layers) * num_tokens)
+        self._captured = dict(zip(layers, rows.split(num_tokens), strict=True))
+        return rows
+
+    def _batch(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        metadata: AttentionMetadata,
+        captured: Tensor | None,
+    ) -> Batch:
         """As the library takes it. It owns nothing: the tensors must outlive the call."""
         num_seqs, max_blocks = metadata.block_tables.shape
         wanted, layers = metadata.wanted, self._captured_layers
@@ -142,7 +160,7 @@ class NativeCausalLM:
             num_wanted=-1 if wanted is None else len(wanted),
             captured_layers=layers.data_ptr(),
             num_captured=len(layers),
-            captured=self._captured.rows(len(layers) * len(token_ids)).data_ptr(),
+            captured=None if captured is None else captured.data_ptr(),
         )
 
     @property
@@ -169,11 +187,9 @@ class NativeCausalLM:
     def captured(self) -> dict[int, Tensor]:
         """Of the last `forward`: float32 [num_tokens, hidden] by layer, of all its tokens.
 
-        They are good until the next one.
+        They belong to the caller: the next `forward` has memory of its own.
         """
-        layers, num_tokens = self._captured_layers.tolist(), self._num_captured_rows
-        rows = self._captured.rows(len(layers) * num_tokens)
-        return dict(zip(layers, rows.split(num_tokens), strict=True)) if layers else {}
+        return self._captured
 
     def _kv_format(self, kv_cache: Tensor) -> KvFormat:
         if kv_cache.dtype == self.dtype:
@@ -183,9 +199,9 @@ class NativeCausalLM:
         return _KV_FORMATS[kv_cache.dtype]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """float32 [n, vocab_size] of float32 [n, hidden]; good until the next call."""
+        """float32 [n, vocab_size] of float32 [n, hidden]; they belong to the caller."""
         rows = len(hidden)
-        logits = self._logits.rows(rows)
+        logits = self._logits.take(rows)
         failed = self._library.baton_decoder_logits(
             self._decoder, _pointer(hidden, torch.float32), rows, logits.data_ptr()
         )
@@ -222,19 +238,6 @@ class _Threads:
 
     def __del__(self) -> None:
         self._library.baton_pool_delete(self.pool)
-
-
-class _KeptRows:
-    """Memory for results that is not given back: fresh pages cost more than what is written."""
-
-    def __init__(self, width: int) -> None:
-        self._tensor = torch.empty(0, width, dtype=torch.float32)
-
-    def rows(self, count: int) -> Tensor:
-        """The first `count` rows."""
-        if count > len(self._tensor):
-            self._tensor = torch.empty(count, self._tensor.shape[1], dtype=torch.float32)
-        return self._tensor[:count]
 
 
 def _pointer(tensor: Tensor, dtype: torch.dtype) -> int:
