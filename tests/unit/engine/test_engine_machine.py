@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import settings
@@ -14,6 +17,8 @@ from shared.engine.request import KVSource
 from shared.engine.request_stream import is_last
 from shared.engine.speculation.base import HiddenNeeds
 from shared.kv.tier import BlockTier
+from shared.model.loader import load_model
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.engines import (
     StepMode,
     cached_hashes,
@@ -24,12 +29,19 @@ from tests.fakes.engines import (
     make_request,
 )
 from tests.fakes.model import FakeLoadedModel
+from tests.fakes.neighbours import NEIGHBOURS, Neighbour
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shared.engine.engine import Engine
+    from shared.model.loader import LoadedModel
 
 #: A few prompts with common beginnings, so that there are hits.
 PROMPTS = [[i] * 4 + list(range(n)) for i in (1, 2) for n in (0, 3, 4, 9, 20)]
+PROCESSOR = "tests.fakes.logits_processors:NoRepeat"
+#: What a request may be beside plain. There is no tokenizer, so there are no grammars.
+KINDS = [row for row in NEIGHBOURS if row.sampling is not None and "grammar" not in row.sampling]
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -41,19 +53,36 @@ class EngineMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loaded = FakeLoadedModel()
+        self.loaded: Any = self.make_loaded()
         self.engine = self.make_engine(
-            num_blocks=self.num_blocks, max_num_seqs=4, max_num_batched_tokens=10
+            num_blocks=self.num_blocks,
+            max_num_seqs=4,
+            max_num_batched_tokens=10,
+            logits_processors=(PROCESSOR,),
         )
-        self.sender = make_engine()
+        self.sender = make_engine(self.make_loaded())
         self.next_id = 0
         self.prompts: dict[str, list[int]] = {}
         self.tokens: dict[str, list[int]] = {}
+        #: Those whose tokens are not the plain ones.
+        self.others: set[str] = set()
         self.receiving: dict[str, Admitted] = {}
         self.held: set[str] = set()
         self.unfinished: set[str] = set()
         self.pins: list[int] = []
         self.followed: set[bytes] = set()
+
+    def make_loaded(self) -> Any:
+        """The model that the engines run."""
+        return FakeLoadedModel()
+
+    def expected(self, prompt: Sequence[int], num: int) -> list[int]:
+        """The plain answer."""
+        return expected_tokens(prompt, num)
+
+    def num_tokens_per_step(self) -> list[int]:
+        """As far as the model counts them."""
+        return list(self.loaded.model.num_tokens_per_step)
 
     def make_engine(self, **settings: Any) -> Engine:
         """The engine under test."""
@@ -70,8 +99,9 @@ class EngineMachine(RuleBasedStateMachine):
                 self.receiving[name] = event
             if isinstance(event, NewTokens):
                 self.tokens.setdefault(name, []).extend(event.token_ids)
-                expected = expected_tokens(self.prompts[name], len(self.tokens[name]))
-                assert self.tokens[name] == expected
+                if name not in self.others:
+                    expected = self.expected(self.prompts[name], len(self.tokens[name]))
+                    assert self.tokens[name] == expected
             if is_last(event):
                 self.unfinished.discard(name)
                 self.receiving.pop(name, None)
@@ -81,12 +111,21 @@ class EngineMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 8),
         kind=st.sampled_from("ccth"),
         states_from=st.none() | st.integers(0, 3),
+        neighbour=st.none() | st.sampled_from(KINDS),
     )
-    def add(self, which: int, max_tokens: int, kind: str, states_from: int | None = None) -> None:
+    def add(
+        self,
+        which: int,
+        max_tokens: int,
+        kind: str,
+        states_from: int | None = None,
+        neighbour: Neighbour | None = None,
+    ) -> None:
         prompt = self.prompts_to_choose[which % len(self.prompts_to_choose)]
         name = f"{kind}{self.next_id}"
         self.next_id += 1
         source = KVSource.TRANSFER if kind == "t" else KVSource.COMPUTE
+        sampling = {"ignore_eos": True} | self.sampling(name, kind, max_tokens, neighbour)
         self.engine.add(
             make_request(
                 name,
@@ -95,12 +134,28 @@ class EngineMachine(RuleBasedStateMachine):
                 kv_source=source,
                 hold_blocks=kind == "h",
                 states=self.wish(kind, states_from),
+                **sampling,
             )
         )
         self.prompts[name] = prompt
         self.unfinished.add(name)
         if kind == "h":
             self.held.add(name)
+
+    def sampling(
+        self, name: str, kind: str, max_tokens: int, neighbour: Neighbour | None
+    ) -> dict[str, Any]:
+        """What one that is not plain asks for beside its tokens."""
+        if neighbour is None or neighbour.sampling is None:
+            return {}
+        sampling = dict(neighbour.sampling)
+        if kind == "t":  # prompts are scored where they are computed
+            sampling.pop("prompt_logprobs", None)
+        if "min_tokens" in sampling:
+            sampling["min_tokens"] = min(sampling["min_tokens"], max_tokens)
+        if not neighbour.answers_plainly and sampling:
+            self.others.add(name)
+        return sampling
 
     def wish(self, kind: str, states_from: int | None) -> StatesWish | None:
         """Some that are sent or received have hidden states, too."""
@@ -118,7 +173,7 @@ class EngineMachine(RuleBasedStateMachine):
     def end_transfer(self, data: st.DataObject, arrives: bool, with_token: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.receiving)))
         to = self.receiving.pop(name)
-        (token,) = expected_tokens(self.prompts[name], 1)
+        (token,) = self.expected(self.prompts[name], 1)
         self.tokens[name] = [token] if with_token else []
         if arrives:
             self.send(name, to)
@@ -176,7 +231,7 @@ class EngineMachine(RuleBasedStateMachine):
     def consistent(self) -> None:
         self.engine.check_integrity()
         assert self.engine.broken is None
-        assert max(self.loaded.model.num_tokens_per_step, default=0) <= 10
+        assert max(self.num_tokens_per_step(), default=0) <= 10
 
     def teardown(self) -> None:
         """Everybody lets go: whoever can finish does, and all blocks come back."""
@@ -216,9 +271,50 @@ class RecordedMachine(EngineMachine):
     mode = StepMode.RECORDED
 
 
+@cache
+def native_model() -> LoadedModel:
+    """A real one, whose memory for results is used again."""
+    with TemporaryDirectory() as folder:
+        write_random_checkpoint(Path(folder), CheckpointSpec())
+        return load_model(Path(folder), attention_backend="native")
+
+
+@cache
+def native_answer(prompt: tuple[int, ...]) -> list[int]:
+    """What it answers when nothing is beside it."""
+    request = make_request("a", prompt, ignore_eos=True)
+    return generate(make_engine(native_model(), StepMode.SYNCHRONOUS), request).tokens("a")
+
+
+class NativeMachine(EngineMachine):
+    """The same with the native model."""
+
+    def make_loaded(self) -> Any:
+        """See `EngineMachine.make_loaded`."""
+        return native_model()
+
+    def expected(self, prompt: Sequence[int], num: int) -> list[int]:
+        """See `EngineMachine.expected`."""
+        return native_answer(tuple(prompt))[:num]
+
+    def num_tokens_per_step(self) -> list[int]:
+        """See `EngineMachine.num_tokens_per_step`."""
+        return []
+
+
+class OverlappedNativeMachine(NativeMachine):
+    """And with a step in flight most of the time."""
+
+    mode = StepMode.OVERLAPPED
+
+
 TestEngineMachine = EngineMachine.TestCase
 TestOverlappedMachine = OverlappedMachine.TestCase
 TestRecordedMachine = RecordedMachine.TestCase
+TestNativeMachine = NativeMachine.TestCase
+TestOverlappedNativeMachine = OverlappedNativeMachine.TestCase
 for _case in (TestEngineMachine, TestOverlappedMachine, TestRecordedMachine):
     _case.settings = settings(max_examples=60, stateful_step_count=40)
+for _case in (TestNativeMachine, TestOverlappedNativeMachine):
+    _case.settings = settings(max_examples=30, stateful_step_count=40)
 del _case
