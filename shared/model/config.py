@@ -27,6 +27,7 @@ _SIZES = {
     "num_kv_heads": 2**14,
     "head_dim": 2**14,
     "max_position_embeddings": 2**27,
+    "num_positions": 2**27,
 }
 #: Entries of the table of rotary angles.
 _MAX_ANGLES = 2**33
@@ -47,6 +48,8 @@ class ModelConfig:
     rms_norm_eps: float
     rope: RopeConfig
     max_position_embeddings: int
+    #: How far the rotary angles reach: more than the above where RoPE is stretched.
+    num_positions: int
     tie_word_embeddings: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
@@ -62,7 +65,7 @@ class ModelConfig:
     @property
     def max_model_len(self) -> int:
         """Longest sequence that the positions cover."""
-        return self.max_position_embeddings
+        return self.num_positions
 
 
 def load_config(model_dir: Path) -> ModelConfig:
@@ -115,6 +118,7 @@ def _parse(raw: Mapping[str, Any], architecture: str, family: Family) -> ModelCo
         raise ModelLoadError(f"head_dim {head_dim} is odd; rotary embedding needs halves")
     max_positions = int(raw["max_position_embeddings"])
     num_kv_heads = raw.get("num_key_value_heads", family.default_num_kv_heads)
+    rope = read_rope(raw, head_dim=head_dim, max_positions=max_positions)
     return ModelConfig(
         architecture=architecture,
         vocab_size=int(raw["vocab_size"]),
@@ -125,8 +129,9 @@ def _parse(raw: Mapping[str, Any], architecture: str, family: Family) -> ModelCo
         num_kv_heads=int(num_heads if num_kv_heads is None else num_kv_heads),
         head_dim=head_dim,
         rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope=read_rope(raw, head_dim=head_dim, max_positions=max_positions),
+        rope=rope,
         max_position_embeddings=max_positions,
+        num_positions=rope.num_positions,
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         qkv_bias=_flag(raw, "attention_bias", family.qkv_bias),
         output_bias=_flag(raw, "attention_bias", family.output_bias),
@@ -165,10 +170,8 @@ def _check_supported(raw: Mapping[str, Any]) -> None:
 def _check_shape(config: ModelConfig, family: Family) -> None:
     for name, largest in _SIZES.items():
         _check_size(name, getattr(config, name), largest)
-    if config.max_position_embeddings * config.head_dim > _MAX_ANGLES:
-        raise ModelLoadError(
-            f"max_position_embeddings is too large: {config.max_position_embeddings}"
-        )
+    if config.num_positions * config.head_dim > _MAX_ANGLES:
+        raise ModelLoadError(f"there are too many positions: {config.num_positions}")
     if config.num_heads % config.num_kv_heads:
         raise ModelLoadError(
             f"{config.num_heads} heads cannot share {config.num_kv_heads} key/value heads"

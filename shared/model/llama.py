@@ -143,7 +143,7 @@ class CausalLM(nn.Module):
         self.lm_head = self.embedding
         if not config.tie_word_embeddings:
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
-        table = cos_sin_table(config.rope, config.max_position_embeddings, dtype)
+        table = cos_sin_table(config.rope, config.num_positions, dtype)
         self.cos_sin: Tensor = table.to(self.embedding.device)
         self._captured: dict[int, Tensor] = {}
         self._captured_layers: frozenset[int] = frozenset()

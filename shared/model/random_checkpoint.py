@@ -55,13 +55,18 @@ class CheckpointSpec:
 
 def rope_settings(rope_type: str, factor: float, max_position_embeddings: int) -> dict[str, Any]:
     """The `extra` of a checkpoint whose context a RoPE scheme stretches by `factor`."""
+    if rope_type == "default":
+        return {}
     scaling: dict[str, Any] = {"rope_type": rope_type, "factor": factor}
+    extra: dict[str, Any] = {"rope_scaling": scaling}
+    original = max(1, int(max_position_embeddings / factor))
     if rope_type in ("llama3", "yarn"):
-        original = max(1, int(max_position_embeddings / factor))
         scaling["original_max_position_embeddings"] = original
+    if rope_type == "linear":  # such configs name the length before it is stretched
+        extra["max_position_embeddings"] = original
     if rope_type == "llama3":
         scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    return {} if rope_type == "default" else {"rope_scaling": scaling}
+    return extra
 
 
 def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:

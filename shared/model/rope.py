@@ -6,7 +6,11 @@ and YaRN (Peng et al. 2023).
 Dynamic NTK makes the base grow with the length of the sequence once that is past
 `max_position_embeddings`, so a cached key would be right for one length only, and no block could
 be shared. Here, as in vLLM, it is plain RoPE: the same as transformers up to
-`max_position_embeddings`, which is also where sequences end (`ModelConfig.max_model_len`).
+`max_position_embeddings`, which is also where sequences end.
+
+Linear scaling and YaRN stretch a context by their factor. Most configs of such checkpoints give the
+length before that as `max_position_embeddings`, so sequences may be that much longer, as in vLLM:
+see `RopeConfig.num_positions`. Llama 3.1's give the length after it.
 """
 
 from __future__ import annotations
@@ -31,6 +35,14 @@ class RopeConfig:
     original_max_positions: int
     max_positions: int
     params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_positions(self) -> int:
+        """How far sequences may reach: the stretched length, at least what the config names."""
+        factor = self.params.get("factor") if self.rope_type in _STRETCHING else None
+        if factor is None:
+            return self.max_positions
+        return max(self.max_positions, int(self.original_max_positions * float(factor)))
 
 
 def read_rope(raw: Mapping[str, Any], *, head_dim: int, max_positions: int) -> RopeConfig:
@@ -63,9 +75,10 @@ def read_rope(raw: Mapping[str, Any], *, head_dim: int, max_positions: int) -> R
     )
     try:
         _SCHEMES[rope_type](rope)
+        _ = rope.num_positions
     except KeyError as error:
         raise ModelLoadError(f"rope_type {rope_type!r} needs the parameter {error}") from error
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except (ArithmeticError, TypeError, ValueError) as error:
         raise ModelLoadError(f"rope_type {rope_type!r} has a wrong parameter: {error}") from error
     return rope
 
@@ -141,3 +154,5 @@ _SCHEMES: Mapping[str, Callable[[RopeConfig], object]] = {
     "llama3": llama3_scale,
     "yarn": yarn_scale,
 }
+#: Those whose factor multiplies the length.
+_STRETCHING = ("linear", "yarn")

@@ -47,6 +47,7 @@ def make_model(
         rms_norm_eps=1e-6,
         rope=rope,
         max_position_embeddings=256,
+        num_positions=256,
         **{"layer_windows": (None,) * num_layers, "qk_norm": True, **changes},
     )
     model = CausalLM(config=config, backend=get_backend(backend), dtype=dtype).eval()

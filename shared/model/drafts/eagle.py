@@ -95,7 +95,7 @@ class EagleHead(nn.Module):
             for layer in range(config.num_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)
-        table = cos_sin_table(config.rope, config.max_position_embeddings, self.dtype)
+        table = cos_sin_table(config.rope, config.num_positions, self.dtype)
         self.cos_sin: Tensor = table.to(self.fc.weight.device)
 
     def weight_targets(self) -> Mapping[str, Tensor]:

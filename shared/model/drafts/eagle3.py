@@ -104,7 +104,7 @@ class Eagle3Head(nn.Module):
         device = self.lm_head.device
         #: int64 [vocab]: the target's number of each token that the head knows.
         self.target_ids = _target_ids(stored, vocab, config.vocab_size).to(device)
-        table = cos_sin_table(config.rope, config.max_position_embeddings, dtype)
+        table = cos_sin_table(config.rope, config.num_positions, dtype)
         self.cos_sin: Tensor = table.to(device)
 
     def weight_targets(self) -> Mapping[str, Tensor]:

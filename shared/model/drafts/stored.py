@@ -101,10 +101,6 @@ def decoder_config(head: StoredHead, *, layer: str, target: ModelConfig) -> Mode
     inner = head.raw.get("model")
     raw = {**(inner if isinstance(inner, dict) else head.raw)}
     raw["architectures"] = [_BASES.get(str(raw.get("model_type")), "LlamaForCausalLM")]
-    if isinstance(raw.get("max_position_embeddings"), int):
-        raw["max_position_embeddings"] = max(
-            raw["max_position_embeddings"], target.max_position_embeddings
-        )
     try:
         config = parse_config(raw)
     except ModelLoadError as error:
@@ -117,6 +113,7 @@ def decoder_config(head: StoredHead, *, layer: str, target: ModelConfig) -> Mode
     _check_stored(head, layer, config)
     return replace(
         config,
+        num_positions=max(config.num_positions, target.num_positions),
         qkv_bias=f"{layer}.self_attn.q_proj.bias" in head.tensors,
         output_bias=f"{layer}.self_attn.o_proj.bias" in head.tensors,
         mlp_bias=f"{layer}.mlp.gate_proj.bias" in head.tensors,

@@ -69,7 +69,7 @@ class NativeCausalLM:
             head_dim=config.head_dim,
             vocab_size=config.vocab_size,
             rms_norm_eps=config.rms_norm_eps,
-            num_positions=config.max_position_embeddings,
+            num_positions=config.num_positions,
         )
         self._decoder = self._library.baton_decoder_new(
             pool, byref(shape), byref(packed), self._element, WEIGHT_KINDS[weights]

@@ -48,9 +48,7 @@ class Packing:
         embedding = None if tied else self._keep(model.embedding.detach())
         embedding_kind = _STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()
-        table = cos_sin_table(
-            model.config.rope, model.config.max_position_embeddings, torch.float32
-        )
+        table = cos_sin_table(model.config.rope, model.config.num_positions, torch.float32)
         return Weights(
             layers=layers,
             norm=self._vector(model.norm),

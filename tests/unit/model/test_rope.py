@@ -9,10 +9,21 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from shared.errors import ModelLoadError
+from shared.model.config import parse_config
 from shared.model.rope import read_rope
 from shared.model.rope_table import cos_sin_table, inverse_frequencies
 
 MAX_POSITIONS, HEAD_DIM = 4096, 80
+MINIMAL: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 128,
+}
 CASES: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 2.5},
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
@@ -115,3 +126,32 @@ def test_the_original_length_beside_the_parameters_wins() -> None:
         },
     }
     assert read_rope(raw, head_dim=8, max_positions=2048).original_max_positions == 256
+
+
+@pytest.mark.parametrize(
+    ("scaling", "num_positions"),
+    [
+        ({}, 64),
+        ({"rope_type": "linear", "factor": 2.5}, 160),
+        ({"rope_type": "linear", "factor": 4.0, "original_max_position_embeddings": 16}, 64),
+        ({"type": "yarn", "factor": 4.0}, 256),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 256),
+        # The config names the stretched length already.
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 64),
+        ({"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 21}, 64),
+        ({"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16}, 256),
+        ({"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 16}, 64),
+        ({"rope_type": "dynamic", "factor": 4.0}, 64),
+        ({"factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4, "rope_type": "llama3"}, 64),
+    ],
+)
+def test_how_far_sequences_may_reach(scaling: dict[str, Any], num_positions: int) -> None:
+    rope = read_rope({"rope_scaling": scaling}, head_dim=8, max_positions=64)
+    assert rope.num_positions == num_positions
+
+
+@pytest.mark.parametrize("factor", [float("inf"), float("nan"), "x", 1e300])
+def test_a_factor_that_is_no_number_of_a_length_is_refused(factor: Any) -> None:
+    raw = {**MINIMAL, "rope_scaling": {"rope_type": "linear", "factor": factor}}
+    with pytest.raises(ModelLoadError):
+        parse_config(raw)
