@@ -12,6 +12,7 @@ from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import check_model, dtype_name, requires_native
+from shared.model.device import read_device
 from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
 from shared.model.llama import CausalLM
 from shared.model.native.choice import suits_this_cpu, why_not_native
@@ -83,9 +84,10 @@ def load_model(
     computes at the same time as another one is loaded `beside` it: they share threads.
 
     Raises:
-        ConfigError: an unknown name, or native kernels that cannot be had; says why.
+        ConfigError: an unknown name, or a device or native kernels that cannot be had; says why.
         ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
     """
+    place = read_device(device)
     config = check_model(
         model_dir,
         dtype=dtype,
@@ -96,7 +98,6 @@ def load_model(
     )
     name = dtype_name(config, dtype)
     torch.set_num_threads(num_threads or torch.get_num_threads())
-    place = torch.device(device)
     native = _wants_native(attention_backend, quantization, name, place)
     narrows = quantization != "none" and not native
     with torch.device("cpu") if narrows else place:

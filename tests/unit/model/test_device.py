@@ -1,0 +1,56 @@
+"""A device that is not there is named at once, in a sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.engine.llm import LLM
+from shared.errors import ConfigError
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+
+ROOT = Path(__file__).parents[3]
+ENV = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    write_random_checkpoint(path, CheckpointSpec())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        pytest.param(
+            "cuda",
+            "device is cuda, but",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
+        ("cuda:99", "device is cuda:99, but"),
+        ("meta", "device must be cpu or a CUDA device"),
+        ("gpu", "device must be cpu or a CUDA device"),
+    ],
+)
+def test_llm(checkpoint: Path, device: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        LLM(checkpoint, device=device)
+
+
+def test_a_worker(checkpoint: Path) -> None:
+    worker = subprocess.run(
+        [
+            sys.executable, "-m", "services.prefill", "--model", str(checkpoint), "--name", "p",
+            "--device", "cuda:99", "--directory", "127.0.0.1:1", "--port", "0",
+        ],
+        cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert worker.returncode == 2
+    assert "Traceback" not in worker.stderr
+    assert "prefill worker cannot start: device is cuda:99, but" in worker.stderr
