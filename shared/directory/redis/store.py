@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from redis import exceptions
 
 from shared.directory.index import KEY_BYTES
 from shared.directory.probe import FIELD
+from shared.directory.redis.calls import mapped
+from shared.directory.redis.keys import Keys
 from shared.directory.redis.reading import (
     TIER_DIGITS,
     HeldBlocks,
@@ -24,7 +25,6 @@ from shared.directory.redis.reading import (
 )
 from shared.directory.redis.url import close_client
 from shared.errors import (
-    DeadlineError,
     IncompatiblePeerError,
     SequenceGapError,
     UnavailableError,
@@ -81,12 +81,7 @@ class RedisStore:
         self._client: Any = client
         self._stream_length = stream_length
         self._max_entry_bytes = max_blocks_per_entry * KEY_BYTES
-        self._lease_prefix = f"{prefix}:worker:"
-        self._blocks_prefix = f"{prefix}:blocks:"
-        self._staged_prefix = f"{prefix}:staged:"
-        self._names = f"{prefix}:workers"
-        self._stream = f"{prefix}:stream"
-        self._epoch = f"{prefix}:epoch"
+        self._keys = Keys(prefix)
         #: Leases and blocks that made no sense and were left out.
         self.num_malformed = 0
         folder = Path(__file__).parent / "lua"
@@ -104,24 +99,24 @@ class RedisStore:
     ) -> None:
         """Take the worker in, or renew what it says of itself."""
         args = (worker.name, worker.incarnation, record, _ms(lease_s), num_blocks)
-        keys = [*self._own(worker), self._names, self._stream]
+        keys = [*self._keys.own(worker), self._keys.workers, self._keys.stream]
         await self._change(worker, "register", keys, (*args, self._stream_length))
 
     async def heartbeat(self, worker: WorkerId, load: bytes, sequence: int) -> None:
         """Renew the lease; `sequence` is the last update that is known to have arrived."""
         await self._change(
-            worker, "heartbeat", self._own(worker), (worker.incarnation, load, sequence)
+            worker, "heartbeat", self._keys.own(worker), (worker.incarnation, load, sequence)
         )
 
     async def deregister(self, worker: WorkerId) -> None:
         """Leave at once. Unknown incarnations are ignored."""
-        keys = [*self._own(worker), self._names, self._stream]
+        keys = [*self._keys.own(worker), self._keys.workers, self._keys.stream]
         args = (worker.name, worker.incarnation, self._stream_length)
         await self._run("deregister", keys, args)
 
     async def refuse(self, worker: WorkerId, reason: str) -> None:
         """Let the worker know that it must not serve."""
-        await self._run("refuse", self._own(worker)[:1], (worker.incarnation, reason))
+        await self._run("refuse", self._keys.own(worker)[:1], (worker.incarnation, reason))
 
     async def publish(self, update: BlockUpdate) -> None:
         """Apply a delta; see BlockDirectory."""
@@ -137,14 +132,14 @@ class RedisStore:
             self._stream_length,
             self._max_entry_bytes,
         )
-        await self._change(worker, "publish", [*self._own(worker), self._stream], args)
+        await self._change(worker, "publish", [*self._keys.own(worker), self._keys.stream], args)
 
     async def replace(
         self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
     ) -> None:
         """Put a snapshot in place; see BlockDirectory. The set is written beside the old one."""
-        lease, blocks = self._own(worker)
-        staged = f"{self._staged_prefix}{worker.name}:{worker.incarnation}:{sequence}"
+        lease, blocks = self._keys.own(worker)
+        staged = self._keys.staged(worker, sequence)
         counts = []
         commands: list[list[bytes]] = []
         for tier, digit in TIER_DIGITS.items():
@@ -154,7 +149,7 @@ class RedisStore:
                 members[at : at + _MEMBERS_PER_COMMAND]
                 for at in range(0, len(members), _MEMBERS_PER_COMMAND)
             ]
-        with _mapped():
+        with mapped():
             for at in range(0, len(commands), _COMMANDS_PER_TRIP):
                 pipe = self._client.pipeline(transaction=False)
                 for members in commands[at : at + _COMMANDS_PER_TRIP]:
@@ -162,22 +157,22 @@ class RedisStore:
                 pipe.pexpire(staged, _STAGED_MS)
                 await pipe.execute()
         args = (worker.name, worker.incarnation, sequence, *counts, self._stream_length)
-        await self._change(worker, "replace", [lease, blocks, staged, self._stream], args)
+        await self._change(worker, "replace", [lease, blocks, staged, self._keys.stream], args)
 
     async def state(self) -> DirectoryState:
         """Everyone alive, and how far the stream is, as of one moment."""
-        keys = [self._names, self._stream, self._epoch]
-        args = (self._lease_prefix, secrets.token_hex(8))
+        keys = [self._keys.workers, self._keys.stream, self._keys.epoch]
+        args = (self._keys.lease_prefix, secrets.token_hex(8))
         epoch, last_id, leases = await self._run("state", keys, args)
         return DirectoryState(epoch, last_id, tuple(self._sane_leases(leases)))
 
     async def leading(self, workers: Sequence[WorkerId], hashes: Sequence[bytes]) -> list[int]:
         """How many leading hashes each worker holds; one round trip for all of them."""
         packed = _packed(hashes)
-        with _mapped():
+        with mapped():
             pipe = self._client.pipeline(transaction=False)
             for worker in workers:
-                await self._scripts["leading"]([self._own(worker)[1]], [packed], client=pipe)
+                await self._scripts["leading"]([self._keys.own(worker)[1]], [packed], client=pipe)
             return [int(count) for count in await pipe.execute()]
 
     async def snapshot(self, worker: WorkerId) -> tuple[int, dict[BlockTier, list[bytes]]] | None:
@@ -187,9 +182,9 @@ class RedisStore:
         later update again, which ends at the same set. Blocks that are none are left out; raises
         MalformedError if a key holds something else altogether.
         """
-        lease, blocks = self._own(worker)
+        lease, blocks = self._keys.own(worker)
         held = HeldBlocks()
-        with _mapped(), _kind_checked():
+        with mapped(), _kind_checked():
             before = await self._client.hmget(lease, ["incarnation", "sequence"])
             async for member in self._client.sscan_iter(blocks, count=_SCAN_COUNT):
                 if not held.add(member):
@@ -213,8 +208,10 @@ class RedisStore:
     ) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """Entries of the stream after an id; waits for the first one if there is none yet."""
         block_ms = None if wait_s is None else max(_ms(wait_s), 1)
-        with _mapped():
-            found = await self._client.xread({self._stream: after}, count=count, block=block_ms)
+        with mapped():
+            found = await self._client.xread(
+                {self._keys.stream: after}, count=count, block=block_ms
+            )
         if not found:
             return []
         if isinstance(found, dict):
@@ -223,12 +220,8 @@ class RedisStore:
             ((_, entries),) = found
         return cast("list[tuple[bytes, dict[bytes, bytes]]]", list(entries))
 
-    def _own(self, worker: WorkerId) -> list[str]:
-        blocks = f"{self._blocks_prefix}{worker.name}:{worker.incarnation}"
-        return [self._lease_prefix + worker.name, blocks]
-
     async def _run(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        with _mapped():
+        with mapped():
             return await self._scripts[script](keys, args)
 
     async def _change(
@@ -247,24 +240,6 @@ class RedisStore:
 
 
 @contextmanager
-def _mapped() -> Iterator[None]:
-    """Redis's errors as ours. Their messages name the address and no password.
-
-    A cancellation that arrives while an answer does can come out of the client as an error, or not
-    at all; whoever waits for the task would then wait for ever.
-    """
-    try:
-        yield
-    except (exceptions.TimeoutError, TimeoutError) as error:
-        _require_not_cancelled()
-        raise DeadlineError(f"redis: {error}") from error
-    except (exceptions.RedisError, OSError) as error:
-        _require_not_cancelled()
-        raise UnavailableError(f"redis: {error}") from error
-    _require_not_cancelled()
-
-
-@contextmanager
 def _kind_checked() -> Iterator[None]:
     """A key that holds another kind of value is malformed; Redis itself is there."""
     try:
@@ -273,12 +248,6 @@ def _kind_checked() -> Iterator[None]:
         if str(error).startswith("WRONGTYPE"):
             raise MalformedError(str(error)) from error
         raise
-
-
-def _require_not_cancelled() -> None:
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def id_order(entry_id: bytes) -> tuple[int, int]:
