@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from shared.directory.redis.keys import Kind
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -47,3 +49,11 @@ class DirectoryMetrics(Collector):
             "Entries of Redis that made no sense and were left out.",
             value=0 if follower is None else follower.num_malformed,
         )
+        damaged = CounterMetricFamily(
+            "baton_directory_damaged_keys",
+            "Keys of Redis that could not be what they are for, and were set aside.",
+            labels=["key"],
+        )
+        for kind in Kind:
+            damaged.add_metric([kind.value], 0 if follower is None else follower.num_damaged(kind))
+        yield damaged

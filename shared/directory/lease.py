@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.directory.base import WorkerLoad
+    from shared.directory.redis.directory import RedisDirectory
     from shared.directory.redis.store import RedisStore
     from shared.identity import WorkerId
 
@@ -62,12 +63,12 @@ class RedisLease:
     """In Redis. The client wants an event loop; this one has nothing else to do."""
 
     def __init__(
-        self, worker: WorkerId, open_store: Callable[[], RedisStore], arrived: Callable[[], int]
+        self, worker: WorkerId, open_store: Callable[[], RedisStore], directory: RedisDirectory
     ) -> None:
-        """`arrived` is the last update that is known to be there; see RedisStore.heartbeat."""
+        """`directory` knows what the worker says of itself, and how far its updates are."""
         self._worker = worker
         self._open_store = open_store
-        self._arrived = arrived
+        self._directory = directory
         self._loop = asyncio.new_event_loop()
         self._store: RedisStore | None = None
 
@@ -84,5 +85,4 @@ class RedisLease:
     async def _renew(self, load: WorkerLoad) -> None:
         if self._store is None:
             self._store = self._open_store()
-        packed = load_to_wire(load).SerializeToString()
-        await self._store.heartbeat(self._worker, packed, self._arrived())
+        await self._directory.renew_in(self._store, self._worker, load)

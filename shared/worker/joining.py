@@ -67,12 +67,7 @@ def open_places(parts: WorkerParts, stack: AsyncExitStack) -> Sequence[Place]:
     store = RedisStore(open_redis())
     stack.push_async_callback(store.close)
     directory = RedisDirectory(store)
-    open_lease = partial(
-        RedisLease,
-        worker,
-        lambda: RedisStore(open_redis()),
-        lambda: directory.arrived(worker),
-    )
+    open_lease = partial(RedisLease, worker, lambda: RedisStore(open_redis()), directory)
     return [Place(directory, open_lease)]
 
 

@@ -7,9 +7,10 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from shared.directory.redis.roster import Roster
+from shared.directory.redis.store import Registration
 from shared.directory.watchers import poll_changes
 from shared.directory.wire import load_to_wire, record_to_wire
-from shared.errors import InvalidRequestError
+from shared.errors import InvalidRequestError, UnknownIncarnationError
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
@@ -35,29 +36,43 @@ class RedisDirectory:
         self._roster = Roster(store)
         #: The last update of each worker that is known to have arrived.
         self._arrived: dict[WorkerId, int] = {}
-        self._num_blocks: dict[WorkerId, int] = {}
+        #: The last update of each worker that may have arrived.
+        self._sent: dict[WorkerId, int] = {}
+        self._said: dict[WorkerId, Registration] = {}
 
     async def register(self, record: WorkerRecord, lease_s: float) -> None:
         """See WorkerRegistry. A refusal comes with a later heartbeat, once a router has looked."""
         if not 0 < lease_s < math.inf:
             raise InvalidRequestError(f"lease_s must be over 0, not {lease_s}", param="lease_s")
         worker = record.worker
-        self._num_blocks[worker] = record.num_blocks
         packed = record_to_wire(record).SerializeToString(deterministic=True)
-        await self._store.register(worker, packed, lease_s=lease_s, num_blocks=record.num_blocks)
+        said = self._said[worker] = Registration(packed, lease_s, record.num_blocks)
+        await self._store.register(worker, said, sent=self._sent.get(worker, 0))
         # Whatever arrived before may be gone with an older lease.
         self._arrived.pop(worker, None)
 
     async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
         """See WorkerRegistry. A Redis that lost updates when it restarted counts as one that does
-        not know the worker.
+        not know the worker, and so does one whose data somebody has damaged.
         """
+        await self.renew_in(self._store, worker, load)
+
+    async def renew_in(self, store: RedisStore, worker: WorkerId, load: WorkerLoad) -> None:
+        """A heartbeat over another connection to the same Redis. May be called in any thread."""
+        said = self._said.get(worker)
+        if said is None:
+            raise UnknownIncarnationError(f"{worker} has not registered here")
         packed = load_to_wire(load).SerializeToString()
-        await self._store.heartbeat(worker, packed, self.arrived(worker))
+        arrived = self._arrived.get(worker, 0)
+        await store.heartbeat(
+            worker, packed, said, arrived=arrived, sent=self._sent.get(worker, arrived)
+        )
 
     async def deregister(self, worker: WorkerId) -> None:
         """See WorkerRegistry."""
         await self._store.deregister(worker)
+        for known in (self._said, self._sent, self._arrived):
+            known.pop(worker, None)
 
     async def workers(self) -> list[RegistryEvent]:
         """See WorkerRegistry."""
@@ -72,6 +87,7 @@ class RedisDirectory:
 
     async def publish(self, update: BlockUpdate) -> None:
         """See BlockDirectory."""
+        self._note_sent(update.worker, update.sequence)
         await self._store.publish(update)
         self._arrived[update.worker] = max(update.sequence, self._arrived.get(update.worker, 0))
 
@@ -81,13 +97,14 @@ class RedisDirectory:
         """See BlockDirectory. A snapshot older than what is known is ignored."""
         bounded = dict(hashes)
         device = bounded.get(BlockTier.DEVICE, ())
-        bounded[BlockTier.DEVICE] = device[: self._num_blocks.get(worker, len(device))]
+        said = self._said.get(worker)
+        bounded[BlockTier.DEVICE] = device if said is None else device[: said.num_blocks]
+        self._note_sent(worker, sequence)
         await self._store.replace(worker, sequence, bounded)
         self._arrived[worker] = max(sequence, self._arrived.get(worker, 0))
 
-    def arrived(self, worker: WorkerId) -> int:
-        """The worker's last update that is known to have arrived. May be asked in any thread."""
-        return self._arrived.get(worker, 0)
+    def _note_sent(self, worker: WorkerId, sequence: int) -> None:
+        self._sent[worker] = max(sequence, self._sent.get(worker, 0))
 
     async def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
         """See BlockDirectory. For checks and tools: a router asks its own index."""

@@ -15,7 +15,7 @@ import structlog
 
 from shared.directory.index import BlockIndex
 from shared.directory.redis.members import Members
-from shared.directory.redis.reading import MalformedError, read_entry
+from shared.directory.redis.reading import DamageEntry, MalformedError, read_entry
 from shared.directory.redis.roster import Roster
 from shared.directory.redis.store import id_order
 from shared.errors import DeadlineError, InvalidRequestError, SequenceGapError, UnavailableError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shared.directory.base import BlockUpdate
+    from shared.directory.redis.keys import Kind
     from shared.directory.redis.store import DirectoryState, RedisStore
     from shared.identity import WorkerId
 
@@ -58,10 +59,18 @@ class RedisFollower:
         self._stale: set[WorkerId] = set()
         self._look_again = False
         self.num_snapshots = 0
-        #: Entries and snapshots that made no sense and were left out.
-        self.num_malformed = 0
+        self._num_malformed = 0
         self.connected = False
         self.members.on_leave(self._forget)
+
+    @property
+    def num_malformed(self) -> int:
+        """Entries, snapshots, leases, records and blocks that made no sense and were left out."""
+        return self._num_malformed + self._roster.num_malformed + self._store.num_malformed
+
+    def num_damaged(self, kind: Kind) -> int:
+        """Keys of this kind that were set aside, here or elsewhere."""
+        return self._store.damage.counts[kind]
 
     async def run(self) -> None:
         """Follow until cancelled. Without Redis the last picture stays."""
@@ -85,14 +94,24 @@ class RedisFollower:
     async def refresh(self) -> None:
         """Bring the picture to where Redis is now."""
         state = await self._store.state()
+        if state.damaged:
+            await self._store.set_aside_leases(state.damaged)
+            state = await self._store.state()
         await self._catch_up(state)
         leases = await self._roster.read(state.leases)
         self.members.update(state.epoch, leases)
         for lease, event in leases:
-            known = self.index.sequence(event.record.worker)
-            if known is None or known < lease.sequence:
-                self._stale.add(event.record.worker)
+            self._compare(event.record.worker, lease.sequence)
         await self._read_stale()
+
+    def _compare(self, worker: WorkerId, sequence: int) -> None:
+        """The index is where the lease is, or it is read anew."""
+        known = self.index.sequence(worker)
+        if known is not None and known > sequence:
+            # Redis has begun anew, or what was believed was never the worker's.
+            self.index.forget(worker)
+        if known != sequence:
+            self._stale.add(worker)
 
     async def _catch_up(self, state: DirectoryState) -> None:
         """Apply everything up to the state's own entry, so that the two can be compared."""
@@ -128,8 +147,12 @@ class RedisFollower:
             entry = read_entry(fields)
         except MalformedError as error:
             # Nobody knows whom it was about: the leases will tell whose blocks differ.
-            self.num_malformed += 1
+            self._num_malformed += 1
             log.warning("entry_malformed", reason=str(error))
+            self._look_again = True
+            return
+        if isinstance(entry, DamageEntry):
+            self._store.damage.told(entry.key, entry.by)
             self._look_again = True
             return
         worker = entry.worker
@@ -160,7 +183,7 @@ class RedisFollower:
         try:
             found = await self._store.snapshot(worker)
         except MalformedError as error:
-            self.num_malformed += 1
+            self._num_malformed += 1
             log.warning("snapshot_malformed", worker=str(worker), reason=str(error))
             return
         if found is not None:

@@ -22,6 +22,7 @@ _TIERS = {digit: tier for tier, digit in TIER_DIGITS.items()}
 #: Digits of the largest number that anything counts to here.
 _MAX_DIGITS = 19
 _MAX_NAME_BYTES = 255
+_MAX_KEY_BYTES = 1024
 #: Longest lease that is believed: a year.
 _MAX_LEASE_MS = 366 * 86_400_000
 
@@ -47,7 +48,7 @@ class LeaseState:
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """One entry of the stream: joined, left, reset or delta."""
+    """One entry of the stream: joined, left, reset, delta."""
 
     worker: WorkerId
     kind: bytes
@@ -79,14 +80,24 @@ def read_lease(fields: Sequence[Any]) -> LeaseState:
     )
 
 
-def read_entry(fields: Mapping[bytes, bytes]) -> StreamEntry:
+@dataclass(frozen=True, slots=True)
+class DamageEntry:
+    """An entry of the stream: `by` has set `key` aside."""
+
+    key: bytes
+    by: bytes
+
+
+def read_entry(fields: Mapping[bytes, bytes]) -> StreamEntry | DamageEntry:
     """An entry of the stream.
 
     Raises:
         MalformedError: a field is missing or of another kind.
     """
-    worker = WorkerId(_name(fields.get(b"n")), _name(fields.get(b"i")))
     kind = fields.get(b"k", b"")
+    if kind == b"damaged":
+        return DamageEntry(fields.get(b"key", b"")[:_MAX_KEY_BYTES], fields.get(b"by", b""))
+    worker = WorkerId(_name(fields.get(b"n")), _name(fields.get(b"i")))
     if kind in (b"joined", b"left"):
         return StreamEntry(worker, kind)
     sequence = read_number(fields.get(b"s"))

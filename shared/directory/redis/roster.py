@@ -27,11 +27,17 @@ class Roster:
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
+        #: Records that made no sense.
+        self.num_malformed = 0
         #: Bytes of a record to what they mean, or None if it must not be let in.
         self._checked: dict[WorkerId, tuple[bytes, WorkerRecord | None]] = {}
 
     async def read(self, leases: tuple[LeaseState, ...]) -> list[tuple[LeaseState, RegistryEvent]]:
-        """Everyone who may serve, as JOINED events, each with its lease."""
+        """Everyone who may serve, as JOINED events, each with its lease.
+
+        A record is constant for its incarnation: once it made sense, what is written there later
+        changes nothing.
+        """
         events = []
         checked = {}
         for lease in leases:
@@ -39,7 +45,7 @@ class Roster:
                 continue
             worker = WorkerId(lease.name, lease.incarnation)
             known = self._checked.get(worker)
-            if known is None or known[0] != lease.record:
+            if known is None or (known[1] is None and known[0] != lease.record):
                 known = (lease.record, await self._check(worker, lease.record))
             checked[worker] = known
             if known[1] is not None:
@@ -55,9 +61,14 @@ class Roster:
             if record.worker != worker:
                 raise InvalidRequestError(f"the record is of {record.worker}", param="worker")
             check_probe(record)
-        except (DecodeError, InvalidRequestError, IncompatiblePeerError) as error:
+        except IncompatiblePeerError as error:
             log.error("worker_refused", worker=str(worker), error=str(error))
             await self._store.refuse(worker, str(error))
+            return None
+        except (DecodeError, InvalidRequestError) as error:
+            # It need not be what the worker has written, so the worker does not end because of it.
+            self.num_malformed += 1
+            log.warning("record_malformed", worker=str(worker), error=str(error))
             return None
         return record
 

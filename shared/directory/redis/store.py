@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
-from redis import exceptions
 
 from shared.directory.index import KEY_BYTES
 from shared.directory.probe import FIELD
 from shared.directory.redis.calls import mapped
+from shared.directory.redis.damage import DamagedKeys
 from shared.directory.redis.keys import Keys
 from shared.directory.redis.reading import (
     TIER_DIGITS,
@@ -23,6 +22,7 @@ from shared.directory.redis.reading import (
     read_lease,
     read_number,
 )
+from shared.directory.redis.scripts import read_scripts
 from shared.directory.redis.url import close_client
 from shared.errors import (
     IncompatiblePeerError,
@@ -32,7 +32,7 @@ from shared.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from redis.asyncio import Redis
 
@@ -51,6 +51,17 @@ _COMMANDS_PER_TRIP = 16
 #: A snapshot that never came to its end is forgotten so long after its last part: with its lease.
 _STAGED_MS = 6_000
 _SCAN_COUNT = 2000
+#: How far the worker's updates may be ahead of what its heartbeat knows of.
+_UNDER_WAY = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a worker says of itself when it registers, and again with each heartbeat."""
+
+    record: bytes
+    lease_s: float
+    num_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,8 @@ class DirectoryState:
     epoch: bytes
     last_id: bytes
     leases: tuple[LeaseState, ...]
+    #: Names of workers whose leases make no sense.
+    damaged: tuple[bytes, ...] = ()
 
 
 class RedisStore:
@@ -84,29 +97,47 @@ class RedisStore:
         self._keys = Keys(prefix)
         #: Leases and blocks that made no sense and were left out.
         self.num_malformed = 0
-        folder = Path(__file__).parent / "lua"
-        self._scripts = {
-            path.stem: client.register_script(path.read_text(encoding="utf-8"))
-            for path in folder.glob("*.lua")
-        }
+        self._scripts = read_scripts(client)
+        self.damage = DamagedKeys(
+            self._scripts["set_aside"], self._keys, stream_length=stream_length
+        )
 
     async def close(self) -> None:
         """Close the connections."""
         await close_client(self._client)
 
-    async def register(
-        self, worker: WorkerId, record: bytes, *, lease_s: float, num_blocks: int
-    ) -> None:
-        """Take the worker in, or renew what it says of itself."""
-        args = (worker.name, worker.incarnation, record, _ms(lease_s), num_blocks)
-        keys = [*self._keys.own(worker), self._keys.workers, self._keys.stream]
-        await self._change(worker, "register", keys, (*args, self._stream_length))
-
-    async def heartbeat(self, worker: WorkerId, load: bytes, sequence: int) -> None:
-        """Renew the lease; `sequence` is the last update that is known to have arrived."""
-        await self._change(
-            worker, "heartbeat", self._keys.own(worker), (worker.incarnation, load, sequence)
+    async def register(self, worker: WorkerId, said: Registration, *, sent: int) -> None:
+        """Take the worker in, or renew what it says of itself; `sent` is its last update."""
+        args = (
+            worker.name,
+            worker.incarnation,
+            said.record,
+            _ms(said.lease_s),
+            said.num_blocks,
+            sent,
+            self._stream_length,
         )
+        keys = [*self._keys.own(worker), self._keys.workers, self._keys.stream]
+        await self._change(worker, "register", keys, args)
+
+    async def heartbeat(
+        self, worker: WorkerId, load: bytes, said: Registration, *, arrived: int, sent: int
+    ) -> None:
+        """Renew the lease and what the worker says of itself.
+
+        `arrived` is the last update that is known to be there, `sent` the last one that may be.
+        """
+        args = (
+            worker.name,
+            worker.incarnation,
+            load,
+            said.record,
+            _ms(said.lease_s),
+            said.num_blocks,
+            arrived,
+            sent + _UNDER_WAY,
+        )
+        await self._change(worker, "heartbeat", [*self._keys.own(worker), self._keys.workers], args)
 
     async def deregister(self, worker: WorkerId) -> None:
         """Leave at once. Unknown incarnations are ignored."""
@@ -150,21 +181,37 @@ class RedisStore:
                 for at in range(0, len(members), _MEMBERS_PER_COMMAND)
             ]
         with mapped():
-            for at in range(0, len(commands), _COMMANDS_PER_TRIP):
-                pipe = self._client.pipeline(transaction=False)
-                for members in commands[at : at + _COMMANDS_PER_TRIP]:
-                    pipe.sadd(staged, *members)
-                pipe.pexpire(staged, _STAGED_MS)
-                await pipe.execute()
+            await self.damage.guard([staged], partial(self._stage, staged, commands))
         args = (worker.name, worker.incarnation, sequence, *counts, self._stream_length)
         await self._change(worker, "replace", [lease, blocks, staged, self._keys.stream], args)
+
+    async def _stage(self, staged: str, commands: Sequence[Sequence[bytes]]) -> None:
+        for at in range(0, len(commands), _COMMANDS_PER_TRIP):
+            pipe = self._client.pipeline(transaction=False)
+            for members in commands[at : at + _COMMANDS_PER_TRIP]:
+                pipe.sadd(staged, *members)
+            pipe.pexpire(staged, _STAGED_MS)
+            await pipe.execute()
 
     async def state(self) -> DirectoryState:
         """Everyone alive, and how far the stream is, as of one moment."""
         keys = [self._keys.workers, self._keys.stream, self._keys.epoch]
         args = (self._keys.lease_prefix, secrets.token_hex(8))
         epoch, last_id, leases = await self._run("state", keys, args)
-        return DirectoryState(epoch, last_id, tuple(self._sane_leases(leases)))
+        sane, damaged = [], []
+        for fields in leases:
+            try:
+                sane.append(read_lease(fields))
+            except MalformedError as error:
+                self.num_malformed += 1
+                log.warning("lease_malformed", reason=str(error))
+                damaged.append(fields[0])
+        return DirectoryState(epoch, last_id, tuple(sane), tuple(damaged))
+
+    async def set_aside_leases(self, names: Iterable[bytes]) -> None:
+        """These workers' leases make no sense: the workers are to register again."""
+        with mapped():
+            await self.damage.set_aside_leases(tuple(names))
 
     async def leading(self, workers: Sequence[WorkerId], hashes: Sequence[bytes]) -> list[int]:
         """How many leading hashes each worker holds; one round trip for all of them."""
@@ -180,38 +227,37 @@ class RedisStore:
 
         The set is read in pages and goes on changing meanwhile: whoever reads it must apply every
         later update again, which ends at the same set. Blocks that are none are left out; raises
-        MalformedError if a key holds something else altogether.
+        MalformedError if the lease's sequence is none.
         """
         lease, blocks = self._keys.own(worker)
-        held = HeldBlocks()
-        with mapped(), _kind_checked():
+
+        async def read() -> tuple[list[Any], HeldBlocks, Any]:
+            held = HeldBlocks()
             before = await self._client.hmget(lease, ["incarnation", "sequence"])
             async for member in self._client.sscan_iter(blocks, count=_SCAN_COUNT):
                 if not held.add(member):
                     break
-            after = await self._client.hget(lease, "incarnation")
+            return before, held, await self._client.hget(lease, "incarnation")
+
+        with mapped():
+            before, held, after = await self.damage.guard([lease, blocks], read)
         self.num_malformed += held.num_malformed
         if not before[0] == after == worker.incarnation.encode():
             return None
         return read_number(before[1]), held.tiers
-
-    def _sane_leases(self, leases: Sequence[Any]) -> Iterator[LeaseState]:
-        for fields in leases:
-            try:
-                yield read_lease(fields)
-            except MalformedError as error:
-                self.num_malformed += 1
-                log.warning("lease_malformed", reason=str(error))
 
     async def tail(
         self, after: bytes, *, wait_s: float | None, count: int
     ) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """Entries of the stream after an id; waits for the first one if there is none yet."""
         block_ms = None if wait_s is None else max(_ms(wait_s), 1)
+        stream = self._keys.stream
+
+        async def read() -> Any:
+            return await self._client.xread({stream: after}, count=count, block=block_ms)
+
         with mapped():
-            found = await self._client.xread(
-                {self._keys.stream: after}, count=count, block=block_ms
-            )
+            found = await self.damage.guard([stream], read)
         if not found:
             return []
         if isinstance(found, dict):
@@ -222,7 +268,7 @@ class RedisStore:
 
     async def _run(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         with mapped():
-            return await self._scripts[script](keys, args)
+            return await self.damage.guard(keys, partial(self._scripts[script], keys, args))
 
     async def _change(
         self, worker: WorkerId, script: str, keys: Sequence[str], args: Sequence[Any]
@@ -237,17 +283,6 @@ class RedisStore:
                 raise IncompatiblePeerError.relayed(FIELD, detail)
             case "incomplete":
                 raise UnavailableError(f"Redis kept {detail} blocks of {worker}'s snapshot")
-
-
-@contextmanager
-def _kind_checked() -> Iterator[None]:
-    """A key that holds another kind of value is malformed; Redis itself is there."""
-    try:
-        yield
-    except exceptions.ResponseError as error:
-        if str(error).startswith("WRONGTYPE"):
-            raise MalformedError(str(error)) from error
-        raise
 
 
 def id_order(entry_id: bytes) -> tuple[int, int]:

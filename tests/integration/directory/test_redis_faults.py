@@ -9,83 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from shared.directory.base import WorkerLoad
 from shared.directory.index import block_keys
-from shared.directory.lease import RedisLease
-from shared.directory.redis.directory import RedisDirectory
-from shared.directory.redis.store import RedisStore
-from shared.directory.redis.url import open_client
-from shared.engine.events import EngineStats
-from shared.kv.block_pool import BlockPool
-from shared.kv.tier import BlockTier
 from shared.worker import membership as membership_module
-from shared.worker.heart import Heart
-from shared.worker.membership import Membership
-from tests.fakes.cache_traffic import PoolTraffic
 from tests.fakes.redis_server import RedisServer
 from tests.fakes.redis_side import Side, until
+from tests.fakes.redis_worker import RedisWorker
 from tests.fakes.tcp_proxy import TcpProxy
-from tests.suites.directory import DEVICE, A, record
+from tests.suites.directory import DEVICE, A
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from shared.identity import WorkerId
 
 LEASE_S = 1.0
 log = structlog.get_logger(__name__)
-
-
-class Engine:
-    """The engine's cache, as membership sees it."""
-
-    def __init__(self) -> None:
-        self.pool = BlockPool(32)
-        self.traffic = PoolTraffic(self.pool)
-
-    def stats(self) -> EngineStats:
-        return EngineStats()
-
-    async def tier_snapshots(
-        self, at_cut: Callable[[], None] | None = None
-    ) -> dict[BlockTier, list[bytes]]:
-        if at_cut is not None:
-            at_cut()
-        return {BlockTier.DEVICE: self.pool.hashes()}
-
-
-class Worker:
-    """A membership with an engine whose cache changes all the time."""
-
-    def __init__(self, side: Side, url: str) -> None:
-        self.engine = Engine()
-        directory = RedisDirectory(side.store(url))
-        self._membership = Membership(
-            record=record(A, num_blocks=32),
-            registry=directory,
-            blocks=directory,
-            engine=self.engine,  # type: ignore[arg-type]
-        )
-        heart = Heart(
-            lambda: RedisLease(
-                A, lambda: RedisStore(open_client(url)), lambda: directory.arrived(A)
-            ),
-            load=WorkerLoad,
-            period_s=LEASE_S / 3,
-            on_beat=self._membership.on_beat,
-        )
-        heart.start()
-        side.at_end(heart.stop)
-        self._seed = 0
-        side.run(self._membership.run())
-
-    def work(self) -> None:
-        for _ in range(3):
-            self._seed += 1
-            self.engine.traffic.act(self._seed)
-        for change in self.engine.pool.changes.take():
-            self._membership.note(change)
 
 
 @pytest.mark.parametrize("fault", ["killed", "paused", "flushed", "cut"])
@@ -107,7 +45,7 @@ async def test_both_sides_recover_by_themselves(
 
 async def _fault_and_recovery(side: Side, server: RedisServer, proxy: TcpProxy, fault: str) -> None:
     url = f"redis://127.0.0.1:{proxy.port}/0"
-    worker, follower = Worker(side, url), side.follow(url)
+    worker, follower = RedisWorker(side, url, lease_s=LEASE_S), side.follow(url)
     left: list[WorkerId] = []
     follower.members.on_leave(left.append)
 

@@ -14,7 +14,7 @@ from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.follower import RedisFollower
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
-from shared.errors import ConfigError, UnavailableError
+from shared.errors import ConfigError, UnavailableError, UnknownIncarnationError
 from shared.rpc.tls.identity import PeerRole
 from tests.fakes.certificates import authority, issue
 from tests.fakes.secure_redis import PASSWORD, SecureRedis
@@ -91,6 +91,24 @@ async def test_a_follower_needs_no_more_than_the_acl(
     await asyncio.gather(following, return_exceptions=True)
     with secure.client() as client:
         # redis-py offers its name, and does not mind that nobody wants it.
+        assert {entry["object"] for entry in client.acl_log()} <= {"client", "client|setinfo"}
+
+
+async def test_damaged_keys_are_set_aside_with_no_more_than_the_acl(
+    baton: RedisStore, secure: SecureRedis
+) -> None:
+    directory = RedisDirectory(baton)
+    await directory.register(record(A), LEASE_S)
+    with secure.client() as client:
+        for key in ("workers", "stream", "epoch", f"worker:{A.name}"):
+            client.delete(f"baton:{key}")
+            client.rpush(f"baton:{key}", "x")
+        with pytest.raises(UnknownIncarnationError):
+            await directory.heartbeat(A, WorkerLoad())
+        await directory.register(record(A), LEASE_S)
+        await directory.heartbeat(A, WorkerLoad())
+        assert [lease.name for lease in (await baton.state()).leases] == [A.name]
+        assert len(client.keys("baton:damaged:*")) == 4
         assert {entry["object"] for entry in client.acl_log()} <= {"client", "client|setinfo"}
 
 

@@ -1,12 +1,17 @@
--- Renew the lease and its blocks together.
--- KEYS lease, blocks
--- ARGV incarnation, load, sequence that the worker knows to have arrived
-local known = redis.call('HMGET', KEYS[1], 'incarnation', 'refused', 'lease_ms', 'sequence')
-if known[1] ~= ARGV[1] then return {'unknown'} end
-if known[2] then return {'refused', known[2]} end
--- A Redis that came back with an older state of its own.
-if tonumber(known[4]) < tonumber(ARGV[3]) then return {'unknown'} end
-redis.call('HSET', KEYS[1], 'load', ARGV[2])
-redis.call('PEXPIRE', KEYS[1], known[3])
-redis.call('PEXPIRE', KEYS[2], known[3])
+-- Renew the lease and its blocks together, with all that the worker says of itself. A lease that is not what this worker
+-- has made of it counts as unknown: the worker registers again and sends all that it holds.
+-- KEYS lease, blocks, names
+-- ARGV name, incarnation, load, record, lease_ms, num_blocks, first and last sequence that can have arrived
+local lease = read_lease(KEYS[1], ARGV[2])
+if not lease then return {'unknown'} end
+if lease.refused then return {'refused', lease.refused} end
+if lease.sequence < tonumber(ARGV[7]) or lease.sequence > tonumber(ARGV[8]) then
+  return {'unknown'}
+end
+if redis.call('SCARD', KEYS[2]) ~= lease.num_held then return {'unknown'} end
+redis.call('SADD', KEYS[3], ARGV[1])
+redis.call('HSET', KEYS[1], 'load', ARGV[3], 'record', ARGV[4],
+  'lease_ms', ARGV[5], 'num_blocks', ARGV[6])
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+redis.call('PEXPIRE', KEYS[2], ARGV[5])
 return {'done'}

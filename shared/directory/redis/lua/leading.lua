@@ -4,7 +4,7 @@
 local blocks = ARGV[1]
 for at = 1, #blocks, 8 do
   local key = string.sub(blocks, at, at + 7)
-  local found = redis.call('SMISMEMBER', KEYS[1], '0' .. key, '1' .. key, '2' .. key)
-  if found[1] + found[2] + found[3] == 0 then return (at - 1) / 8 end
+  local found = redis.pcall('SMISMEMBER', KEYS[1], '0' .. key, '1' .. key, '2' .. key)
+  if found.err or found[1] + found[2] + found[3] == 0 then return (at - 1) / 8 end
 end
 return #blocks / 8

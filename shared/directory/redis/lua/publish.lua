@@ -4,13 +4,11 @@
 --      per block, stream_length, most bytes that an entry of the stream may carry
 local name, incarnation, sequence, tier = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local removed, stored = ARGV[6], ARGV[7]
-local count = 'blocks' .. tier
-local known = redis.call('HMGET', KEYS[1], 'incarnation', 'refused', 'sequence', count,
-  'num_blocks')
-if known[1] ~= incarnation then return {'unknown'} end
-if known[2] then return {'refused', known[2]} end
-if sequence <= tonumber(known[3]) then return {'done'} end
-if sequence ~= tonumber(known[3]) + 1 then return {'gap', known[3]} end
+local lease = read_lease(KEYS[1], incarnation)
+if not lease then return {'unknown'} end
+if lease.refused then return {'refused', lease.refused} end
+if sequence <= lease.sequence then return {'done'} end
+if sequence ~= lease.sequence + 1 then return {'gap', tostring(lease.sequence)} end
 
 -- Lua's stack bounds how many values one command can get.
 local function each(command, members)
@@ -28,7 +26,7 @@ local function members(packed)
   return list
 end
 
-local held = tonumber(known[4])
+local held = lease.held[tier]
 if ARGV[5] == '1' then
   local gone = {}
   for _, member in ipairs(redis.call('SMEMBERS', KEYS[2])) do
@@ -38,11 +36,11 @@ if ARGV[5] == '1' then
 end
 held = held - each('SREM', members(removed))
 if tier == '0' then
-  local room = math.max(tonumber(known[5]) - held, 0)
+  local room = math.max(lease.num_blocks - held, 0)
   stored = string.sub(stored, 1, room * 8)
 end
 held = held + each('SADD', members(stored))
-redis.call('HSET', KEYS[1], 'sequence', sequence, count, held)
+redis.call('HSET', KEYS[1], 'sequence', sequence, 'blocks' .. tier, held)
 -- The set may have been made just now; it ends with its lease.
 redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1]))
 if #stored + #removed > tonumber(ARGV[9]) then

@@ -1,14 +1,14 @@
 -- Put a staged snapshot in place of what was known.
 -- KEYS lease, blocks, staged, stream
 -- ARGV name, incarnation, sequence, blocks per tier (three numbers), stream_length
-local known = redis.call('HMGET', KEYS[1], 'incarnation', 'refused', 'sequence')
+local lease = read_lease(KEYS[1], ARGV[2])
 local staged = redis.call('SCARD', KEYS[3])
 local answer
-if known[1] ~= ARGV[2] then
+if not lease then
   answer = {'unknown'}
-elseif known[2] then
-  answer = {'refused', known[2]}
-elseif tonumber(ARGV[3]) < tonumber(known[3]) then
+elseif lease.refused then
+  answer = {'refused', lease.refused}
+elseif tonumber(ARGV[3]) < lease.sequence then
   answer = {'done'}
 elseif staged ~= ARGV[4] + ARGV[5] + ARGV[6] then
   answer = {'incomplete', tostring(staged)}

@@ -10,7 +10,7 @@ local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local workers = {}
 for _, name in ipairs(redis.call('SMEMBERS', KEYS[1])) do
   local lease = ARGV[1] .. name
-  -- Somebody may have put another kind of value there: that worker is left out, and no other.
+  -- A key with another kind of value hides its own worker, and no other.
   local found = redis.pcall('HMGET', lease, 'incarnation', 'record', 'load', 'sequence',
     'lease_ms', 'refused')
   if found.err then
