@@ -70,11 +70,16 @@ class ReadinessProbe:
         Raises:
             CommandError: the directory does not answer those without its token.
         """
+        return tuple(self._listed().workers)
+
+    def refused(self) -> Sequence[directory_pb2.RefusedWorker]:
+        """Those that say that they are there, and that the router does not believe. See workers."""
+        return tuple(self._listed().refused)
+
+    def _listed(self) -> directory_pb2.ListWorkersResponse:
         request = directory_pb2.ListWorkersRequest()
         try:
-            return self._stub.ListWorkers(
-                request, timeout=TIMEOUT_S, metadata=self._metadata
-            ).workers
+            return self._stub.ListWorkers(request, timeout=TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as error:
             # What a stub raises is both an error and the call; the types know only the one.
             call: Any = error
@@ -84,7 +89,7 @@ class ReadinessProbe:
                     advice="give --cluster-token the file that its router has"
                     + self._advice_on_tls,
                 ) from error
-            return ()
+            return directory_pb2.ListWorkersResponse()
 
 
 def _reasons(body: bytes) -> Sequence[str]:

@@ -6,6 +6,7 @@ import urllib.request
 from contextlib import closing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -38,9 +39,10 @@ def check_cluster(
     with closing(probe):
         missing = probe.missing()
         workers = list(probe.workers())
+        refused = list(probe.refused())
     if missing is None and not workers:
         return None
-    return _check(url, directory, missing, workers, access)
+    return chain(_check(url, directory, missing, workers, access), map(_refused, refused))
 
 
 def _check(
@@ -70,6 +72,14 @@ def _check(
         addresses[name] = address
         yield _worker(name, address, info, load)
     yield from _pairs(infos, addresses, access)
+
+
+def _refused(worker: directory_pb2.RefusedWorker) -> Finding:
+    """The address is not asked: it would be shown the token."""
+    text = f"refused, at {worker.address or 'no address'}: {worker.reason}"
+    return fail(
+        worker.worker.name, text, "give all the same --cluster-token; else see who writes to Redis"
+    )
 
 
 def _clock(url: str, access: Access) -> Iterator[Finding]:

@@ -246,7 +246,7 @@ def _rpc_server(
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(
-        DirectoryServicer(parts.registry, parts.blocks), rpc.server
+        DirectoryServicer(parts.registry, parts.blocks, refused=parts.refused), rpc.server
     )
     return rpc
 

@@ -10,14 +10,17 @@ from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.followed import FollowedDirectory
 from shared.directory.redis.follower import RedisFollower
+from shared.directory.redis.seal import RecordSeals
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from shared.directory.base import BlockDirectory, WorkerRegistry
+    from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
     from shared.directory.index import BlockIndex
+    from shared.rpc.auth import ClusterToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +39,20 @@ class RouterDirectory:
         if self.follower is not None:
             await self.follower.run()
 
+    def refused(self) -> Sequence[RefusedWorker]:
+        """Workers that say that they are there and are not believed."""
+        return () if self.follower is None else self.follower.refused
+
     async def close(self) -> None:
         """Close the connections."""
         if self.store is not None:
             await self.store.close()
 
 
-def make_directory(redis_url: str | None, *, password_file: Path | None = None) -> RouterDirectory:
-    """Connects to nothing yet.
+def make_directory(
+    redis_url: str | None, *, password_file: Path | None = None, token: ClusterToken | None = None
+) -> RouterDirectory:
+    """Connects to nothing yet. With a `token`, records in Redis must be sealed with it.
 
     Raises:
         ConfigError: the URL is none.
@@ -53,8 +62,9 @@ def make_directory(redis_url: str | None, *, password_file: Path | None = None) 
         blocks = MemoryBlockDirectory(registry)
         return RouterDirectory(registry=registry, blocks=blocks, index=blocks.index)
     store = RedisStore(open_client(redis_url, password_file=password_file))
-    follower = RedisFollower(store)
-    followed = FollowedDirectory(RedisDirectory(store), follower)
+    seals = None if token is None else RecordSeals(token)
+    follower = RedisFollower(store, seals=seals)
+    followed = FollowedDirectory(RedisDirectory(store, seals=seals), follower)
     return RouterDirectory(
         registry=followed, blocks=followed, index=follower.index, follower=follower, store=store
     )

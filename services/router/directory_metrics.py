@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from shared.directory.redis.keys import Kind
+from shared.directory.redis.seal import SealFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +50,16 @@ class DirectoryMetrics(Collector):
             "Entries of Redis that made no sense and were left out.",
             value=0 if follower is None else follower.num_malformed,
         )
+        refused = CounterMetricFamily(
+            "baton_directory_unbelieved_records",
+            "Times that a worker's record in Redis began not to be believed.",
+            labels=["reason"],
+        )
+        for fault in SealFault:
+            refused.add_metric(
+                [fault.value], 0 if follower is None else follower.num_refused(fault)
+            )
+        yield refused
         damaged = CounterMetricFamily(
             "baton_directory_damaged_keys",
             "Keys of Redis that could not be what they are for, and were set aside.",

@@ -17,12 +17,12 @@ from shared.kv.tier import BlockTier
 from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     import grpc
 
-    from shared.directory.base import BlockDirectory, WorkerRegistry
+    from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -32,9 +32,17 @@ HASH_BYTES = 32
 class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
     """Checks what comes over the wire and hands it to the directory."""
 
-    def __init__(self, registry: WorkerRegistry, blocks: BlockDirectory) -> None:
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        blocks: BlockDirectory,
+        *,
+        refused: Callable[[], Iterable[RefusedWorker]] = tuple,
+    ) -> None:
+        """`refused`: who says that it is there, and is sent nothing."""
         self._registry = registry
         self._blocks = blocks
+        self._refused = refused
 
     async def Register(  # noqa: N802
         self, request: directory_pb2.RegisterRequest, context: Context
@@ -100,7 +108,15 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
     ) -> directory_pb2.ListWorkersResponse:
         """Everyone alive."""
         events = await self._registry.workers()
-        return directory_pb2.ListWorkersResponse(workers=[status_to_wire(e) for e in events])
+        refused = [
+            directory_pb2.RefusedWorker(
+                worker=worker_id_to_wire(each.worker), address=each.address, reason=each.reason
+            )
+            for each in self._refused()
+        ]
+        return directory_pb2.ListWorkersResponse(
+            workers=[status_to_wire(e) for e in events], refused=refused
+        )
 
 
 def _hashes(values: Iterable[bytes], param: str) -> tuple[bytes, ...]:

@@ -25,13 +25,13 @@ from services.router.tenant_limits import TenantLimits
 from shared.rpc.channel import ChannelPool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from services.router.config import RouterConfig
     from services.router.directory import RouterDirectory
     from services.router.parsers.plan import ChatFormats
     from services.router.routing.base import PrefixLookup
-    from shared.directory.base import BlockDirectory, WorkerRegistry
+    from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
     from shared.directory.index import BlockIndex
     from shared.directory.redis.follower import RedisFollower
     from shared.rpc.auth import ClusterToken
@@ -56,6 +56,8 @@ class RouterParts:
     index: BlockIndex
     #: None without Redis.
     follower: RedisFollower | None
+    #: Workers that say that they are there, and are sent nothing.
+    refused: Callable[[], Sequence[RefusedWorker]]
     endpoints: EndpointPool
     admission: Admission
     planner: Planner
@@ -82,7 +84,9 @@ async def open_parts(
     """
     channels = ChannelPool(token=token, certificates=certificates)
     sessions = SessionPool(channels, stall_s=config.stream_stall_s)
-    directory = make_directory(config.redis_url, password_file=config.redis_password_file)
+    directory = make_directory(
+        config.redis_url, password_file=config.redis_password_file, token=token
+    )
     parts = _build(config, channels, sessions, directory)
     try:
         yield parts
@@ -138,6 +142,7 @@ def _build(
         blocks=directory.blocks,
         index=directory.index,
         follower=directory.follower,
+        refused=directory.refused,
         endpoints=endpoints,
         admission=admission,
         planner=planner,

@@ -66,6 +66,17 @@ class RegistryEvent:
     load: WorkerLoad
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedWorker:
+    """A worker that says that it is there, and that is sent nothing."""
+
+    worker: WorkerId
+    #: Where it says that it is.
+    address: str
+    #: For people to read.
+    reason: str
+
+
 class WorkerRegistry(Protocol):
     """Who is alive. Liveness is a lease that the worker renews."""
 

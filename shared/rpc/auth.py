@@ -115,6 +115,17 @@ class ClusterToken:
         if sum(hmac.compare_digest(value, token) for token in self.file.value) == 0:
             raise AuthenticationError("the cluster token is wrong")
 
+    def sign(self, message: bytes) -> bytes:
+        """An HMAC-SHA256 that holders of the token can check. Other uses begin otherwise."""
+        return hmac.digest(self.file.value[0], message, "sha256")
+
+    def has_signed(self, message: bytes, signature: bytes) -> bool:
+        """Whether `sign` of a holder of one of the tokens has made it."""
+        return any(
+            hmac.compare_digest(hmac.digest(token, message, "sha256"), signature)
+            for token in self.file.value
+        )
+
 
 def _parse_tokens(content: bytes) -> tuple[bytes, ...]:
     tokens = tuple(line.strip() for line in content.splitlines() if line.strip())

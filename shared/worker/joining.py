@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from shared.directory.base import WorkerLoad
 from shared.directory.lease import RedisLease, RemoteLease
 from shared.directory.redis.directory import RedisDirectory
+from shared.directory.redis.seal import RecordSeals
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from shared.directory.remote import RemoteDirectory
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from shared.directory.lease import Lease
+    from shared.rpc.auth import ClusterToken
     from shared.worker.liveness import Watchdog
     from shared.worker.parts import WorkerParts
 
@@ -47,8 +49,12 @@ class Joined:
     task: asyncio.Task[None]
 
 
-def open_places(parts: WorkerParts, stack: AsyncExitStack) -> Sequence[Place]:
+def open_places(
+    parts: WorkerParts, stack: AsyncExitStack, *, token: ClusterToken | None
+) -> Sequence[Place]:
     """The directories that the settings name; what they hold open closes with the stack.
+
+    With a `token`, the worker's record in Redis is sealed with it.
 
     Raises:
         ConfigError: the URL of Redis is none.
@@ -66,7 +72,8 @@ def open_places(parts: WorkerParts, stack: AsyncExitStack) -> Sequence[Place]:
     open_redis = partial(open_client, url, password_file=config.redis_password_file)
     store = RedisStore(open_redis())
     stack.push_async_callback(store.close)
-    directory = RedisDirectory(store)
+    seals = None if token is None else RecordSeals(token)
+    directory = RedisDirectory(store, seals=seals)
     open_lease = partial(RedisLease, worker, lambda: RedisStore(open_redis()), directory)
     return [Place(directory, open_lease)]
 

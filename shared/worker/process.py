@@ -144,7 +144,8 @@ async def run_worker(
         address = config.address(server.port)
         _stay_alive(parts, server, watchdog, stack)
         joined = [
-            join(parts, address, place, watchdog, stack) for place in open_places(parts, stack)
+            join(parts, address, place, watchdog, stack)
+            for place in open_places(parts, stack, token=token)
         ]
         log.info("ready", worker=str(parts.worker), address=address)
         healthy = await _until(stopping, parts, [one.task for one in joined])

@@ -188,6 +188,10 @@ class Cluster:
         port = self.workers[name].argv[self.workers[name].argv.index("--metrics-port") + 1]
         return _sample(Request(f"http://127.0.0.1:{port}/metrics"), metric, labels)
 
+    def router_metric(self, metric: str, **labels: str) -> float:
+        """A sample of the router, which asks for no key; 0 if there is none."""
+        return _sample(Request(f"{self.url}/metrics"), metric, labels)
+
     def wait_idle(self, timeout_s: float = 5.0) -> None:
         """Fail unless every worker's blocks return to the baseline in time (I2)."""
         deadline = time.monotonic() + timeout_s

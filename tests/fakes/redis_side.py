@@ -13,6 +13,8 @@ from shared.directory.redis.url import open_client
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from shared.directory.redis.seal import RecordSeals
+
 
 async def until(condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
     """Wait for it, but not for long."""
@@ -32,8 +34,8 @@ class Side:
         self._stack.push_async_callback(store.close)
         return store
 
-    def follow(self, url: str) -> RedisFollower:
-        follower = RedisFollower(self.store(url), poll_s=0.1)
+    def follow(self, url: str, *, seals: RecordSeals | None = None) -> RedisFollower:
+        follower = RedisFollower(self.store(url), seals=seals, poll_s=0.1)
         self.run(follower.run())
         return follower
 

@@ -15,13 +15,12 @@ from shared.kv.tier import BlockTier
 from shared.worker.heart import Heart
 from shared.worker.membership import Membership
 from tests.fakes.cache_traffic import PoolTraffic
-from tests.suites.directory import A
-from tests.suites.directory import record as a_record
+from tests.suites.directory import A, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.directory.base import WorkerRecord
+    from shared.directory.redis.seal import RecordSeals
     from shared.identity import WorkerId
     from tests.fakes.redis_side import Side
 
@@ -54,12 +53,12 @@ class RedisWorker:
         worker: WorkerId = A,
         *,
         lease_s: float,
-        record: WorkerRecord | None = None,
+        seals: RecordSeals | None = None,
     ) -> None:
         self.engine = Engine()
-        directory = RedisDirectory(side.store(url))
+        directory = RedisDirectory(side.store(url), seals=seals)
         self._membership = Membership(
-            record=record or a_record(worker, num_blocks=32),
+            record=record(worker, num_blocks=32),
             registry=directory,
             blocks=directory,
             engine=self.engine,  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shared.directory.redis.roster import Roster
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from shared.directory.base import BlockUpdate, RegistryEvent, WorkerLoad, WorkerRecord
+    from shared.directory.redis.seal import RecordSeals
     from shared.directory.redis.store import RedisStore
     from shared.identity import WorkerId
 
@@ -30,10 +32,14 @@ class RedisDirectory:
     change that failed so has been made is then unknown.
     """
 
-    def __init__(self, store: RedisStore, *, poll_s: float = POLL_S) -> None:
+    def __init__(
+        self, store: RedisStore, *, seals: RecordSeals | None = None, poll_s: float = POLL_S
+    ) -> None:
+        """With `seals`, records are sealed, and those that are not are not believed."""
         self._store = store
+        self._seals = seals
         self._poll_s = poll_s
-        self._roster = Roster(store)
+        self._roster = Roster(store, seals)
         #: The last update of each worker that is known to have arrived.
         self._arrived: dict[WorkerId, int] = {}
         #: The last update of each worker that may have arrived.
@@ -47,7 +53,9 @@ class RedisDirectory:
         worker = record.worker
         packed = record_to_wire(record).SerializeToString(deterministic=True)
         said = self._said[worker] = Registration(packed, lease_s, record.num_blocks)
-        await self._store.register(worker, said, sent=self._sent.get(worker, 0))
+        await self._store.register(
+            worker, self._sealed(worker, said), sent=self._sent.get(worker, 0)
+        )
         # Whatever arrived before may be gone with an older lease.
         self._arrived.pop(worker, None)
 
@@ -64,9 +72,16 @@ class RedisDirectory:
             raise UnknownIncarnationError(f"{worker} has not registered here")
         packed = load_to_wire(load).SerializeToString()
         arrived = self._arrived.get(worker, 0)
+        sent = self._sent.get(worker, arrived)
         await store.heartbeat(
-            worker, packed, said, arrived=arrived, sent=self._sent.get(worker, arrived)
+            worker, packed, self._sealed(worker, said), arrived=arrived, sent=sent
         )
+
+    def _sealed(self, worker: WorkerId, said: Registration) -> Registration:
+        """As of now, with the token that counts now."""
+        if self._seals is None:
+            return said
+        return replace(said, seal=self._seals.make(worker, said.record))
 
     async def deregister(self, worker: WorkerId) -> None:
         """See WorkerRegistry."""

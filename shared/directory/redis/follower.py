@@ -23,9 +23,11 @@ from shared.errors import DeadlineError, InvalidRequestError, SequenceGapError, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.directory.base import BlockUpdate
+    from shared.directory.base import BlockUpdate, RefusedWorker
     from shared.directory.redis.keys import Kind
-    from shared.directory.redis.store import DirectoryState, RedisStore
+    from shared.directory.redis.reading import DirectoryState
+    from shared.directory.redis.seal import RecordSeals, SealFault
+    from shared.directory.redis.store import RedisStore
     from shared.identity import WorkerId
 
 log = structlog.get_logger(__name__)
@@ -44,6 +46,7 @@ class RedisFollower:
         self,
         store: RedisStore,
         *,
+        seals: RecordSeals | None = None,
         index: BlockIndex | None = None,
         poll_s: float = POLL_S,
         clock: Callable[[], float] = time.monotonic,
@@ -53,7 +56,7 @@ class RedisFollower:
         self.members = Members(clock=clock)
         self._poll_s = poll_s
         self._clock = clock
-        self._roster = Roster(store)
+        self._roster = Roster(store, seals)
         self._position: bytes | None = None
         #: Workers of whom the index may differ from Redis.
         self._stale: set[WorkerId] = set()
@@ -67,6 +70,15 @@ class RedisFollower:
     def num_malformed(self) -> int:
         """Entries, snapshots, leases, records and blocks that made no sense and were left out."""
         return self._num_malformed + self._roster.num_malformed + self._store.num_malformed
+
+    @property
+    def refused(self) -> Sequence[RefusedWorker]:
+        """Workers whose records are not believed."""
+        return self._roster.refused
+
+    def num_refused(self, fault: SealFault) -> int:
+        """Times that a record began not to be believed because of this."""
+        return self._roster.faults[fault]
 
     def num_damaged(self, kind: Kind) -> int:
         """Keys of this kind that were set aside, here or elsewhere."""

@@ -42,8 +42,22 @@ class LeaseState:
     sequence: int
     lease_s: float
     refused: bool
+    #: Empty if there is none.
+    seal: bytes
     #: Until the lease ends, unless it is renewed.
     left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryState:
+    """Everyone alive, as of one entry of the stream."""
+
+    #: Another one means that Redis has lost everything in between.
+    epoch: bytes
+    last_id: bytes
+    leases: tuple[LeaseState, ...]
+    #: Names of workers whose leases make no sense.
+    damaged: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +77,9 @@ def read_lease(fields: Sequence[Any]) -> LeaseState:
     Raises:
         MalformedError: a part is missing or of another kind.
     """
-    if len(fields) != 8:
+    if len(fields) != 9:
         raise MalformedError(f"a lease of {len(fields)} parts")
-    name, incarnation, record, load, sequence, lease_ms, refused, left_ms = fields
+    name, incarnation, record, load, sequence, lease_ms, refused, seal, left_ms = fields
     if not isinstance(record, bytes) or not isinstance(load, bytes):
         raise MalformedError("a lease without a record or a load")
     return LeaseState(
@@ -76,6 +90,7 @@ def read_lease(fields: Sequence[Any]) -> LeaseState:
         sequence=read_number(sequence),
         lease_s=min(read_number(lease_ms), _MAX_LEASE_MS) / 1000,
         refused=bool(refused),
+        seal=seal if isinstance(seal, bytes) else b"",
         left_s=min(max(int(left_ms), 0), _MAX_LEASE_MS) / 1000,
     )
 

@@ -2,35 +2,63 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 from google.protobuf.message import DecodeError
 
 from baton.v1 import directory_pb2
-from shared.directory.base import RegistryChange, RegistryEvent, WorkerLoad
+from shared.directory.base import RefusedWorker, RegistryChange, RegistryEvent, WorkerLoad
 from shared.directory.probe import check_probe
+from shared.directory.redis.seal import SealError, SealFault
 from shared.directory.wire import load_from_wire, record_from_wire
 from shared.errors import IncompatiblePeerError, InvalidRequestError
 from shared.identity import WorkerId
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shared.directory.base import WorkerRecord
     from shared.directory.redis.reading import LeaseState
+    from shared.directory.redis.seal import RecordSeals
     from shared.directory.redis.store import RedisStore
 
 log = structlog.get_logger(__name__)
 
 
-class Roster:
-    """The records of live workers. Whoever hashes otherwise is refused in Redis, for everybody."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was found out of one incarnation."""
 
-    def __init__(self, store: RedisStore) -> None:
+    packed: bytes
+    #: None if it must not be let in.
+    record: WorkerRecord | None
+    #: When the last good seal was made; 0 where there are none.
+    sealed_s: float
+
+
+class Roster:
+    """The records of live workers. Workers that hash otherwise are refused in Redis, for all.
+
+    With `seals`, a record without a good one is not believed: its address is called by nobody.
+    """
+
+    def __init__(self, store: RedisStore, seals: RecordSeals | None = None) -> None:
         self._store = store
+        self._seals = seals
         #: Records that made no sense.
         self.num_malformed = 0
-        #: Bytes of a record to what they mean, or None if it must not be let in.
-        self._checked: dict[WorkerId, tuple[bytes, WorkerRecord | None]] = {}
+        #: Times that a record began not to be believed, by the reason.
+        self.faults: Counter[SealFault] = Counter()
+        self._known: dict[WorkerId, _Known] = {}
+        self._refused: dict[WorkerId, tuple[SealFault, RefusedWorker]] = {}
+
+    @property
+    def refused(self) -> Sequence[RefusedWorker]:
+        """Workers whose records are not believed now."""
+        return [refused for _, refused in self._refused.values()]
 
     async def read(self, leases: tuple[LeaseState, ...]) -> list[tuple[LeaseState, RegistryEvent]]:
         """Everyone who may serve, as JOINED events, each with its lease.
@@ -39,21 +67,70 @@ class Roster:
         changes nothing.
         """
         events = []
-        checked = {}
+        before, self._known = self._known, {}
+        refused_before, self._refused = self._refused, {}
         for lease in leases:
             if lease.refused:
                 continue
             worker = WorkerId(lease.name, lease.incarnation)
-            known = self._checked.get(worker)
-            if known is None or (known[1] is None and known[0] != lease.record):
-                known = (lease.record, await self._check(worker, lease.record))
-            checked[worker] = known
-            if known[1] is not None:
+            known = before.get(worker)
+            try:
+                known = self._known[worker] = await self._look(worker, lease, known)
+            except SealError as error:
+                if known is not None:
+                    self._known[worker] = known
+                self._refuse(worker, lease, error, refused_before)
+                continue
+            if known.record is not None:
                 load = _load(lease.load)
-                event = RegistryEvent(change=RegistryChange.JOINED, record=known[1], load=load)
+                event = RegistryEvent(change=RegistryChange.JOINED, record=known.record, load=load)
                 events.append((lease, event))
-        self._checked = checked
         return events
+
+    async def _look(self, worker: WorkerId, lease: LeaseState, known: _Known | None) -> _Known:
+        """Raises SealError if the record is not believed."""
+        trusted = None if known is None or known.record is None else known
+        packed = lease.record if trusted is None else trusted.packed
+        sealed_s = self._sealed_s(worker, packed, lease.seal, trusted)
+        if trusted is not None:
+            return _Known(packed, trusted.record, sealed_s)
+        if known is not None and known.packed == packed:
+            return known
+        return _Known(packed, await self._check(worker, packed), sealed_s)
+
+    def _sealed_s(
+        self, worker: WorkerId, packed: bytes, seal: bytes, trusted: _Known | None
+    ) -> float:
+        """When a holder of the token has last vouched for the record. Raises SealError."""
+        if self._seals is None:
+            return 0.0
+        try:
+            made_s = self._seals.open(worker, packed, seal)
+        except SealError:
+            if trusted is None:
+                raise
+            # Somebody has damaged it; the next heartbeat brings another one.
+            made_s = trusted.sealed_s
+        if trusted is not None:
+            made_s = max(made_s, trusted.sealed_s)
+        self._seals.check_age(made_s)
+        return made_s
+
+    def _refuse(
+        self,
+        worker: WorkerId,
+        lease: LeaseState,
+        error: SealError,
+        before: dict[WorkerId, tuple[SealFault, RefusedWorker]],
+    ) -> None:
+        address = _address(lease.record)
+        refused = RefusedWorker(worker=worker, address=address, reason=str(error))
+        self._refused[worker] = error.fault, refused
+        if worker not in before or before[worker][0] is not error.fault:
+            self.faults[error.fault] += 1
+            log.warning(
+                "worker_not_believed", worker=str(worker), address=address, reason=str(error)
+            )
 
     async def _check(self, worker: WorkerId, packed: bytes) -> WorkerRecord | None:
         try:
@@ -79,3 +156,11 @@ def _load(packed: bytes) -> WorkerLoad:
         return load_from_wire(directory_pb2.WorkerLoad.FromString(packed))
     except DecodeError:
         return WorkerLoad()
+
+
+def _address(packed: bytes) -> str:
+    """For people to read; empty if there is none."""
+    try:
+        return directory_pb2.WorkerRecord.FromString(packed).address[:256]
+    except DecodeError:
+        return ""

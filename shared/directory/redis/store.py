@@ -16,8 +16,8 @@ from shared.directory.redis.damage import DamagedKeys
 from shared.directory.redis.keys import Keys
 from shared.directory.redis.reading import (
     TIER_DIGITS,
+    DirectoryState,
     HeldBlocks,
-    LeaseState,
     MalformedError,
     read_lease,
     read_number,
@@ -62,18 +62,8 @@ class Registration:
     record: bytes
     lease_s: float
     num_blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryState:
-    """Everyone alive, as of one entry of the stream."""
-
-    #: Another one means that Redis has lost everything in between.
-    epoch: bytes
-    last_id: bytes
-    leases: tuple[LeaseState, ...]
-    #: Names of workers whose leases make no sense.
-    damaged: tuple[bytes, ...] = ()
+    #: Vouches for the record; see seal.py. Empty where there is no cluster token.
+    seal: bytes = b""
 
 
 class RedisStore:
@@ -112,6 +102,7 @@ class RedisStore:
             worker.name,
             worker.incarnation,
             said.record,
+            said.seal,
             _ms(said.lease_s),
             said.num_blocks,
             sent,
@@ -132,6 +123,7 @@ class RedisStore:
             worker.incarnation,
             load,
             said.record,
+            said.seal,
             _ms(said.lease_s),
             said.num_blocks,
             arrived,

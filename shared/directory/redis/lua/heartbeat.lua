@@ -1,17 +1,17 @@
 -- Renew the lease and its blocks together, with all that the worker says of itself. A lease that is not what this worker
 -- has made of it counts as unknown: the worker registers again and sends all that it holds.
 -- KEYS lease, blocks, names
--- ARGV name, incarnation, load, record, lease_ms, num_blocks, first and last sequence that can have arrived
+-- ARGV name, incarnation, load, record, seal, lease_ms, num_blocks, first and last sequence that can have arrived
 local lease = read_lease(KEYS[1], ARGV[2])
 if not lease then return {'unknown'} end
 if lease.refused then return {'refused', lease.refused} end
-if lease.sequence < tonumber(ARGV[7]) or lease.sequence > tonumber(ARGV[8]) then
+if lease.sequence < tonumber(ARGV[8]) or lease.sequence > tonumber(ARGV[9]) then
   return {'unknown'}
 end
 if redis.call('SCARD', KEYS[2]) ~= lease.num_held then return {'unknown'} end
 redis.call('SADD', KEYS[3], ARGV[1])
-redis.call('HSET', KEYS[1], 'load', ARGV[3], 'record', ARGV[4],
-  'lease_ms', ARGV[5], 'num_blocks', ARGV[6])
-redis.call('PEXPIRE', KEYS[1], ARGV[5])
-redis.call('PEXPIRE', KEYS[2], ARGV[5])
+redis.call('HSET', KEYS[1], 'load', ARGV[3], 'record', ARGV[4], 'seal', ARGV[5],
+  'lease_ms', ARGV[6], 'num_blocks', ARGV[7])
+redis.call('PEXPIRE', KEYS[1], ARGV[6])
+redis.call('PEXPIRE', KEYS[2], ARGV[6])
 return {'done'}

@@ -12,12 +12,12 @@ for _, name in ipairs(redis.call('SMEMBERS', KEYS[1])) do
   local lease = ARGV[1] .. name
   -- A key with another kind of value hides its own worker, and no other.
   local found = redis.pcall('HMGET', lease, 'incarnation', 'record', 'load', 'sequence',
-    'lease_ms', 'refused')
+    'lease_ms', 'refused', 'seal')
   if found.err then
     workers[#workers + 1] = {name}
   elseif found[1] then
     workers[#workers + 1] = {name, found[1], found[2], found[3], found[4], found[5],
-      found[6], redis.call('PTTL', lease)}
+      found[6], found[7], redis.call('PTTL', lease)}
   else
     redis.call('SREM', KEYS[1], name)
   end
