@@ -273,3 +273,16 @@ def _decoded(rendered: Rendered, name: str) -> str:
 
     [secret] = [each for each in rendered.of("Secret") if each["metadata"]["name"] == name]
     return yaml.safe_dump({key: b64decode(text).decode() for key, text in secret["data"].items()})
+
+
+def test_workers_metrics_are_for_the_monitoring_namespace_alone(
+    cases: dict[str, Rendered],
+) -> None:
+    def readers(rendered: Rendered) -> list[Object]:
+        rules = rendered.one("NetworkPolicy", component="worker")["spec"]["ingress"]
+        return [rule for rule in rules if {"port": "metrics"} in rule.get("ports", ())]
+
+    named = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    [rule] = readers(cases["default"])
+    assert rule["from"] == [named]
+    assert readers(render("--set-json", "networkPolicy.monitoring=[]")) == []
