@@ -37,7 +37,9 @@ class Stream:
     texts: dict[int, str] = field(default_factory=dict)
     token_ids: dict[int, list[int]] = field(default_factory=dict)
     logprobs: list[float] = field(default_factory=list)
+    prompt_details: list[router_pb2.TokenDetail] = field(default_factory=list)
     usage: common_pb2.Usage | None = None
+    timings: common_pb2.Timings | None = None
     num_seen: int = 0
     error: Exception | None = None
     thread: threading.Thread | None = None
@@ -63,6 +65,17 @@ def expected(oracle: LLM, stream: Stream) -> list[CompletionOutput]:
     return list(oracle.generate([stream.prompt], sampling, n=n, stop=stop)[0].outputs)
 
 
+def late_stop(oracle: LLM, stream: Stream) -> str:
+    """A string that comes for the first time when two thirds of the answer are over."""
+    params = {name: value for name, value in stream.params.items() if name != "stop"}
+    text = expected(oracle, Stream(stream.name, stream.prompt, params))[0].text
+    for start in range(2 * len(text) // 3, len(text) - 4):
+        piece = text[start : start + 3]
+        if text.find(piece) == start and "\ufffd" not in piece:
+            return piece
+    raise AssertionError("the answer says nothing new at its end")
+
+
 def read_grpc(cluster: Cluster) -> Callable[[Stream], None]:
     """Reads a stream to its end, over gRPC."""
     stub = cluster.router_stub()
@@ -79,9 +92,10 @@ def read_grpc(cluster: Cluster) -> Callable[[Stream], None]:
             stream.texts[index] = stream.texts.get(index, "") + piece.text
             stream.token_ids.setdefault(index, []).extend(piece.token_ids)
             stream.logprobs += [detail.logprobs.chosen.logprob for detail in piece.details]
+            stream.prompt_details += piece.prompt_details
             stream.num_seen = min(map(len, stream.token_ids.values()))
             if piece.HasField("usage"):
-                stream.usage = piece.usage
+                stream.usage, stream.timings = piece.usage, piece.timings
 
     return read
 

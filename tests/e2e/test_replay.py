@@ -20,7 +20,7 @@ from cli.ports import free_port
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster, is_idle
-from tests.e2e.stream import NUM_TOKENS, WAIT_S, Stream, check, expected, read_grpc
+from tests.e2e.stream import NUM_TOKENS, WAIT_S, Stream, check, late_stop, read_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,17 +53,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "stop string": {"temperature": 0.0, "stop": "late"},
     "stop string, seeded": {"temperature": 0.9, "seed": 10, "stop": "late"},
 }
-
-
-def late_stop(oracle: LLM, stream: Stream) -> str:
-    """A string that comes for the first time when two thirds of the answer are over."""
-    params = {name: value for name, value in stream.params.items() if name != "stop"}
-    text = expected(oracle, Stream(stream.name, stream.prompt, params))[0].text
-    for start in range(2 * len(text) // 3, len(text) - 4):
-        piece = text[start : start + 3]
-        if text.find(piece) == start and "\ufffd" not in piece:
-            return piece
-    raise AssertionError("the answer says nothing new at its end")
 
 
 def streams_for(oracle: LLM) -> list[Stream]:

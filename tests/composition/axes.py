@@ -1,0 +1,86 @@
+"""The features that meet each other, and what each value of them sets.
+
+A new feature is a value here, or an axis of its own. An axis whose values are settings of workers
+returns flags; one that shapes a request is read by `request.py`, one that breaks something by
+`faults.py`, one that prepares a cache by `sources.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: A value for each axis.
+Row = dict[str, str]
+
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"tie_word_embeddings": True},
+    "mistral, window": {"architecture": "mistral", "extra": {"sliding_window": 24}},
+    "qwen2": {"architecture": "qwen2"},
+    "qwen3": {"architecture": "qwen3"},
+}
+WEIGHTS: Mapping[str, tuple[str, ...]] = {
+    "float32": ("--dtype", "float32"),
+    "bfloat16": ("--dtype", "bfloat16"),
+    "int8": ("--dtype", "bfloat16", "--quantization", "int8"),
+    "fp8": ("--dtype", "float32", "--quantization", "fp8"),
+    "int4": ("--dtype", "float32", "--quantization", "int4"),
+}
+KV_FORMATS = ("auto", "int8", "fp8")
+EXECUTORS = ("native", "torch")
+SPECULATIONS: Mapping[str, Mapping[str, Any] | None] = {
+    "none": None,
+    "ngram": {"method": "ngram", "prompt_lookup_min": 1},
+    "suffix": {"method": "suffix", "suffix_decoding_max_spec_factor": 4.0},
+    "draft model": {"method": "draft_model"},
+    "eagle": {"method": "eagle", "hand_off": "transfer"},
+    "eagle3": {"method": "eagle3", "hand_off": "transfer"},
+    "medusa": {"method": "medusa"},
+}
+GRAMMARS: Mapping[str, tuple[str, str] | None] = {
+    "none": None,
+    "regex": ("auto", "regex"),
+    "JSON, xgrammar": ("xgrammar", "json"),
+    "JSON, guidance": ("guidance", "json"),
+    "JSON behind a thought": ("auto", "thought"),
+}
+ADAPTERS = ("none",)
+CONNECTORS = ("shm", "zmq_ipc", "zmq", "nixl")
+SOURCES = ("computed", "decode's cache", "prefill's cache", "offload")
+OFFLOADS = ("none", "host", "disk")
+#: Prefill and decode workers.
+SHAPES: Mapping[str, tuple[int, int]] = {
+    "1 : 1": (1, 1),
+    "2 : 1": (2, 1),
+    "1 : 2": (1, 2),
+    "0 : 1": (0, 1),
+}
+REQUESTS: Mapping[str, Mapping[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "seeded": {"temperature": 0.9, "top_p": 0.9, "top_k": 40, "seed": 5},
+    "n = 2": {"temperature": 1.0, "seed": 6, "n": 2},
+    "log probabilities": {"temperature": 0.0, "logprobs": 2},
+    "prompt scores": {"temperature": 0.0, "prompt_logprobs": 2},
+    "penalties": {"temperature": 0.0, "repetition_penalty": 1.2, "frequency_penalty": 0.3},
+    "stop string": {"temperature": 0.9, "seed": 10, "stop": "late"},
+    "beams": {"temperature": 0.0, "n": 2},
+}
+FAULTS = ("none", "client gone", "prefill killed", "decode killed", "decode drained")
+
+AXES: Mapping[str, tuple[str, ...]] = {
+    "family": tuple(FAMILIES),
+    "weights": tuple(WEIGHTS),
+    "KV format": KV_FORMATS,
+    "executor": EXECUTORS,
+    "speculation": tuple(SPECULATIONS),
+    "grammar": tuple(GRAMMARS),
+    "adapter": ADAPTERS,
+    "connector": CONNECTORS,
+    "prefix from": SOURCES,
+    "offload": OFFLOADS,
+    "prefill : decode": tuple(SHAPES),
+    "request": tuple(REQUESTS),
+    "fault": FAULTS,
+}

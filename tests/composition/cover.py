@@ -1,0 +1,79 @@
+"""Rows of values that cover every pair which may meet, as few as the library finds.
+
+`rows.json` has them, since finding them takes seconds; `python -m tests.composition.cover` writes
+it anew after a change of axes or rules.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.composition.axes import AXES
+from tests.composition.rules import RULES, all_pairs, pairs_of, rule_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.composition.axes import Row
+    from tests.composition.rules import Pair, Rule
+
+FILE = Path(__file__).with_name("rows.json")
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """The runs."""
+    return tuple(
+        dict(zip(AXES, values, strict=True))
+        for values in json.loads(FILE.read_text(encoding="utf-8"))
+    )
+
+
+def wanted() -> set[Pair]:
+    """The pairs that some row must have."""
+    return {pair for pair in all_pairs() if rule_of(*pair) is None}
+
+
+def covered(some: Iterable[Row]) -> set[Pair]:
+    """The pairs that these rows have."""
+    return {pair for row in some for pair in pairs_of(row)}
+
+
+def sample(size: int) -> tuple[Row, ...]:
+    """So many rows, each chosen for the most pairs that those before it lack."""
+    chosen: list[Row] = []
+    for _ in range(size):
+        done = covered(chosen)
+        chosen.append(max(rows(), key=lambda row: len(covered([row]) - done)))
+    return tuple(chosen)
+
+
+def find_rows() -> list[list[str]]:
+    """The values of rows that cover all wanted pairs, in the order of the axes."""
+    from covertable import make
+
+    made = make(
+        {axis: list(values) for axis, values in AXES.items()},
+        constraints=[_constraint(rule) for rule in RULES],
+        # Of some that were tried, these give the fewest rows.
+        tolerance=1,
+        salt="2",
+    )
+    return [[row[axis] for axis in AXES] for row in made]
+
+
+def _constraint(rule: Rule) -> dict[str, Any]:
+    """A rule as the library reads it."""
+    sides = [
+        {"operator": "in", "left": axis, "values": list(values)}
+        for axis, values in (rule.first, rule.second)
+    ]
+    return {"operator": "not", "condition": {"operator": "and", "conditions": sides}}
+
+
+if __name__ == "__main__":
+    lines = ",\n".join(json.dumps(values) for values in find_rows())
+    FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")

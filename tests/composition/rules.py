@@ -1,0 +1,105 @@
+"""The pairs of values that no run can have: refused by name, or without a meaning together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from tests.composition.axes import AXES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.composition.axes import Row
+
+#: An axis and one of its values.
+Value = tuple[str, str]
+Pair = tuple[Value, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """These values of two axes do not meet. `refused`: a worker or the router says these words."""
+
+    first: tuple[str, tuple[str, ...]]
+    second: tuple[str, tuple[str, ...]]
+    reason: str
+    refused: str | None = None
+
+    def forbids(self, one: Value, other: Value) -> bool:
+        """Whether the two values, in any order, are such a pair."""
+        return (_is_among(one, self.first) and _is_among(other, self.second)) or (
+            _is_among(one, self.second) and _is_among(other, self.first)
+        )
+
+
+RULES = (
+    Rule(
+        ("executor", ("native",)),
+        ("weights", ("fp8", "int4")),
+        "the native kernels have no such products on a CPU; torch computes them",
+        refused="the native kernels know int8 weights, not",
+    ),
+    Rule(
+        ("request", ("beams",)),
+        ("grammar", ("regex", "JSON, xgrammar", "JSON, guidance", "JSON behind a thought")),
+        "beams are scored by raw log probabilities, which a mask would change",
+        refused="beam search",
+    ),
+    Rule(
+        ("prefix from", ("prefill's cache",)),
+        ("prefill : decode", ("1 : 1", "2 : 1", "0 : 1")),
+        "the one decode worker has what its prefill worker has",
+    ),
+    Rule(
+        ("prefix from", ("offload",)),
+        ("offload", ("none",)),
+        "there is no tier to load from",
+    ),
+    Rule(
+        ("fault", ("prefill killed",)),
+        ("prefill : decode", ("0 : 1",)),
+        "there is no prefill worker",
+    ),
+    Rule(
+        ("fault", ("decode killed", "decode drained")),
+        ("prefill : decode", ("1 : 1", "2 : 1", "0 : 1")),
+        "no second decode worker could go on",
+    ),
+)
+
+#: A step of another batch may choose otherwise between tokens that are about as likely.
+INEXACT = Rule(
+    ("executor", ("torch",)),
+    ("weights", ("bfloat16", "int8", "fp8")),
+    "the last bits of PyTorch's sums depend on the rows beside them, and rounding to bfloat16 or 8 "
+    "bits makes that visible: tokens are equal up to the first near tie",
+)
+
+
+def is_exact(row: Row) -> bool:
+    """Whether every token must be that of one engine."""
+    return not any(INEXACT.forbids(*pair) for pair in pairs_of(row))
+
+
+def _is_among(value: Value, some: tuple[str, tuple[str, ...]]) -> bool:
+    return value[0] == some[0] and value[1] in some[1]
+
+
+def rule_of(one: Value, other: Value) -> Rule | None:
+    """The rule that keeps two values apart."""
+    return next((rule for rule in RULES if rule.forbids(one, other)), None)
+
+
+def pairs_of(row: Row) -> Iterator[Pair]:
+    """All pairs of values in a row, in the order of the axes."""
+    return combinations(row.items(), 2)
+
+
+def all_pairs() -> Iterator[Pair]:
+    """Every pair of values of two axes."""
+    for (first, values), (second, others) in combinations(AXES.items(), 2):
+        for value in values:
+            for other in others:
+                yield (first, value), (second, other)

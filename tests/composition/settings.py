@@ -1,0 +1,126 @@
+"""What a row sets: the model's files, the flags of its workers, the same for one engine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from shared.engine.llm import LLM
+from shared.model.drafts.random_heads import HeadSpec, write_random_head
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.composition.axes import FAMILIES, GRAMMARS, SPECULATIONS, WEIGHTS
+from tests.unit.model.checkpoints import edit_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.composition.axes import Row
+
+BLOCK_SIZE = 16
+#: Few enough that some prompts push others out.
+NUM_BLOCKS = 96
+ENGINE: dict[str, Any] = {
+    "block_size": BLOCK_SIZE,
+    "num_blocks": NUM_BLOCKS,
+    "max_num_batched_tokens": 64,
+}
+OFFLOADS: dict[str, dict[str, float]] = {
+    "none": {},
+    "host": {"host": 0.02},
+    # So little host memory that most blocks go on to the disk.
+    "disk": {"host": 0.001, "disk": 0.05},
+}
+
+
+class Models:
+    """Random checkpoints, drafts and engines, each made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._engines: dict[tuple[str, ...], LLM] = {}
+
+    def checkpoint(self, family: str) -> Path:
+        """Odd sizes on purpose: 6 heads over 2 KV heads of 80."""
+        path = self._folder / family.replace(", ", "-")
+        if not path.exists():
+            spec: dict[str, Any] = {
+                "num_layers": 2,
+                "hidden_size": 96,
+                "num_heads": 6,
+                "num_kv_heads": 2,
+                "head_dim": 80,
+                "intermediate_size": 160,
+                "vocab_size": 321,
+                "seed": 7,
+                **FAMILIES[family],
+            }
+            write_random_checkpoint(path, CheckpointSpec(**spec))
+        return path
+
+    def draft(self, family: str, method: str) -> Path:
+        """What guesses: the target itself, or a head on it."""
+        target = self.checkpoint(family)
+        if method == "draft_model":
+            return target
+        path = self._folder / f"{target.name}-{method}"
+        if not path.exists():
+            write_random_head(path, target, HeadSpec(method=method))
+            if method == "eagle3":
+                # Of two layers there are no low, middle and high ones.
+                edit_json(path / "config.json", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+        return path
+
+    def engine(self, row: Row) -> LLM:
+        """One engine that does it all, with no more than what decides on tokens."""
+        grammar = GRAMMARS[row["grammar"]]
+        backend = grammar[0] if grammar else "auto"
+        key = (row["family"], row["weights"], row["KV format"], row["executor"], backend)
+        if key not in self._engines:
+            names = {"--dtype": "dtype", "--quantization": "quantization"}
+            flags = WEIGHTS[row["weights"]]
+            weights = {
+                names[flag]: value for flag, value in zip(flags[::2], flags[1::2], strict=True)
+            }
+            self._engines[key] = LLM(
+                self.checkpoint(row["family"]),
+                attention_backend=row["executor"],
+                kv_cache_dtype=row["KV format"],
+                structured_outputs_backend=backend,
+                num_threads=1,
+                **weights,
+                **ENGINE,
+            )
+        return self._engines[key]
+
+    def close(self) -> None:
+        """Give the engines' memory back."""
+        for engine in self._engines.values():
+            engine.close()
+
+
+def worker_flags(row: Row, models: Models, folder: Path) -> list[str]:
+    """What every worker of a row is started with; `folder` is the worker's own."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items()]
+    flags += WEIGHTS[row["weights"]]
+    flags += ["--kv-cache-dtype", row["KV format"], "--attention-backend", row["executor"]]
+    flags += ["--connectors", row["connector"]]
+    if grammar := GRAMMARS[row["grammar"]]:
+        flags += ["--structured-outputs-backend", grammar[0]]
+    flags += _offload_flags(row, folder)
+    speculation = SPECULATIONS[row["speculation"]]
+    if speculation is not None:
+        settings = {"num_speculative_tokens": 3, "adaptive": False, **speculation}
+        if settings["method"] not in ("ngram", "suffix"):
+            settings["model"] = str(models.draft(row["family"], settings["method"]))
+        flags += ["--speculative-config", json.dumps(settings)]
+    return flags
+
+
+def _offload_flags(row: Row, folder: Path) -> list[str]:
+    sizes = OFFLOADS[row["offload"]]
+    flags = [f"--kv-offload-{tier}-gib={size}" for tier, size in sizes.items()]
+    if sizes:
+        flags.append("--kv-offload-always-load")
+    if "disk" in sizes:
+        flags.append(f"--kv-offload-disk-dir={folder}")
+    return flags

@@ -1,0 +1,156 @@
+"""The processes of a row, and what is asked of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.composition.axes import SHAPES
+from tests.composition.request import NUM_SHARED, PROMPT, Asked, Leaver, refusal_of_beams
+from tests.composition.rules import rule_of
+from tests.composition.settings import BLOCK_SIZE, worker_flags
+from tests.e2e.asking import GREEDY, ask, prompt_of, until
+from tests.e2e.processes import Cluster, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shared.engine.llm import LLM
+    from tests.composition.axes import Row
+    from tests.composition.settings import Models
+    from tests.e2e.processes import Process
+
+#: Tokens that both streams have before something breaks.
+NUM_BEFORE = 8
+#: Prompts that push every block of an earlier one out of a pool.
+NUM_FILLERS = 16
+ALWAYS_GUESS = ("draft model", "eagle", "eagle3", "medusa")
+
+
+class System:
+    """One router, and the workers of a row; `stop` ends them."""
+
+    def __init__(self, row: Row, models: Models, folder: Path) -> None:
+        self.row = row
+        self._num_prefill, self._num_decode = SHAPES[row["prefill : decode"]]
+        # Only so does a second request go to the worker that has nothing of it.
+        policy = "round-robin" if row["prefix from"] == "prefill's cache" else "cost"
+        self.cluster = Cluster(
+            models.checkpoint(row["family"]), folder, router_flags=("--routing-policy", policy)
+        )
+        for role, num in (("prefill", self._num_prefill), ("decode", self._num_decode)):
+            for index in range(num):
+                name = f"{role}-{index}"
+                own = ["--metrics-port", str(free_port())]
+                if role == "decode":
+                    own += ["--local-prefill-threshold", "0", "--transfer-stall-s", "1.5"]
+                    own += ["--drain-mode", "move"]
+                flags = worker_flags(row, models, folder / name)
+                self.cluster.add_worker(role, name, *flags, *own)
+
+    def run(self, engine: LLM) -> None:
+        """Ask the row's request beside a plain one, through its fault.
+
+        Fails unless every token is the engine's, the prefix came from where the row says, and every
+        block is back afterwards.
+        """
+        self.cluster.wait_ready(num_prefill=self._num_prefill, num_decode=self._num_decode)
+        self._prepare()
+        loads = self._num_loads()
+        asked = Asked(self.row, engine)
+        asked.start(self.cluster)
+        FAULTS[self.row["fault"]](self, asked)
+        asked.finish()
+        if self.row["fault"] == "none":
+            self._check_ways(asked)
+        if self.row["prefix from"] == "offload":
+            assert self._num_loads() > loads
+        if self.row["grammar"] != "none":
+            rule = rule_of(("grammar", self.row["grammar"]), ("request", "beams"))
+            assert rule is not None
+            assert rule.refused in refusal_of_beams(self.cluster)
+        again = Asked({**self.row, "request": "greedy", "grammar": "none"}, engine)
+        again.start(self.cluster)
+        again.finish()
+        self.cluster.wait_idle(timeout_s=20)
+
+    def stop(self) -> set[int]:
+        """End all processes; returns the exit codes of those that were not killed."""
+        return set(self.cluster.stop().values())
+
+    def _prepare(self) -> None:
+        if self.row["prefix from"] == "computed":
+            return
+        self._ask(PROMPT)
+        if self.row["prefix from"] == "offload":
+            for seed in range(NUM_FILLERS):
+                self._ask(prompt_of(300, seed=100 + seed))
+
+    def _ask(self, prompt: list[int]) -> None:
+        ask(self.cluster, prompt, max_tokens=2, **GREEDY)
+
+    def _num_loads(self) -> float:
+        return sum(
+            self.cluster.metric(name, "baton_kv_offload_loads_total")
+            for name in self.cluster.workers
+        )
+
+    def _check_ways(self, asked: Asked) -> None:
+        """What nothing has broken went the row's way."""
+        usage, timings = asked.plain.usage, asked.plain.timings
+        assert usage is not None
+        assert timings is not None
+        assert timings.connector == (self.row["connector"] if self._num_prefill else "")
+        if self.row["speculation"] in ALWAYS_GUESS:
+            assert usage.num_draft_tokens > 0
+        if asked.own.usage is None:
+            return
+        sources, shared = asked.own.usage.sources, NUM_SHARED // BLOCK_SIZE * BLOCK_SIZE
+        if self.row["prefix from"] == "decode's cache":
+            assert sources.local_hit == shared
+        if self.row["prefix from"] == "prefill's cache":
+            assert sources.transferred_hit == shared
+
+    # Faults: each strikes while both streams are being written.
+
+    def nothing(self, asked: Asked) -> None:
+        """Break nothing."""
+
+    def client_gone(self, asked: Asked) -> None:
+        """A third client goes."""
+        Leaver(self.cluster).leave()
+
+    def prefill_killed(self, asked: Asked) -> None:
+        """A prefill worker ends without warning."""
+        self._wait_for_tokens(asked)
+        self.cluster.workers.pop("prefill-0").kill()
+
+    def decode_killed(self, asked: Asked) -> None:
+        """The decode worker with the most to do ends without warning."""
+        self._lose_busiest(asked, lambda process: process.kill())
+
+    def decode_drained(self, asked: Asked) -> None:
+        """The decode worker with the most to do is asked to end."""
+        self._lose_busiest(asked, lambda process: process.terminate())
+
+    def _lose_busiest(self, asked: Asked, lose: Callable[[Process], None]) -> None:
+        self._wait_for_tokens(asked)
+        decode = [name for name in self.cluster.workers if name.startswith("decode")]
+        busiest = max(decode, key=lambda name: self.cluster.load(name).num_running)
+        process = self.cluster.workers.pop(busiest)
+        lose(process)
+        asked.finish()
+        assert asked.num_replays >= 1
+        process.popen.wait(30)
+
+    def _wait_for_tokens(self, asked: Asked) -> None:
+        until(lambda: all(stream.num_seen >= NUM_BEFORE for stream in asked.streams))
+
+
+FAULTS: dict[str, Callable[[System, Asked], None]] = {
+    "none": System.nothing,
+    "client gone": System.client_gone,
+    "prefill killed": System.prefill_killed,
+    "decode killed": System.decode_killed,
+    "decode drained": System.decode_drained,
+}

@@ -1,0 +1,54 @@
+"""The rows cover what they should, and the page says what the rows do."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shared.errors import ConfigError
+from tests.composition.axes import AXES
+from tests.composition.cover import covered, rows, wanted
+from tests.composition.page import PAGE, page
+from tests.composition.rules import RULES, pairs_of, rule_of
+
+if TYPE_CHECKING:
+    from tests.composition.rules import Rule
+    from tests.composition.settings import Models
+
+SETTINGS = ("family", "weights", "KV format", "executor")
+
+
+def refused_settings() -> list[tuple[Rule, dict[str, str]]]:
+    """What an engine must refuse, and with it every worker."""
+    found = []
+    for rule in RULES:
+        axes = (rule.first[0], rule.second[0])
+        if rule.refused is not None and set(axes) <= set(SETTINGS):
+            pairs = product(rule.first[1], rule.second[1])
+            found += [(rule, dict(zip(axes, pair, strict=True))) for pair in pairs]
+    return found
+
+
+def test_the_rows_cover_every_pair() -> None:
+    again = "python -m tests.composition.cover finds the rows anew"
+    assert all(row.keys() == AXES.keys() for row in rows()), again
+    assert wanted() <= covered(rows()), again
+
+
+def test_no_row_breaks_a_rule() -> None:
+    assert not [row for row in rows() if any(rule_of(*pair) for pair in pairs_of(row))]
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "make composition writes it"
+
+
+@pytest.mark.parametrize(("rule", "pair"), refused_settings(), ids=str)
+def test_what_is_refused_is_refused_by_name(
+    rule: Rule, pair: dict[str, str], models: Models
+) -> None:
+    row = {axis: values[0] for axis, values in AXES.items()}
+    with pytest.raises(ConfigError, match=rule.refused):
+        models.engine(row | pair)
