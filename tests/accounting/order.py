@@ -16,7 +16,7 @@ from tests.accounting.tiers import tier_of
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-_FIRST = ("e2e", "fuzz", "")
+_FIRST = ("e2e", "composition", "fuzz", "")
 _LAST = ("integration", "unit")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TIERS = ("unit", "integration", "e2e", "fuzz", "gpu")
+TIERS = ("unit", "integration", "e2e", "composition", "fuzz", "gpu")
 
 
 def tier_of(nodeid: str) -> str:
