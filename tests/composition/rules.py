@@ -53,6 +53,11 @@ RULES = (
         "the one decode worker has what its prefill worker has",
     ),
     Rule(
+        ("request", ("prompt scores",)),
+        ("prefix from", ("decode's cache", "prefill's cache", "offload")),
+        "a prompt is scored while it is computed: a prefix that is cached is computed anew",
+    ),
+    Rule(
         ("prefix from", ("offload",)),
         ("offload", ("none",)),
         "there is no tier to load from",

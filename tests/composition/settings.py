@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from shared.engine.grammar.registry import BackendName
 from shared.engine.llm import LLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
@@ -85,7 +86,7 @@ class Models:
                 self.checkpoint(row["family"]),
                 attention_backend=row["executor"],
                 kv_cache_dtype=row["KV format"],
-                structured_outputs_backend=backend,
+                structured_outputs_backend=BackendName(backend),
                 num_threads=1,
                 **weights,
                 **ENGINE,
