@@ -89,19 +89,15 @@ def create_app(
         dashboard.add_to(app)
     # Last: paths are tried in their order.
     add_refusals(app)
-    bodies = _BODIES
-    if backend.explainer is not None:
-        bodies = bodies | {"/v1/route": (CompletionBody, ChatBody)}
-    document_bodies(app, bodies)
+    explained = {"/v1/route": (CompletionBody, ChatBody)} if backend.explainer is not None else {}
+    document_bodies(app, _BODIES | explained)
     add_error_handlers(app)
     if rate_headers is not None:
         app.add_middleware(RateLimitMiddleware, rate_headers)
     if keys is not None:
+        open_paths = frozenset() if dashboard is None else dashboard.open_paths
         app.add_middleware(
-            AuthMiddleware,
-            keys=keys,
-            open_metrics=open_metrics,
-            open_paths=frozenset() if dashboard is None else dashboard.open_paths,
+            AuthMiddleware, keys=keys, open_metrics=open_metrics, open_paths=open_paths
         )
     if traced:
         app.add_middleware(TraceMiddleware)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from services.router.openai.errors import FieldError
-
-from services.router.request_name import is_request_name
+from services.router.request_name import RULE, is_request_name
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -64,9 +63,8 @@ def adopt_id(request: Request, request_id: str | None) -> None:
     state = request.state
     if request_id is None or state.has_given_id:
         return
-    if _SANE.fullmatch(request_id.encode(errors="replace")) is None:
-        message = "request_id must have 1 to 128 of the characters A-Z a-z 0-9 . _ : ; / + = @ -"
-        raise FieldError(message, param="request_id")
+    if not is_request_name(request_id):
+        raise FieldError(f"request_id must have {RULE}", param="request_id")
     state.request_id, state.unique_id = request_id, _unique(request_id)
     bind_contextvars(request_id=request_id)
 
