@@ -30,8 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Every service compiles its sources at each start where no bytecode is kept.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    # A parent in the background ignores Ctrl-C, and children would inherit that.
+    # In the background SIGINT is ignored, under `nohup` SIGHUP: children would inherit that, but
+    # not a handler.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     config.pluginmanager.register(BudgetKeeper(config))
     config.pluginmanager.register(SkipSummary(config))
 
