@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernels.gate_cache import GateCache
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -107,18 +109,35 @@ def measure(case: GateCase, arch: int) -> Resources:
     )
 
 
-def run_gate(cases: Sequence[GateCase], archs: Sequence[int], num_jobs: int = 1) -> bool:
-    """Print a line per case and architecture; True if all are well."""
-    work = [(index, arch) for arch in archs for index in range(len(cases))]
-    work = [(index, arch) for index, arch in work if arch in cases[index].archs]
+def run_gate(
+    cases: Sequence[GateCase],
+    archs: Sequence[int],
+    num_jobs: int = 1,
+    cache: GateCache | None = None,
+) -> bool:
+    """Print a line per case and architecture; True if all are well.
+
+    Cases that `cache` knows are not compiled; those that pass are added to it one by one.
+    """
+    passed = {} if cache is None else cache.read()
+    work = [
+        (index, arch) for arch in archs for index, case in enumerate(cases) if arch in case.archs
+    ]
+    known = [(index, arch) for index, arch in work if (arch, cases[index].name) in passed]
+    for index, arch in known:
+        sys.stdout.write(passed[arch, cases[index].name] + "\n")
+    left = [each for each in work if each not in known]
     good = True
     # Kernels cannot be pickled, so the processes have to be copies of this one.
     copies = multiprocessing.get_context("fork")
     with copies.Pool(num_jobs, initializer=_adopt, initargs=(cases,)) as pool:
-        for line, is_good in pool.imap(_examine, work):
+        for (index, arch), (line, is_good) in zip(left, pool.imap(_examine, left), strict=True):
             good = good and is_good
-            sys.stdout.write(line)
+            sys.stdout.write(line + "\n")
             sys.stdout.flush()
+            if is_good and cache is not None:
+                passed[arch, cases[index].name] = line
+                cache.write(passed)
     return good
 
 
@@ -139,7 +158,7 @@ def _examine(work: tuple[int, int]) -> tuple[str, bool]:
     except Exception as error:  # noqa: BLE001 compilers raise anything; it is reported
         problems, facts = [f"does not compile: {error}"], ""
     verdict = "; ".join(problems) or "ok"
-    return f"sm_{arch} {case.name:52} {facts:58} {verdict}\n", not problems
+    return f"sm_{arch} {case.name:52} {facts:58} {verdict}", not problems
 
 
 def _describe(found: Resources) -> str:
@@ -168,6 +187,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arch", type=int, action="append", choices=sorted(SHARED_LIMIT_BYTES))
     parser.add_argument("--only", default="", help="compile the cases whose names contain this")
+    parser.add_argument("--no-cache", action="store_true", help="compile what has passed too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     os.environ.pop("TRITON_INTERPRET", None)
@@ -175,7 +195,8 @@ def main() -> int:
 
     cases = [case for case in all_cases() if arguments.only in case.name]
     archs = arguments.arch or sorted(SHARED_LIMIT_BYTES)
-    return 0 if run_gate(cases, archs, arguments.jobs) else 1
+    cache = None if arguments.no_cache else GateCache.of_this_tree()
+    return 0 if run_gate(cases, archs, arguments.jobs, cache) else 1
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("triton")
 
+from kernels.compile_cases import all_cases
 from kernels.compile_gate import SHARED_LIMIT_BYTES, Resources
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,13 +30,29 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(300)
-def test_all_kernels_pass() -> None:
-    done = run_python("-m", "kernels.compile_gate")
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+@pytest.fixture(scope="module")
+def gate() -> subprocess.CompletedProcess[str]:
+    """The command, over all cases; those that have passed are not compiled again."""
+    return run_python("-m", "kernels.compile_gate")
+
+
+@pytest.mark.timeout(900)
+def test_all_kernels_pass(gate: subprocess.CompletedProcess[str]) -> None:
+    assert gate.returncode == 0, gate.stdout + gate.stderr
+    lines = gate.stdout.splitlines()
     assert all(line.endswith(" ok") for line in lines)
     assert {line.split()[0] for line in lines} == {f"sm_{arch}" for arch in SHARED_LIMIT_BYTES}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [pytest.param(a, c.name, id=f"sm_{a}-{c.name}") for c in all_cases() for a in c.archs],
+)
+def test_a_case_passes(arch: int, name: str, gate: subprocess.CompletedProcess[str]) -> None:
+    begin = f"sm_{arch} {name:52} "
+    [line] = [line for line in gate.stdout.splitlines() if line.startswith(begin)]
+    assert line.endswith(" ok"), line
 
 
 def test_every_kernel_has_a_case_on_every_architecture() -> None:
