@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import httpx
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from services.router.config import RouterConfig
 
+SITE = "https://chat.example"
 ENV = {"PYTHONPATH": ".:proto", "PATH": "/usr/bin:/bin"}
 
 
@@ -46,7 +47,8 @@ async def _ports(process: Process) -> tuple[int, int]:
 async def router(config: RouterConfig) -> AsyncIterator[tuple[Process, str, str]]:
     process = await _start(
         *("--model", str(config.model), "--host", "127.0.0.1", "--port", "0"),
-        *("--grpc-port", "0", "--log-format", "json"),
+        *("--grpc-port", "0", "--log-format", "json", "--strict-fields"),
+        *("--allowed-origins", f'["{SITE}"]'),
     )
     http_port, grpc_port = await _ports(process)
     yield process, f"http://127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}"
@@ -92,6 +94,7 @@ async def test_a_router_serves_both_protocols_and_ends_in_order(
         body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}
         reply = (await http.post("/v1/completions", json=body)).json()
         assert reply["usage"]["completion_tokens"] == 3
+        await check_doors(http, body)
         stub = router_pb2_grpc.RouterStub(channel)
         request = router_pb2.GenerateRequest(prompt=router_pb2.Prompt(text="hello"))
         text = "".join([r.text async for r in stub.Generate(request)])
@@ -103,6 +106,18 @@ async def test_a_router_serves_both_protocols_and_ends_in_order(
     await worker.die()
 
 
+async def check_doors(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    """What the router's flags let in, over a real socket."""
+    strange = await http.post("/v1/completions", json={**body, "lora_request": {}})
+    assert (strange.status_code, strange.json()["error"]["param"]) == (400, "lora_request")
+    plain = {"content-type": "text/plain", "origin": SITE}
+    refused = await http.post("/v1/completions", content=json.dumps(body), headers=plain)
+    assert refused.status_code == 415
+    assert refused.headers["access-control-allow-origin"] == SITE
+    asked = {"origin": SITE, "access-control-request-method": "POST"}
+    assert (await http.options("/v1/completions", headers=asked)).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -111,6 +126,8 @@ async def test_a_router_serves_both_protocols_and_ends_in_order(
         (("--model", ".", "--colour", "red"), b"unknown setting --colour"),
         (("--model", ".", "--port", "70000"), b"--port must be a port"),
         (("--model", ".", "--request-timeout-s", "0"), b"--request-timeout-s must be over 0"),
+        (("--model", ".", "--allow-credentials"), b"--allow-credentials needs --allowed-origins"),
+        (("--model", ".", "--allowed-origins", "[a"), b"--allowed-origins is not a list in JSON"),
         (("--model", ".", "--max-queue-s", "-1"), b"--max-queue-s must not be negative"),
     ],
 )
