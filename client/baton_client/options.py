@@ -180,11 +180,15 @@ def _write_grammar(
 
 
 def _write_seed(params: contract.GenerationParams, value: Any) -> None:
-    """Seeds are 64 bits, and may be read as signed: the contract carries them without the sign."""
+    """Seeds are 64 bits, and may be read as signed: the contract carries them without the sign.
+
+    As in vLLM, -1 means that none is given.
+    """
     seed = checks.integer("seed", value)
     if not -(2**63) <= seed < 2**64:
         raise invalid("seed", "it must have at most 64 bits")
-    params.seed = seed % 2**64
+    if seed != -1:
+        params.seed = seed % 2**64
 
 
 def _write_top_k(params: contract.GenerationParams, value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from services.router.grammar import check_grammar
 from services.router.limits import DEFAULT_LIMITS, check_params
-from shared.engine.sampling_params import SamplingParams
+from shared.engine.sampling_params import SamplingParams, read_seed
 from shared.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class SamplingResolver:
             eos_token_ids=self._tokenizer.eos_token_ids,
             stop_token_ids=tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
             ignore_eos=params.ignore_eos,
-            seed=secrets.randbits(64) if params.seed is None else params.seed,
+            seed=_first(read_seed(params.seed), secrets.randbits(64)),
             logprobs=params.logprobs,
             prompt_logprobs=params.prompt_logprobs,
             grammar=params.grammar,

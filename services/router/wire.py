@@ -55,7 +55,7 @@ def sampling_to_wire(params: SamplingParams) -> common_pb2.SamplingParams:
         eos_token_ids=params.eos_token_ids,
         stop_token_ids=params.stop_token_ids,
         ignore_eos=params.ignore_eos,
-        seed=params.seed,
+        seed=params.fixed_seed,
         sample_index=params.sample_index,
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,

@@ -17,6 +17,8 @@ from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.grammar.build import build_grammars
 from shared.engine.llm_beams import PromptBeams, run_searches
+from shared.engine.llm_defaults import read_default_sampling
+from shared.engine.llm_prompts import ReadPrompt, read_prompts
 from shared.engine.request import EngineRequest
 from shared.engine.request_output import Answer, RequestOutput
 from shared.engine.sampling_params import SamplingParams
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shared.engine.events import PositionLogprobs
+    from shared.engine.llm_prompts import Prompt
 
-    Prompt = str | Sequence[int]
     Message = Mapping[str, Any]
 
 
@@ -50,9 +52,13 @@ class LLM:
         quantization: str = "none",
         num_threads: int | None = None,
         cpu_threads_bind: str | None = None,
+        generation_config: str = "auto",
         **engine_settings: Any,
     ) -> None:
         """`engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
+
+        `generation_config`: whose sampling values apply where a call gives none: `auto` the
+        model's, `vllm` nobody's, otherwise those of a folder's generation_config.json.
 
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
@@ -62,6 +68,7 @@ class LLM:
         if speculative is not None and not isinstance(speculative, str):
             engine_settings["speculative_config"] = json.dumps(speculative)
         config = EngineConfig(**engine_settings)
+        self._default_sampling = read_default_sampling(self._model_dir, generation_config)
         loaded = load_model(
             self._model_dir,
             dtype=dtype,
@@ -92,10 +99,14 @@ class LLM:
         """The model's chat template."""
         return ChatTemplate.load(self._model_dir, self.tokenizer.special_tokens)
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What applies where a call gives no parameters."""
+        return self._default_sampling
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        sampling: SamplingParams | None = None,
+        sampling_params: SamplingParams | None = None,
         *,
         n: int = 1,
         stop: str | Sequence[str] = (),
@@ -103,16 +114,17 @@ class LLM:
         skip_special_tokens: bool = True,
         resumed: Sequence[int] = (),
     ) -> list[RequestOutput]:
-        """Answer texts or lists of token ids, in one batch, `n` times each.
+        """Answer one prompt or several, in one batch, `n` times each.
 
-        The model's own end tokens apply unless `sampling` names others. With `resumed`, output that
+        Without a seed each prompt gets a fresh one in each call. The model's own end tokens apply
+        unless `sampling_params` name others. With `resumed`, output that
         was given before, each answer is what follows it.
 
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served; nothing is generated.
         """
-        sampling = self._with_eos(sampling or SamplingParams(max_tokens=16))
-        jobs = [self._read_prompt(prompt) for prompt in _as_list(prompts)]
+        sampling = self._with_eos(sampling_params or self._default_sampling)
+        jobs = read_prompts(prompts, self._encode)
         texts = {
             "stop": (stop,) if isinstance(stop, str) else tuple(stop),
             "include_stop_str_in_output": include_stop_str_in_output,
@@ -122,22 +134,19 @@ class LLM:
         answers: dict[str, Answer] = {}
         groups: list[list[Answer]] = []
         try:
-            for _, token_ids in jobs:
-                group = dict(self._submit(token_ids, sampling, n, texts, tuple(resumed)))
+            for prompt in jobs:
+                group = dict(self._submit(prompt, sampling, n, texts, tuple(resumed)))
                 groups.append(list(group.values()))
                 answers |= group
             self._run(answers)
         finally:
             self._abort(answers)
-        return [
-            _request_output(text, token_ids, group)
-            for (text, token_ids), group in zip(jobs, groups, strict=True)
-        ]
+        return [_request_output(prompt, group) for prompt, group in zip(jobs, groups, strict=True)]
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling: SamplingParams | None = None,
+        sampling_params: SamplingParams | None = None,
         **options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation or several; `options` as for `generate`."""
@@ -146,46 +155,46 @@ class LLM:
             self.tokenizer.encode(self.chat_template.render(c), add_special_tokens=False)
             for c in conversations
         ]
-        return self.generate(prompts, sampling, **options)
+        return self.generate(prompts, sampling_params, **options)
 
     def beam_search(
         self,
         prompts: Prompt | Sequence[Prompt],
         beams: BeamOptions,
-        sampling: SamplingParams | None = None,
+        sampling_params: SamplingParams | None = None,
         *,
         n: int | None = None,
         skip_special_tokens: bool = True,
     ) -> list[RequestOutput]:
         """The `n` most likely answers that a search with `beams` finds, best first; by default all.
 
-        Of `sampling`, lengths, final tokens and `logprobs` count.
+        Of `sampling_params`, lengths, final tokens and `logprobs` count.
 
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served.
         """
-        sampling = self._with_eos(sampling or SamplingParams(max_tokens=16))
+        sampling = self._with_eos(sampling_params or SamplingParams(max_tokens=16))
         num_answers = beams.width if n is None else n
         require_no_constraints(sampling)
         check_beam_search(beams, sampling, n=num_answers)
-        jobs = [self._read_prompt(prompt) for prompt in _as_list(prompts)]
+        jobs = read_prompts(prompts, self._encode)
         searches = [
-            PromptBeams(ids, beams, sampling, max_model_len=self.engine.max_model_len)
-            for _, ids in jobs
+            PromptBeams(job.token_ids, beams, sampling, max_model_len=self.engine.max_model_len)
+            for job in jobs
         ]
         run_searches(searches, self._next_tokens)
         tokenizer = self.tokenizer if self._has_tokenizer else None
         return [
             RequestOutput(
-                prompt=text,
-                prompt_token_ids=token_ids,
+                prompt=job.text,
+                prompt_token_ids=job.token_ids,
                 prompt_logprobs=None,
                 outputs=search.outputs(
                     num_answers, tokenizer, skip_special_tokens=skip_special_tokens
                 ),
                 num_cached_tokens=0,
             )
-            for (text, token_ids), search in zip(jobs, searches, strict=True)
+            for job, search in zip(jobs, searches, strict=True)
         ]
 
     def close(self) -> None:
@@ -199,14 +208,12 @@ class LLM:
         eos = self.tokenizer.eos_token_ids if self._has_tokenizer else ()
         return replace(sampling, eos_token_ids=tuple(dict.fromkeys((*self._model_eos, *eos))))
 
-    def _read_prompt(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
-        if isinstance(prompt, str):
-            return prompt, tuple(self.tokenizer.encode(prompt))
-        return None, tuple(prompt)
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
 
     def _submit(
         self,
-        prompt: tuple[int, ...],
+        prompt: ReadPrompt,
         sampling: SamplingParams,
         n: int,
         texts: Mapping[str, Any] | None,
@@ -214,6 +221,7 @@ class LLM:
     ) -> Iterator[tuple[str, Answer]]:
         if n < 1:
             raise InvalidRequestError(f"n must be at least 1, not {n}", param="n")
+        sampling = sampling.with_seed()
         for index in range(n):
             request_id = f"llm-{next(self._request_ids)}"
             # The first answer scores the prompt; the others may use its cached prefix.
@@ -221,14 +229,15 @@ class LLM:
             changes |= {"prompt_logprobs": None} if index else {}
             request = EngineRequest(
                 request_id=request_id,
-                prompt_token_ids=prompt,
+                prompt_token_ids=prompt.token_ids,
                 resumed_token_ids=resumed,
                 sampling=replace(sampling, **changes),
+                cache_salt=prompt.cache_salt,
             )
             self.engine.add(self.grammars.ready_now(request))
             text = None
             if self._has_tokenizer and texts is not None:
-                text = AnswerText(self.tokenizer, prompt_ids=prompt, **texts)
+                text = AnswerText(self.tokenizer, prompt_ids=prompt.token_ids, **texts)
                 text.feed(resumed)
             yield request_id, Answer(index, text)
 
@@ -238,7 +247,8 @@ class LLM:
         """What may follow each prompt with its resumed tokens; all in one batch."""
         answers: dict[str, Answer] = {}
         try:
-            for prompt, resumed, sampling in steps:
+            for token_ids, resumed, sampling in steps:
+                prompt = ReadPrompt(text=None, token_ids=token_ids)
                 answers |= dict(self._submit(prompt, sampling, 1, None, resumed))
             self._run(answers)
         finally:
@@ -260,23 +270,14 @@ class LLM:
             self.engine.step()
 
 
-def _as_list(prompts: Any) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    prompts = list(prompts)
-    return [prompts] if prompts and isinstance(prompts[0], int) else prompts
-
-
 def _is_nested(messages: Sequence[Any]) -> bool:
     return bool(messages) and not hasattr(messages[0], "keys")
 
 
-def _request_output(
-    text: str | None, token_ids: tuple[int, ...], answers: list[Answer]
-) -> RequestOutput:
+def _request_output(prompt: ReadPrompt, answers: list[Answer]) -> RequestOutput:
     return RequestOutput(
-        prompt=text,
-        prompt_token_ids=token_ids,
+        prompt=prompt.text,
+        prompt_token_ids=prompt.token_ids,
         prompt_logprobs=answers[0].prompt_logprobs,
         outputs=tuple(answer.output() for answer in answers),
         num_cached_tokens=answers[0].num_cached_tokens or 0,

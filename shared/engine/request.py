@@ -49,3 +49,7 @@ class EngineRequest:
     #: `sampling.grammar`, compiled for this request alone and at the beginning: whoever queues the
     #: request asks `GrammarCompiler` for it. The engine moves it on.
     grammar: Grammar | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Whoever draws tokens without a seed gets a fresh one, here and nowhere later."""
+        object.__setattr__(self, "sampling", self.sampling.with_seed())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from shared.engine.extra_args import check_extra_args
-from shared.errors import InvalidRequestError
+from shared.errors import InternalError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,16 +21,26 @@ GREEDY_TEMPERATURE = 1e-5
 MAX_LOGPROBS = 20
 
 
+def read_seed(seed: int | None) -> int | None:
+    """What an API was given as a seed, without its sign; None for -1, as in vLLM: a fresh one.
+
+    Signed and unsigned numbers of the same 64 bits are the same seed.
+    """
+    if seed is None or seed == -1:
+        return None
+    return seed % 2**64 if -(2**63) <= seed < 0 else seed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Sampling parameters of one sequence, with vLLM's names and meanings.
 
-    `seed` is always set by whoever builds the request: the random number for the token at
-    absolute position i is a function of (seed, sample_index, i) alone, so the same request gives
-    the same tokens on one worker, over a hand-off, after a preemption and after a migration.
+    The random number for the token at absolute position i is a function of (seed, sample_index, i)
+    alone, so the same request gives the same tokens on one worker, over a hand-off, after a
+    preemption and after a migration.
 
-    A negative `seed` becomes the unsigned number of the same 64 bits, and a `top_k` of -1, which
-    turns it off for vLLM's users, becomes 0: every API may give them as they came.
+    Every API may give `seed` and `top_k` as they came: as in vLLM, -1 means no seed and no `top_k`.
+    Another negative `seed` becomes the unsigned number of the same 64 bits.
     """
 
     max_tokens: int
@@ -48,7 +59,8 @@ class SamplingParams:
     eos_token_ids: tuple[int, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    seed: int = 0
+    #: None: a fresh one for each request; an `EngineRequest` that draws tokens has one.
+    seed: int | None = None
     #: Which of the `n` answers this sequence is; part of the random stream.
     sample_index: int = 0
     #: Number of alternatives per output token; None: no logprobs, 0: the sampled token only.
@@ -63,8 +75,7 @@ class SamplingParams:
     extra_args: Mapping[str, ExtraArg] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if -(2**63) <= self.seed < 0:
-            object.__setattr__(self, "seed", self.seed % 2**64)
+        object.__setattr__(self, "seed", read_seed(self.seed))
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
         for name, ok, rule in self._rules():
@@ -74,6 +85,21 @@ class SamplingParams:
                 )
         if self.extra_args:
             check_extra_args(self.extra_args)
+
+    @property
+    def fixed_seed(self) -> int:
+        """The seed. Raises InternalError if tokens are drawn and it was never fixed."""
+        if self.seed is not None:
+            return self.seed
+        if self.is_greedy:
+            return 0  # it is never looked at
+        raise InternalError("tokens cannot be drawn: the request has no seed")
+
+    def with_seed(self) -> SamplingParams:
+        """The same with a seed: a fresh one, unless there is one or none is needed."""
+        if self.seed is not None or self.is_greedy:
+            return self
+        return replace(self, seed=secrets.randbits(64))
 
     @property
     def is_greedy(self) -> bool:
@@ -112,7 +138,7 @@ class SamplingParams:
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "between -2 and 2"),
             ("logit_bias", finite(*self.logit_bias.values()), "a map to finite numbers"),
             ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "between 0 and max_tokens"),
-            ("seed", 0 <= self.seed < 2**64, "a number of 64 bits"),
+            ("seed", self.seed is None or 0 <= self.seed < 2**64, "a number of 64 bits"),
             ("sample_index", self.sample_index >= 0, "at least 0"),
             ("logprobs", logprobs_ok(self.logprobs), f"between 0 and {MAX_LOGPROBS}"),
             ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), f"between 0 and {MAX_LOGPROBS}"),

@@ -50,7 +50,7 @@ def choose_tokens(
     drawn = [row for row, seq in enumerate(seqs) if not seq.is_greedy]
     if drawn:
         numbers[drawn] = uniforms(
-            [params[row].seed for row in drawn],
+            [params[row].fixed_seed for row in drawn],
             [params[row].sample_index for row in drawn],
             [
                 len(seqs[row].token_ids)

@@ -108,7 +108,7 @@ def test_arguments_reach_the_logits_processors(baton: Baton, oracle: LLM) -> Non
     )
 
 
-@pytest.mark.parametrize("seed", [-1, -(2**63), 2**64 - 5])
+@pytest.mark.parametrize("seed", [-2, -(2**63), 2**64 - 5])
 def test_a_seed_gives_the_same_tokens_by_every_door(
     baton: Baton, oracle: LLM, cluster: Cluster, seed: int
 ) -> None:

@@ -74,7 +74,7 @@ def make_request(
 ) -> EngineRequest:
     """A greedy request; `fields` go to the request or to its sampling parameters."""
     own = {name: fields.pop(name) for name in list(fields) if name in EngineRequest.__slots__}
-    sampling = SamplingParams(max_tokens=max_tokens, **({"temperature": 0.0} | fields))
+    sampling = SamplingParams(max_tokens=max_tokens, **({"temperature": 0.0, "seed": 0} | fields))
     return EngineRequest(
         request_id=request_id, prompt_token_ids=tuple(prompt), sampling=sampling, **own
     )

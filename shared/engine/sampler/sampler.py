@@ -100,7 +100,7 @@ def _numbers(states: Sequence[SamplingState]) -> NDArray[np.float64]:
     rows = [row for row, state in enumerate(states) if not state.params.is_greedy]
     if rows:
         numbers[rows] = uniforms(
-            [states[row].params.seed for row in rows],
+            [states[row].params.fixed_seed for row in rows],
             [states[row].params.sample_index for row in rows],
             [states[row].position for row in rows],
         )

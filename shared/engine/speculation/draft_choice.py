@@ -43,7 +43,7 @@ def _draw(logits: torch.Tensor, params: SamplingParams, place: int) -> tuple[int
     probs = distribution(logits[None].clone(), params)[0].astype(np.float32)
     if not probs.any():
         probs[0] = 1.0  # a broken draft guesses something; its target says what it is worth
-    number = uniforms([params.seed], [params.sample_index], [place], Purpose.DRAFT)[0]
+    number = uniforms([params.fixed_seed], [params.sample_index], [place], Purpose.DRAFT)[0]
     reached = probs.astype(np.float64).cumsum()
     token = int(np.searchsorted(reached, number * reached[-1], side="right"))
     return min(token, int(np.flatnonzero(probs)[-1])), torch.from_numpy(probs)

@@ -82,7 +82,9 @@ def accept_drawn(
 
 def _numbers(params: SamplingParams, positions: range, purpose: Purpose) -> NDArray[np.float64]:
     num = len(positions)
-    return uniforms([params.seed] * num, [params.sample_index] * num, list(positions), purpose)
+    return uniforms(
+        [params.fixed_seed] * num, [params.sample_index] * num, list(positions), purpose
+    )
 
 
 def _draw(weights: NDArray[np.float64], number: float) -> int:

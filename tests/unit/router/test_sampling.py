@@ -47,9 +47,14 @@ def test_the_models_defaults_come_before_vllms_and_after_the_clients() -> None:
 def test_a_seed_is_drawn_if_none_was_given() -> None:
     assert _resolve().seed != _resolve().seed
     assert _resolve(seed=5).seed == 5
-    for given, used in ((-1, 2**64 - 1), (-(2**63), 2**63), (2**64 - 1, 2**64 - 1)):
+    for given, used in ((-2, 2**64 - 2), (-(2**63), 2**63), (2**64 - 1, 2**64 - 1)):
         assert _resolve(seed=given).seed == used
         assert SamplingParams(max_tokens=1, seed=given).seed == used
+
+
+def test_minus_one_is_no_seed() -> None:
+    assert SamplingParams(max_tokens=1, seed=-1).seed is None
+    assert _resolve(seed=-1).seed != _resolve(seed=-1).seed
 
 
 def test_minus_one_is_no_top_k() -> None:

@@ -70,6 +70,6 @@ def sample(
     row = processed(logits, params, prompt, output)
     if params.is_greedy:
         return int(row.argmax())
-    number = uniforms([params.seed], [params.sample_index], [len(prompt) + len(output)])[0]
+    number = uniforms([params.fixed_seed], [params.sample_index], [len(prompt) + len(output)])[0]
     cumulative = np.cumsum(distribution(row, params))
     return int(np.searchsorted(cumulative, number * cumulative[-1], side="right"))

@@ -27,7 +27,7 @@ OUTPUT = [9, 7, 7, 30]
 def make_state(
     prompt: list[int] = PROMPT, output: list[int] = OUTPUT, **fields: Any
 ) -> SamplingState:
-    params = SamplingParams(**({"max_tokens": 100} | fields))
+    params = SamplingParams(**({"max_tokens": 100, "seed": 0} | fields))
     return SamplingState(params, array("q", [*prompt, *output]), len(prompt))
 
 
@@ -128,7 +128,7 @@ def test_any_combination_draws_from_the_references_distribution(
     else:
         # A threshold may fall on either side of a token in another precision, never far off.
         wider = {"top_p": min(1.0, state.params.top_p + 1e-4), "min_p": state.params.min_p * 0.999}
-        params = SamplingParams(max_tokens=100, **(fields | wider))
+        params = SamplingParams(**({"max_tokens": 100, "seed": 0} | fields | wider))
         assert reference.distribution(row, params)[result.token_id] > 0
 
 
@@ -168,7 +168,7 @@ def test_filters_leave_rows_alone_that_do_not_use_them() -> None:
 @pytest.mark.parametrize("top_p", [0.05, 0.9, 0.9999])
 def test_a_nucleus_wider_than_the_first_candidates(top_p: float, top_k: int) -> None:
     logits = random_logits(2, 5000) / 6
-    params = SamplingParams(max_tokens=1, top_p=top_p, top_k=top_k)
+    params = SamplingParams(max_tokens=1, seed=0, top_p=top_p, top_k=top_k)
     expected = [reference.distribution(row, params) > 0 for row in logits.numpy()]
     floor = top_k_floor(logits, torch.tensor([top_k, top_k]))
     floor = top_p_floor(logits, relative_weights(logits), torch.tensor([top_p, top_p]), floor)

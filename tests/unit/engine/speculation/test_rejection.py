@@ -29,7 +29,9 @@ def rows(seed: int, num: int, zeros: int = 0) -> np.ndarray:
 
 def draw_drafts(q: np.ndarray, params: SamplingParams, first: int) -> list[int]:
     num = len(q)
-    numbers = uniforms([params.seed] * num, [0] * num, range(first, first + num), Purpose.DRAFT)
+    numbers = uniforms(
+        [params.fixed_seed] * num, [0] * num, range(first, first + num), Purpose.DRAFT
+    )
     return [
         int(np.searchsorted(row.cumsum(), number * row.sum(), side="right"))
         for row, number in zip(q, numbers, strict=True)
@@ -86,7 +88,7 @@ def test_a_draft_from_the_same_distribution_is_always_right(
 
 
 def test_where_nothing_can_be_chosen_it_ends() -> None:
-    params = SamplingParams(max_tokens=9)
+    params = SamplingParams(max_tokens=9, seed=0)
     one = np.zeros((1, VOCAB))
     one[0, 3] = 1
     nothing = np.zeros((1, VOCAB))

@@ -1,0 +1,44 @@
+"""How `LLM` samples where the caller says nothing: as the model's authors recommend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shared.engine.sampling_params import SamplingParams
+from shared.errors import ConfigError, InvalidRequestError
+from shared.text.generation_defaults import FILE, GenerationDefaults
+
+#: What vLLM's parameters have unless told otherwise.
+_MAX_TOKENS = 16
+
+
+def read_default_sampling(model_dir: Path, generation_config: str) -> SamplingParams:
+    """The parameters that generation_config.json recommends.
+
+    `generation_config`: `auto` is the model's file, `vllm` none, anything else a folder with one.
+
+    Raises:
+        ConfigError: there is no such folder, or a value in the file is wrong.
+    """
+    if generation_config == "vllm":
+        return SamplingParams(max_tokens=_MAX_TOKENS)
+    folder = model_dir if generation_config == "auto" else Path(generation_config)
+    if generation_config != "auto" and not (folder / FILE).is_file():
+        raise ConfigError(
+            f"generation_config must be auto, vllm or a folder with a {FILE}, "
+            f"not {generation_config!r}"
+        )
+    defaults = GenerationDefaults.load(folder)
+    given = {
+        "max_tokens": defaults.max_tokens,
+        "temperature": defaults.temperature,
+        "top_k": 0 if defaults.top_k == -1 else defaults.top_k,
+        "top_p": defaults.top_p,
+        "min_p": defaults.min_p,
+        "repetition_penalty": defaults.repetition_penalty,
+    }
+    known = {name: value for name, value in given.items() if value is not None}
+    try:
+        return SamplingParams(**{"max_tokens": _MAX_TOKENS, **known})  # type: ignore[arg-type]
+    except InvalidRequestError as error:
+        raise ConfigError(f"{folder / FILE}: {error}") from error
