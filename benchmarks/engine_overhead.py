@@ -103,7 +103,7 @@ def in_thread(num_seqs: int, *, overlap: bool) -> dict[str, float]:
     spent: Counter[str] = Counter()
     runner = engine._parts.runner
     _time(engine._scheduler, "schedule", "schedule", spent)
-    _time(runner._batches, "build", "build batch", spent)
+    _time(runner._batches, "_build", "build batch", spent)
     _time(runner, "_choose", "sample", spent)
     _time(engine._postprocessor, "apply", "postprocess", spent)
     gc.disable()

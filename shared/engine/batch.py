@@ -6,18 +6,20 @@ Block tables are kept from step to step: a sequence has a row, and only new bloc
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shared.engine.batch_layout import BatchLayout
+from shared.engine.batch_tokens import fill_token_ids, logit_places
 from shared.engine.sequence import Status
 from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import torch
     from numpy.typing import NDArray
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 class Batch:
     """All sequences' new tokens behind each other, on the model's device.
 
-    Valid until the next one is uploaded, which a device does in the order of its stream.
+    Lent by `BatchBuilder.lend`: the next one is written over it.
     """
 
     seqs: list[Sequence]
@@ -75,13 +77,30 @@ class BatchBuilder:
         #: Of each row: whose it is.
         self._owners: list[Sequence | None] = [None] * max_num_seqs
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._is_lent = False
 
-    def build(self, num_new_tokens: Mapping[Sequence, int], *, pad_to: int | None = None) -> Batch:
+    @contextmanager
+    def lend(
+        self, num_new_tokens: Mapping[Sequence, int], *, pad_to: int | None = None
+    ) -> Iterator[Batch]:
         """Lay out `num_new_tokens` of each sequence after those that are computed or in flight.
 
         `pad_to` adds sequences of one token, up to that many, that nobody reads; every sequence
         must have one new token then, and the block tables get their full width.
+
+        The batch must not be used behind the context. On a device that computes in the order of
+        its stream, what was launched within it may still run. Raises InternalError while another
+        batch is lent.
         """
+        if self._is_lent:
+            raise InternalError("a step is laid out while another one is being launched")
+        self._is_lent = True
+        try:
+            yield self._build(num_new_tokens, pad_to)
+        finally:
+            self._is_lent = False
+
+    def _build(self, num_new_tokens: Mapping[Sequence, int], pad_to: int | None) -> Batch:
         seqs, query_lens = list(num_new_tokens), list(num_new_tokens.values())
         rows, firsts, width = self._rows(seqs)
         num_seqs = pad_to or len(seqs)
@@ -100,13 +119,13 @@ class BatchBuilder:
         self._place_tokens(
             packed, np.array(rows, np.int64), np.array(firsts, np.int64), lens, starts
         )
-        num_fed = _fill_token_ids(packed, seqs, query_lens, firsts, starts)
+        num_fed = fill_token_ids(packed, seqs, query_lens, firsts, starts)
         sampled = [
             i
             for i, (seq, first, num) in enumerate(zip(seqs, firsts, query_lens, strict=True))
             if first + num >= len(seq.token_ids) + seq.num_unknown_tokens
         ]
-        places = _logit_places(seqs, sampled, starts)
+        places = logit_places(seqs, sampled, starts)
         every = len(places) == num_tokens - num_padding
         at["sampled_rows"][: len(sampled)] = [rows[i] for i in sampled]
         if not every:
@@ -127,8 +146,12 @@ class BatchBuilder:
         )
 
     def padding(self, size: int) -> Batch:
-        """A batch of `size` sequences that nobody reads."""
-        return self.build({}, pad_to=size)
+        """A batch of `size` sequences that nobody reads.
+
+        What is recorded with it reads the same addresses again, whatever lies there then.
+        """
+        with self.lend({}, pad_to=size) as batch:
+            return batch
 
     def _batch(
         self,
@@ -244,45 +267,3 @@ class BatchBuilder:
         at["slots"][num_seqs:] = self._scratch_block * self._block_size + offsets
         tables = at["block_tables"].reshape(-1, packed.layout.table_width)
         tables[num_seqs:] = self._scratch_block
-
-
-def _logit_places(seqs: list[Sequence], sampled: list[int], starts: list[int]) -> list[int]:
-    """Of each sampled sequence: where its last token and its drafts are in the batch."""
-    if starts[-1] == len(seqs):
-        return sampled  # one token each
-    return [
-        place
-        for i in sampled
-        for place in range(starts[i + 1] - 1 - len(seqs[i].draft.token_ids), starts[i + 1])
-    ]
-
-
-def _fill_token_ids(
-    packed: PackedStep,
-    seqs: list[Sequence],
-    query_lens: list[int],
-    firsts: list[int],
-    starts: list[int],
-) -> int:
-    """Known tokens, and where the others come from; returns how many others there are."""
-    token_ids, num_fed = packed.arrays["token_ids"], 0
-    if starts[-1] == len(seqs):
-        # A token that is not known yet gets a zero here: its place says where it comes from.
-        token_ids[: len(seqs)] = [
-            0 if seq.num_unknown_tokens else seq.token_ids[first]
-            for seq, first in zip(seqs, firsts, strict=True)
-        ]
-    else:
-        for i, (seq, first, num) in enumerate(zip(seqs, firsts, query_lens, strict=True)):
-            known = 0 if seq.num_unknown_tokens else seq.token_ids[first : first + num]
-            end = starts[i + 1] - len(seq.draft.token_ids)
-            token_ids[starts[i] : end] = known
-            token_ids[end : starts[i + 1]] = seq.draft.token_ids
-    fed = [(starts[i], seq.row) for i, seq in enumerate(seqs) if seq.num_unknown_tokens]
-    num_fed = len(fed)
-    if num_fed:
-        fed_rows = packed.arrays["fed_rows"]
-        fed_rows[: starts[-1]] = -1
-        places, rows = zip(*fed, strict=True)
-        fed_rows[list(places)] = rows
-    return num_fed

@@ -149,7 +149,18 @@ class ModelRunner:
             self._capture(senders)
         if self._graphs is not None and self._hidden_needs is None and not senders:
             size = self._graphs.size_for(num_new_tokens)
-        batch = self._batches.build(num_new_tokens, pad_to=size)
+        with self._batches.lend(num_new_tokens, pad_to=size) as batch:
+            return self._launch(num_new_tokens, batch, senders, is_recorded=size is not None)
+
+    def _launch(
+        self,
+        num_new_tokens: Mapping[Sequence, int],
+        batch: Batch,
+        senders: list[Sequence],
+        *,
+        is_recorded: bool,
+    ) -> LaunchedStep:
+        """Nothing of the batch may stay behind in what is returned."""
         if batch.fed_rows is not None:
             fed = self._last_tokens[batch.fed_rows.clamp(min=0)]
             batch.token_ids.copy_(torch.where(batch.fed_rows < 0, batch.token_ids, fed))
@@ -157,7 +168,7 @@ class ModelRunner:
         later = [i for i, seq in enumerate(seqs) if not seq.needs_host_tokens]
         result = StepResult()
         kept: KeptHidden | None = None
-        if self._graphs is not None and size is not None:
+        if self._graphs is not None and is_recorded:
             logits: torch.Tensor | None = self._graphs.run(batch)[: len(seqs)]
         else:
             logits, kept = self._run_eagerly(batch, result, senders)

@@ -33,6 +33,26 @@ def builder(request: pytest.FixtureRequest) -> BatchBuilder:
     )
 
 
+def build(builder: BatchBuilder, num_new_tokens: dict[Sequence, int], **fields: int) -> Batch:
+    """A batch to look at until the next one."""
+    with builder.lend(num_new_tokens, **fields) as batch:
+        return batch
+
+
+def test_no_step_is_laid_out_over_one_that_is_in_use(builder: BatchBuilder) -> None:
+    seq = make_sequence(range(5), [1, 2], 4)
+    with builder.lend({seq: 1}) as batch:
+        before = facts(batch)
+        with pytest.raises(InternalError, match="while another one"), builder.lend({seq: 1}):
+            pass
+        with pytest.raises(InternalError, match="while another one"):
+            builder.padding(2)
+        assert facts(batch) == before
+    with pytest.raises(RuntimeError), builder.lend({seq: 1}):
+        raise RuntimeError("the step failed")
+    assert facts(build(builder, {seq: 1})) == before
+
+
 def facts(batch: Batch) -> dict[str, list]:
     metadata = batch.metadata
     return {
@@ -48,7 +68,7 @@ def facts(batch: Batch) -> dict[str, list]:
 def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
     decoding = make_sequence(range(50, 59), [7, 2, 9], 8)
     chunk = make_sequence(range(20, 32), [4, 1, 5], 3)
-    batch = builder.build({decoding: 1, chunk: 6})
+    batch = build(builder, {decoding: 1, chunk: 6})
     assert facts(batch) == {
         "tokens": [58, *range(23, 29)],
         "positions": [8, *range(3, 9)],
@@ -69,12 +89,13 @@ def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
 
 
 def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: BatchBuilder) -> None:
-    batch = builder.build(
+    batch = build(
+        builder,
         {
             make_sequence(range(9), [1, 2, 3], 3): 2,
             make_sequence(range(20, 26), [4, 5], 2): 4,
             make_sequence(range(5), [6, 7], 4): 1,
-        }
+        },
     )
     assert batch.sampled == [1, 2]
     assert batch.metadata.wanted is not None
@@ -84,14 +105,14 @@ def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: BatchBuilder) -
 def test_scoring_a_prompt_takes_all_hidden_states(builder: BatchBuilder) -> None:
     scored = make_sequence(range(6), [4, 5], 2)
     scored.prompt_logprobs = [None]
-    batch = builder.build({scored: 4, make_sequence(range(5), [6, 7], 4): 1})
+    batch = build(builder, {scored: 4, make_sequence(range(5), [6, 7], 4): 1})
     assert batch.metadata.wanted is None
     assert batch.logits_at is not None
     assert batch.logits_at.tolist() == [3, 4]
 
 
 def test_slots_beyond_32_bits(builder: BatchBuilder) -> None:
-    batch = builder.build({make_sequence(range(1, 2), [2**29], 0): 1})
+    batch = build(builder, {make_sequence(range(1, 2), [2**29], 0): 1})
     assert batch.metadata.slot_mapping.tolist() == [2**31]
 
 
@@ -106,28 +127,28 @@ def test_every_part_is_aligned() -> None:
 
 def test_a_growing_table_is_followed(builder: BatchBuilder) -> None:
     seq = make_sequence(range(9), [7, 2, 9], 8)
-    builder.build({seq: 1})
+    build(builder, {seq: 1})
     seq.token_ids.extend(range(9, 13))
     seq.num_computed_tokens = 12
     seq.block_table.append(5)
-    assert builder.build({seq: 1}).metadata.block_tables.tolist() == [[7, 2, 9, 5]]
+    assert build(builder, {seq: 1}).metadata.block_tables.tolist() == [[7, 2, 9, 5]]
 
 
 def test_a_preempted_sequence_comes_back_with_other_blocks(builder: BatchBuilder) -> None:
     seq = make_sequence(range(9), [7, 2, 9], 8)
-    builder.build({seq: 1})
+    build(builder, {seq: 1})
     seq.forget_progress()
     del seq.block_table[:]
     seq.block_table.extend([1, 3, 4])
     seq.num_computed_tokens = 8
     seq.status = Status.RUNNING
-    assert builder.build({seq: 1}).metadata.block_tables.tolist() == [[1, 3, 4]]
+    assert build(builder, {seq: 1}).metadata.block_tables.tolist() == [[1, 3, 4]]
 
 
 def test_rows_of_the_ended_are_used_again(builder: BatchBuilder) -> None:
     for first in range(30):
         seqs = [make_sequence(range(i, i + 2), [first, i], 1) for i in range(4)]
-        batch = builder.build(dict.fromkeys(seqs, 1))
+        batch = build(builder, dict.fromkeys(seqs, 1))
         assert batch.metadata.block_tables.tolist() == [[first, i] for i in range(4)]
         for seq in seqs:
             seq.status = Status.ENDED
@@ -136,21 +157,21 @@ def test_rows_of_the_ended_are_used_again(builder: BatchBuilder) -> None:
 def test_a_token_that_the_host_does_not_know_is_fed(builder: BatchBuilder) -> None:
     known = make_sequence(range(5), [1, 2], 4)
     unknown = make_sequence(range(30, 35), [3, 4], 4)
-    builder.build({known: 1, unknown: 1})
+    build(builder, {known: 1, unknown: 1})
     unknown.num_in_flight_tokens = unknown.num_unknown_tokens = 1
     chunk = make_sequence(range(50, 56), [5, 6], 0)
-    batch = builder.build({known: 1, unknown: 1, chunk: 3})
+    batch = build(builder, {known: 1, unknown: 1, chunk: 3})
     assert batch.fed_rows is not None
     assert batch.fed_rows.tolist() == [-1, unknown.row, -1, -1, -1]
     assert batch.positions.tolist() == [4, 5, 0, 1, 2]
     assert batch.sampled == [0, 1]
     assert batch.token_ids.tolist()[0] == 4
-    assert builder.build({known: 1}).fed_rows is None
+    assert build(builder, {known: 1}).fed_rows is None
 
 
 def test_padding_touches_the_scratch_block_only(builder: BatchBuilder) -> None:
     seq = make_sequence(range(5), [1, 2], 4)
-    batch = builder.build({seq: 1}, pad_to=3)
+    batch = build(builder, {seq: 1}, pad_to=3)
     assert facts(batch) == {
         "tokens": [4, 0, 0],
         "positions": [4, 0, 0],
@@ -166,7 +187,7 @@ def test_padding_touches_the_scratch_block_only(builder: BatchBuilder) -> None:
 
 def test_only_decoding_steps_can_be_padded(builder: BatchBuilder) -> None:
     with pytest.raises(InternalError):
-        builder.build({make_sequence(range(5), [1, 2], 3): 2}, pad_to=4)
+        build(builder, {make_sequence(range(5), [1, 2], 3): 2}, pad_to=4)
 
 
 def test_equal_steps_have_equal_addresses() -> None:
@@ -176,7 +197,7 @@ def test_equal_steps_have_equal_addresses() -> None:
     )  # fmt: skip
     recorded = builder.padding(3)
     for _ in range(3):
-        batch = builder.build({make_sequence(range(5), [1, 2], 4): 1}, pad_to=3)
+        batch = build(builder, {make_sequence(range(5), [1, 2], 4): 1}, pad_to=3)
         assert batch.token_ids.data_ptr() == recorded.token_ids.data_ptr()
         tables = (batch.metadata.block_tables, recorded.metadata.block_tables)
         assert tables[0].data_ptr() == tables[1].data_ptr()
