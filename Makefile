@@ -11,7 +11,7 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-small demo up test test-gpu check fmt lint types arch proto proto-check size
-.PHONY: composition bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz faults soak
+.PHONY: composition bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz company faults soak
 .PHONY: helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
 
 help: ## List the targets
@@ -44,6 +44,9 @@ composition: setup ## Every pair of features on real processes, half an hour; wr
 
 fuzz: setup ## Over 100,000 cases of input that nobody meant, on every surface, 20 minutes at most
 	@BATON_FUZZ=full timeout 1200 $(PY) -m pytest -q --timeout 1100 tests/fuzz
+
+company: setup ## 1,000 plain answers beside every kind of neighbour, per engine and cluster
+	@BATON_COMPANY=full $(PY) -m pytest -q --timeout 1100 tests/unit/engine/test_company.py tests/e2e/test_company.py
 
 check: lint types arch proto-check size ## What CI runs before the tests; never edits files
 

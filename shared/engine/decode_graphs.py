@@ -30,7 +30,10 @@ class StepGraph(Protocol):
     """One recorded step."""
 
     def replay(self) -> torch.Tensor:
-        """Run it on what now is in its inputs; its output, valid until any graph is replayed."""
+        """Run it on what now is in its inputs; its output.
+
+        Graphs share their memory: what is made of the output must be launched before any replay.
+        """
         ...
 
 
