@@ -60,10 +60,13 @@ LABEL org.opencontainers.image.title="Baton" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# Sockets that workers of one host share lie in /run/baton; compiled kernels in /var/cache/baton.
+# Sockets that workers of one host share lie in /run/baton; compiled kernels in /var/cache/baton. What jobs make for each role they
+# write to volumes below /provided and /certs; Redis and Grafana run as users of their own, and read theirs.
 RUN groupadd --gid 10001 baton \
     && useradd --uid 10001 --gid baton --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin baton \
     && install -d -o baton -g baton -m 0700 /run/baton /var/cache/baton /secrets /certs /authority \
+    && install -d -o baton -g baton -m 0700 /provided/router /provided/worker /certs/router /certs/prefill /certs/decode /certs/operator \
+    && install -d -o baton -g baton -m 0755 /provided /provided/redis /provided/grafana \
     && install -d -o baton -g baton -m 0755 /models
 ENV BATON_VENV=/opt/venv \
     BATON_LOG_FORMAT=json \

@@ -200,16 +200,20 @@ def provide_model(
     typer.echo(provide(folder, SHIPPED_MODEL))
 
 
-@app.command("provide-token")
-def provide_token(
-    file: Annotated[Path, typer.Argument(help="Where the cluster's token is to be.")],
+@app.command("provide-secrets")
+def provide_secrets(
+    folder: Annotated[Path, typer.Argument(help="With a folder for each role.")],
+    published_host: Annotated[
+        str, typer.Option(help="Where the router will be published.")
+    ] = "127.0.0.1",
+    api_keys: Annotated[str, typer.Option(help="The router's file of API keys, if any.")] = "",
 ) -> None:
-    """Make the secret that routers and workers share, unless it is there already."""
-    from cli.cluster_token import make_cluster_token
+    """Make the secrets of a cluster of containers, unless they are there already."""
+    from cli.provide_secrets import provide_secrets as provide
+    from cli.provide_secrets import require_keys
 
-    if not file.exists():
-        make_cluster_token(file)
-    typer.echo(f"{file}: there")
+    require_keys(published_host, api_keys)
+    typer.echo(provide(folder))
 
 
 @app.command(context_settings=BEHIND_A_NAME)

@@ -22,6 +22,12 @@ import httpx
 from baton_client import BatonError
 from scripts.e2e_asking import ask_over_grpc, ask_over_http, check_plain_is_refused, text_of
 from scripts.e2e_containers import ask_doctor, check_confinement, num_running, show_sizes
+from scripts.e2e_doors import (
+    check_doors,
+    check_grafana,
+    check_keys_are_asked_for,
+    check_open_needs_keys,
+)
 from scripts.e2e_engine import PROJECT, ROOT, Compose, docker, remove_images
 from scripts.e2e_panels import empty_panels, num_panels, rule_names, unloaded_rules, watched
 from scripts.e2e_streams import num_replays, stream_many
@@ -37,8 +43,6 @@ RULES = ROOT / "observability" / "prometheus" / "rules"
 #: Processes that Prometheus has to find.
 WATCHED = {"router": 1, "prefill": 1, "decode": 2}
 WATCH_S = 240
-#: A router's own certificate is not good for asking workers how blocks get across.
-AS_OPERATOR = ("--tls-cert", "/certs/operator.crt", "--tls-key", "/certs/operator.key")
 
 
 def try_plain(observability: Sequence[str]) -> None:
@@ -47,6 +51,7 @@ def try_plain(observability: Sequence[str]) -> None:
         compose("up", "-d", "--wait")
         show_sizes(compose)
         check_confinement(compose)
+        check_doors(compose)
         door = compose.door()
         _ask(door)
         _two_decode_workers(compose)
@@ -58,7 +63,10 @@ def try_plain(observability: Sequence[str]) -> None:
             compose("--profile", "observability", "up", "-d", "--wait", *observability)
             _look_at_prometheus(door, f"http://127.0.0.1:{compose.prometheus_port}")
             if "grafana" in observability:
-                _look_at_grafana(f"http://127.0.0.1:{compose.grafana_port}")
+                grafana = f"http://127.0.0.1:{compose.grafana_port}"
+                _look_at_grafana(grafana)
+                check_grafana(grafana)
+            check_doors(compose)
         # The last one to serve: what runs is finished, and only then the router ends.
         _lose(compose, "stop", "router", quiet)
 
@@ -69,7 +77,6 @@ def try_settings() -> None:
         "MODEL_NAME": "mine",
         "SERVED_MODEL_NAME": "renamed",
         "DECODE_REPLICAS": "2",
-        "REDIS_PASSWORD": "of-this-trial",
         "BATON_MAX_MODEL_LEN": "320",
     }
     with Compose("compose.yaml", project=f"{PROJECT}-set", settings=settings) as compose:
@@ -89,6 +96,22 @@ def try_settings() -> None:
         assert len(compose.containers("decode")) == 2
 
 
+def try_open() -> None:
+    """Beyond this machine: not without keys, and with them."""
+    closed = {"BIND_ADDRESS": "0.0.0.0"}
+    with Compose("compose.yaml", project=f"{PROJECT}-open", settings=closed) as compose:
+        check_open_needs_keys(compose)
+    settings = closed | {"API_KEYS_FILE": "./keys.toml"}
+    with Compose("compose.yaml", project=f"{PROJECT}-keys", settings=settings) as compose:
+        keys = ("run", "--rm", "-T", "--no-deps", "-v", f"{compose.folder}:/keys", "--user", "0:0",
+                "--entrypoint", "/opt/baton/baton", "model", "keys")  # fmt: skip
+        said = compose(*keys, "new", "--tenant", "me", "--file", "/keys/keys.toml")
+        [key] = [word for word in said.split() if word.startswith("bt-")]
+        (compose.folder / "keys.toml").chmod(0o644)
+        compose("up", "-d", "--wait")
+        check_keys_are_asked_for(compose, key)
+
+
 def try_tls() -> None:
     """The same cluster with certificates: answers over HTTPS and gRPC with TLS, and only there."""
     with Compose("compose.yaml", "compose.tls.yaml", project=f"{PROJECT}-tls") as compose:
@@ -98,7 +121,11 @@ def try_tls() -> None:
         _ask(door)
         check_plain_is_refused(door)
         check_confinement(compose)
-        ask_doctor(compose, router=AS_OPERATOR, worker=("--grpc-port", "50052"))
+        check_doors(compose)
+        # A router's own certificate is not good for asking workers how blocks get across.
+        report = compose("run", "--rm", "-T", "operator")
+        assert report.rstrip().endswith("0 failed"), report
+        ask_doctor(compose, services=("decode",), worker=("--grpc-port", "50052"))
 
 
 def try_two_hosts(address: str) -> None:
@@ -109,10 +136,12 @@ def try_two_hosts(address: str) -> None:
     with Compose("compose.yaml", "compose.first-host.yaml",
                  project=f"{PROJECT}-one", settings=first) as one:  # fmt: skip
         one("up", "-d", "--wait")
-        token = one("exec", "-T", "router", "cat", "/secrets/cluster-token")
+        names = ("cluster-token", "redis-password")
+        secrets = {name: one("exec", "-T", "router", "cat", f"/secrets/{name}") for name in names}
         project = f"{PROJECT}-two"
         with Compose("compose.second-host.yaml", project=project, settings=second) as two:
-            two.put("cluster-token", token)
+            for name, text in secrets.items():
+                two.put(name, text)
             two("up", "-d", "--wait")
             content = _ask(one.door())
             assert content["timings"]["prefill_worker"], "the second host computed nothing"
@@ -210,6 +239,7 @@ def main() -> int:
     trials: dict[str, Callable[[], None]] = {
         "plain": lambda: try_plain(observability),
         "settings": try_settings,
+        "open": try_open,
     }
     if options.tls:
         trials["tls"] = try_tls

@@ -63,9 +63,12 @@ def _status_of(container: str) -> Mapping[str, str]:
     return dict(re.findall(r"^(\w+):\s+(.*)$", text, re.MULTILINE))
 
 
-def ask_doctor(compose: Compose, *, router: Sequence[str] = (), worker: Sequence[str] = ()) -> None:
+def ask_doctor(
+    compose: Compose, *, services: Sequence[str] = ("router", "decode"), worker: Sequence[str] = ()
+) -> None:
     """`baton doctor`, with more flags, in a router's and in a worker's container is content."""
-    for service, flags in (("router", router), ("decode", ("--host", "router", *worker))):
+    for service in services:
+        flags = () if service == "router" else ("--host", "router", *worker)
         words = ("baton", "doctor", "--require-cluster", *flags)
         report = compose("exec", "-T", service, *words)
         print("".join(f"  | {line}\n" for line in report.splitlines()), flush=True)

@@ -143,11 +143,15 @@ def _parse_flags(
 def _read_environ(
     leaves: Mapping[str, _Leaf], environ: Mapping[str, str]
 ) -> dict[str, tuple[Any, str]]:
-    """Variables of settings that this service has; other services share the prefix."""
+    """Variables of settings that this service has; other services share the prefix.
+
+    An empty one says nothing where a setting may be left out: Compose cannot leave a variable out.
+    """
     found = {}
-    for name in leaves:
+    for name, leaf in leaves.items():
         variable = ENV_PREFIX + name.upper()
-        if variable in environ:
+        says_nothing = environ.get(variable) == "" and leaf.field.default is None
+        if variable in environ and not says_nothing:
             found[name] = (environ[variable], f"environment variable {variable}")
     return found
 

@@ -23,6 +23,11 @@ class RouterConfig:
         (), help="names that clients use, the first one in answers; default: the directory's name"
     )
     host: str = setting("127.0.0.1", help="address to listen on")
+    published_host: str | None = setting(
+        None,
+        help="address at which others reach --host, e.g. that of a container's published ports: "
+        "it and not --host decides whether clients must show keys",
+    )
     port: int = setting(8000, help="port of the OpenAI API over HTTP; 0 takes a free one")
     grpc_port: int = setting(50051, help="port of the gRPC services; 0 takes a free one")
     share_ports: bool = setting(

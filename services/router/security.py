@@ -77,7 +77,11 @@ def open_security(config: RouterConfig) -> RouterSecurity:
         ),
     ):
         require_guard(
-            config.host, door=door, guarded=guarded, flags=flags, insecure=access.insecure_bind
+            config.host if config.published_host is None else config.published_host,
+            door=door,
+            guarded=guarded,
+            flags=flags,
+            insecure=access.insecure_bind,
         )
     return RouterSecurity(
         keys=None if config.api_keys is None else KeyRing(config.api_keys),

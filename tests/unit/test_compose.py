@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from services.router.config import RouterConfig
+from services.router.security import open_security
+from shared.config import load_config
+from shared.errors import ConfigError
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(ROOT.glob("compose*.yaml"))
-VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::?([-?])((?:[^{}]|\$\{[^}]*\})*))?\}")
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::?([-?+])((?:[^{}]|\$\{[^}]*\})*))?\}")
 
 
 def variables() -> dict[str, set[str]]:
@@ -36,7 +41,8 @@ def test_every_variable_is_documented_with_its_default() -> None:
     for name, defaults in variables().items():
         assert name in known, f"{name} is not in .env.example"
         # A default that is made of another variable is shown as what it comes to.
-        plain = {default for default in defaults if "$" not in default}
+        # No file is mounted as an empty one.
+        plain = {default for default in defaults - {"/dev/null"} if "$" not in default}
         assert plain <= {known[name]}, f"{name}: {plain} here, {known[name]!r} there"
 
 
@@ -58,8 +64,89 @@ def test_our_containers_can_do_no_more_than_they_must(path: Path) -> None:
         assert service["pull_policy"] == "${PULL_POLICY:-never}", name
 
 
-def test_ports_are_open_on_an_address_that_somebody_named() -> None:
+#: What a port may be published on: this machine, unless a name says otherwise and what it does.
+DOORS = {
+    "router": "${INSECURE_BIND_ADDRESS:-${BIND_ADDRESS:-127.0.0.1}}:",
+    "prometheus": "${INSECURE_PROMETHEUS_BIND_ADDRESS:-127.0.0.1}:",
+    "grafana": "${INSECURE_GRAFANA_BIND_ADDRESS:-127.0.0.1}:",
+}
+SECRET = re.compile(r"PASSWORD|TOKEN|SECRET|_KEY$")
+#: Services that make secrets, and what may be beside a role's own: nothing that another role shows.
+MAKERS = {"secret", "certs"}
+
+
+def services() -> list[tuple[str, str, dict[str, Any]]]:
+    """File, name and content of each."""
+    return [
+        (path.name, name, service)
+        for path in FILES
+        for name, service in yaml.safe_load(path.read_text())["services"].items()
+    ]
+
+
+def test_ports_are_open_on_this_machine_or_on_an_address_that_was_named() -> None:
+    for file, name, service in services():
+        for port in service.get("ports", ()):
+            door = DOORS.get(name, "${HOST_ADDRESS")
+            if file in ("compose.first-host.yaml", "compose.second-host.yaml"):
+                door = "${HOST_ADDRESS"
+            assert port.startswith(door), f"{file}: {name}"
+
+
+def test_no_secret_has_a_default() -> None:
+    """Neither a variable's default nor a literal in the environment, a URL or a command."""
+    for name, defaults in variables().items():
+        if SECRET.search(name):
+            # A file that the user puts there is named, not what is in it.
+            assert name.endswith("_FILE"), f"{name} is given by the environment"
+            assert all(each.startswith("./") for each in defaults), name
     for path in FILES:
-        for name, service in yaml.safe_load(path.read_text())["services"].items():
-            for port in service.get("ports", ()):
-                assert port.startswith(("${BIND_ADDRESS:-127.0.0.1}:", "${HOST_ADDRESS")), name
+        text = path.read_text()
+        assert not re.search(r"redis(?:s)?://[^@/\s]*:[^@/\s]+@", text), "a password in a URL"
+        assert not re.search(r"[\"']>\S", text), "a password of a Redis user"
+    for file, name, service in services():
+        environment = service.get("environment") or {}
+        for key, value in environment.items():
+            if SECRET.search(key):
+                assert str(value).startswith(("/", "${")), f"{file}: {name}: {key}={value}"
+
+
+def test_no_two_roles_share_a_volume_of_secrets() -> None:
+    """Prefill and decode workers are one role; a certificate of each is the service's own."""
+    roles = {"prefill": "worker", "decode": "worker"}
+    mounted: dict[str, set[str]] = {}
+    for _, name, service in services():
+        for volume in service.get("volumes", ()):
+            source, _, target = str(volume).partition(":")
+            if name in MAKERS or not target.startswith(("/secrets", "/certs")):
+                continue
+            assert target.endswith(":ro"), f"{name} could change {source}"
+            role = name if target.startswith("/certs") else roles.get(name, name)
+            mounted.setdefault(source, set()).add(role)
+    # The operator asks as the router does, with a certificate of its own.
+    mounted["router-secrets"].discard("operator")
+    assert {"router-secrets", "worker-secrets", "redis-secrets", "router-certs"} <= mounted.keys()
+    assert {source: users for source, users in mounted.items() if len(users) > 1} == {}
+
+
+def test_the_router_judges_by_the_published_address() -> None:
+    """Bound to all of its container's addresses, it refuses to be published without keys."""
+    service = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["router"]
+    environment = service["environment"]
+    assert environment["BATON_PUBLISHED_HOST"] == "${BIND_ADDRESS:-127.0.0.1}"
+    assert "BATON_INSECURE_BIND" not in environment
+    for bind, keys in (("127.0.0.1", ""), ("0.0.0.0", ""), ("0.0.0.0", "/etc/keys.toml")):
+        environ = {
+            "BATON_MODEL": "/models/x",
+            "BATON_HOST": "0.0.0.0",
+            "BATON_PUBLISHED_HOST": bind,
+            "BATON_API_KEYS": keys,
+        }
+        config = load_config(RouterConfig, [], prog="router", environ=environ)
+        assert config.api_keys == (Path(keys) if keys else None)
+        if bind == "127.0.0.1":
+            assert open_security(config).keys is None
+        else:
+            # Without keys because of them, with keys because there is no cluster token here.
+            with pytest.raises(ConfigError, match="api-keys"):
+                open_security(config)
