@@ -13,13 +13,12 @@ from shared.model.attention.registry import default_backend, get_backend
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import check_model, dtype_name, requires_native
 from shared.model.device import read_device
-from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
 from shared.model.llama import CausalLM
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import NativeCausalLM
 from shared.model.native.threads import ThreadPlan, plan_threads
+from shared.model.origin import open_origin
 from shared.model.quantized_weights import check_quantization, quantize_weights
-from shared.model.weights import load_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
-#: Standard deviation of dummy weights, as transformers initialises.
-_DUMMY_STD = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +75,10 @@ def load_model(
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
-    kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads` and `bind`:
-    see `plan_threads`. `quantization` narrows the weights while they are loaded: on a CPU int8
-    computes with the native kernels, what else there is with PyTorch or Triton. A model that never
-    computes at the same time as another one is loaded `beside` it: they share threads.
+    kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
+    `plan_threads`. `quantization` narrows the weights while they are loaded: on a CPU int8 computes
+    with the native kernels, the rest with PyTorch or Triton. A model that never computes at the
+    same time as another one is loaded `beside` it: they share threads.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that cannot be had; says why.
@@ -104,12 +101,14 @@ def load_model(
         backend = get_backend(_python_backend(attention_backend, place))
         model = CausalLM(config=config, backend=backend, dtype=DTYPES[name]).eval()
     weights = name if quantization == "none" else quantization
-    fingerprint = _fill(model, seed if load_format == "dummy" else model_dir, f"{name}/{weights}")
-    if narrows:
-        quantize_weights(model, quantization, place, implementation=backend.name)
-    plan = plan_threads(num_threads, bind)
-    loaded = _native(model, weights, plan, beside) if native else model
-    return LoadedModel.of(loaded, config, DTYPES[name], fingerprint)
+    with open_origin(seed if load_format == "dummy" else model_dir) as origin:
+        origin.fill(model)
+        if narrows:
+            quantize_weights(model, quantization, place, implementation=backend.name)
+        threads = plan_threads(num_threads, bind)
+        loaded = _native(model, weights, threads, beside) if native else model
+        fingerprint = origin.fingerprint(config.raw, f"{name}/{weights}")
+        return LoadedModel.of(loaded, config, DTYPES[name], fingerprint)
 
 
 def _native(
@@ -117,16 +116,6 @@ def _native(
 ) -> NativeCausalLM:
     other = None if beside is None or isinstance(beside.model, CausalLM) else beside.model
     return NativeCausalLM(model, weights=weights, threads=threads, beside=other)
-
-
-def _fill(model: CausalLM, made_from: Path | int, dtypes: str) -> str:
-    """Give the model its weights, from a checkpoint or a seed; returns the fingerprint."""
-    raw = model.config.raw
-    if isinstance(made_from, int):
-        _fill_with_noise(model, made_from)
-        return fingerprint_dummy(raw, dtypes, made_from)
-    load_weights(model, made_from)
-    return fingerprint_checkpoint(made_from, raw, dtypes)
 
 
 def _python_backend(name: str, device: torch.device) -> str:
@@ -158,14 +147,3 @@ def _wants_native(backend: str, quantization: str, dtype: str, device: torch.dev
     if device.type == "cpu":
         log.warning("native_kernels_unavailable", reason=reason, using="torch")
     return False
-
-
-def _fill_with_noise(model: CausalLM, seed: int) -> None:
-    """Drawn on the host in float32, so that a seed means the same on every device."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        if name.endswith("norm.weight"):
-            parameter.fill_(1.0)
-        else:
-            noise = torch.empty(parameter.shape).normal_(0.0, _DUMMY_STD, generator=generator)
-            parameter.copy_(noise)

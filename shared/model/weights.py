@@ -8,7 +8,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint_files import find_checkpoint_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.model.checkpoint_files import CheckpointFiles
     from shared.model.llama import CausalLM, DecoderLayer
 
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -24,14 +24,13 @@ _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".masked_bias")
 _STORED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def load_weights(model: CausalLM, model_dir: Path) -> None:
+def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     """Copy every tensor into the model. Needs memory for one tensor beside the model's own.
 
     Raises:
         ModelLoadError: a tensor is missing, unknown, doubled or of a wrong shape or dtype, or a
             file is missing or damaged.
     """
-    files = find_checkpoint_files(model_dir)
     targets = weight_targets(model)
     seen: set[str] = set()
     tied_head: Tensor | None = None

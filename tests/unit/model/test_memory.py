@@ -22,7 +22,6 @@ import gc, sys
 from pathlib import Path
 from safetensors.torch import load_file
 from shared.model.loader import load_model
-from shared.model.weights import load_weights
 
 def resident(key):
     lines = Path("/proc/self/status").read_text().splitlines()

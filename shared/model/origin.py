@@ -1,0 +1,84 @@
+"""Where a model's weights come from: they are filled in, and named, by the same object."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shared.model.checkpoint_files import find_checkpoint_files
+from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
+from shared.model.shard_hashes import ShardHashes
+from shared.model.weights import load_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from shared.model.checkpoint_files import CheckpointFiles
+    from shared.model.llama import CausalLM
+
+#: Standard deviation of dummy weights, as transformers initialises.
+_DUMMY_STD = 0.02
+
+
+@contextmanager
+def open_origin(made_from: Path | int) -> Iterator[Checkpoint | Dummy]:
+    """A checkpoint's directory, or a seed. Everything that is loaded is loaded inside the context.
+
+    Raises:
+        ModelLoadError: the directory holds no weights.
+    """
+    if isinstance(made_from, int):
+        yield Dummy(made_from)
+        return
+    files = find_checkpoint_files(made_from)
+    with ShardHashes(files.shards) as hashes:
+        yield Checkpoint(files, hashes)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Files. They are hashed from the beginning of the context on, beside everything else."""
+
+    files: CheckpointFiles
+    hashes: ShardHashes
+
+    def fill(self, model: CausalLM) -> None:
+        """Give the model its weights.
+
+        Raises:
+            ModelLoadError: the files do not fit the model, or are damaged.
+        """
+        load_weights(model, self.files)
+
+    def fingerprint(self, raw_config: Mapping[str, Any], dtype: str) -> str:
+        """Of what was filled in. Waits until every byte has been hashed.
+
+        Raises:
+            ModelLoadError: a file was changed meanwhile.
+        """
+        return fingerprint_checkpoint(self.hashes.digests(), raw_config, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Dummy:
+    """A seed. Weights are drawn on the host in float32: it means the same on every device."""
+
+    seed: int
+
+    def fill(self, model: CausalLM) -> None:
+        """Give the model its weights."""
+        generator = torch.Generator().manual_seed(self.seed)
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.fill_(1.0)
+            else:
+                noise = torch.empty(parameter.shape).normal_(0.0, _DUMMY_STD, generator=generator)
+                parameter.copy_(noise)
+
+    def fingerprint(self, raw_config: Mapping[str, Any], dtype: str) -> str:
+        """Of what was filled in."""
+        return fingerprint_dummy(raw_config, dtype, self.seed)

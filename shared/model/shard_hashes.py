@@ -1,0 +1,109 @@
+"""Hashes every byte of a checkpoint's shards, in threads beside the one that loads them.
+
+The hash is BLAKE3: cryptographic, so two checkpoints never have one digest, and on a core without
+instructions for SHA several times as fast as SHA-256, so that it keeps pace with the loading.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Self
+
+from blake3 import blake3
+
+from kernels.native.build import cache_dir
+from shared.errors import ModelLoadError
+from shared.model.file_stamp import FileStamp
+from shared.model.hash_cache import HashCache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from concurrent.futures import Future
+    from pathlib import Path
+
+#: Shards that are hashed at the same time.
+MAX_THREADS = 2
+#: Small enough for a core's cache, large enough for Python to play no part.
+_PIECE_BYTES = 1 << 20
+
+
+class _StoppedError(Exception):
+    """The digests are no longer wanted."""
+
+
+class ShardHashes:
+    """Digests of files that are read at the same time by whoever loads them.
+
+    Hashing begins with the context; load the files inside it. `digests` waits for the rest.
+    """
+
+    def __init__(self, paths: Iterable[Path], *, cache: HashCache | None = None) -> None:
+        self._paths = tuple(paths)
+        self._cache = cache or HashCache(cache_dir() / "weights")
+        self._stamps: dict[Path, FileStamp] = {}
+        self._futures: Sequence[Future[bytes]] = ()
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="shard-hash")
+
+    def __enter__(self) -> Self:
+        self._stamps = {path: _stamp(path) for path in self._paths}
+        self._futures = [self._pool.submit(self._digest, path) for path in self._paths]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def digests(self) -> list[tuple[str, bytes]]:
+        """Name and digest of each file, in order. Call it when the files have been loaded.
+
+        Raises:
+            ModelLoadError: a file was changed or replaced since the context began, so what was
+                loaded need not be what was hashed; or it cannot be read.
+        """
+        digests = [future.result() for future in self._futures]
+        for path, stamp in self._stamps.items():
+            _check_unchanged(path, stamp, _stamp(path))
+        return [(path.name, digest) for path, digest in zip(self._paths, digests, strict=True)]
+
+    def _digest(self, path: Path) -> bytes:
+        stamp = self._stamps[path]
+        since_ns = self._cache.now_ns()
+        known = self._cache.find(stamp)
+        if known is not None:
+            return known
+        try:
+            digest = self._hash(path, stamp)
+        except OSError as error:
+            raise ModelLoadError(f"{path} cannot be read: {error}") from error
+        self._cache.keep(path, stamp, digest, since_ns=since_ns)
+        return digest
+
+    def _hash(self, path: Path, stamp: FileStamp) -> bytes:
+        hasher = blake3()
+        piece = memoryview(bytearray(_PIECE_BYTES))
+        with path.open("rb", buffering=0) as file:
+            _check_unchanged(path, stamp, FileStamp.of(file.fileno()))
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            while num_bytes := file.readinto(piece):
+                if self._stopping.is_set():
+                    raise _StoppedError
+                hasher.update(piece[:num_bytes])
+            _check_unchanged(path, stamp, FileStamp.of(file.fileno()))
+        return hasher.digest()
+
+
+def _stamp(path: Path) -> FileStamp:
+    try:
+        return FileStamp.of(path)
+    except OSError as error:
+        raise ModelLoadError(f"{path} cannot be read: {error}") from error
+
+
+def _check_unchanged(path: Path, before: FileStamp, now: FileStamp) -> None:
+    if now != before:
+        raise ModelLoadError(
+            f"{path} was changed while it was loaded: start again when it is complete"
+        )
