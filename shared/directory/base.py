@@ -35,6 +35,14 @@ class WorkerRecord:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: Hex digest of the probe of shared/directory/probe.py; empty if the worker cannot say.
     probe: str = ""
+    #: Hex digest of what decides its tokens; empty if the worker is too old to say.
+    identity: str = ""
+    #: Of the model's weights, as the operator counts them: one has one identity.
+    generation: int = 0
+    #: Identity that the generation had when the worker joined; empty: its own.
+    generation_identity: str = ""
+    #: Unix time of its first joining.
+    joined_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,8 @@ class RegistryEvent:
     change: RegistryChange
     record: WorkerRecord
     load: WorkerLoad
+    #: Of LEFT: it said so itself, instead of being silent for too long.
+    in_order: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -87,7 +87,7 @@ class MemoryRegistry:
         member = self._members.get(worker.name)
         if member is not None and member.record.worker == worker:
             log.info("worker_left", worker=str(worker))
-            self._drop(member)
+            self._drop(member, in_order=True)
 
     async def workers(self) -> list[RegistryEvent]:
         """See WorkerRegistry."""
@@ -138,14 +138,14 @@ class MemoryRegistry:
             raise UnknownIncarnationError(f"{worker} is not registered")
         return member
 
-    def _drop(self, member: _Member) -> None:
+    def _drop(self, member: _Member, *, in_order: bool = False) -> None:
         del self._members[member.record.worker.name]
         for listener in self._leave_listeners:
             listener(member.record.worker)
-        self._tell(RegistryChange.LEFT, member)
+        self._tell(RegistryChange.LEFT, member, in_order=in_order)
 
-    def _tell(self, change: RegistryChange, member: _Member) -> None:
-        event = _event(change, member)
+    def _tell(self, change: RegistryChange, member: _Member, *, in_order: bool = False) -> None:
+        event = replace(_event(change, member), in_order=in_order)
         for watcher in self._watchers:
             watcher.put(event)
 

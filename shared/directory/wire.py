@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MAX_TEXT_CHARS = 4096
 MAX_LABELS = 64
 MAX_BLOCK_SIZE = 2**16
+_DIGESTS = ("namespace", "identity", "generation_identity")
+_TEXTS = ("address", "model", "probe", *_DIGESTS)
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _ROLES = {Role.PREFILL: common_pb2.ROLE_PREFILL, Role.DECODE: common_pb2.ROLE_DECODE}
 _ROLES_BACK = {wire: role for role, wire in _ROLES.items()}
@@ -45,6 +47,10 @@ def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
         max_model_len=record.max_model_len,
         labels=record.labels,
         probe=record.probe,
+        identity=record.identity,
+        generation=record.generation,
+        generation_identity=record.generation_identity,
+        joined_ms=record.joined_ms,
     )
 
 
@@ -67,6 +73,10 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
         max_model_len=message.max_model_len,
         labels=dict(message.labels),
         probe=message.probe,
+        identity=message.identity,
+        generation=message.generation,
+        generation_identity=message.generation_identity,
+        joined_ms=message.joined_ms,
     )
 
 
@@ -78,12 +88,13 @@ def _check_sizes(message: directory_pb2.WorkerRecord) -> None:
     if message.block_size > MAX_BLOCK_SIZE:
         text = f"block_size must be at most {MAX_BLOCK_SIZE}, not {message.block_size}"
         raise InvalidRequestError(text, param="block_size")
-    for name in ("address", "model", "namespace", "probe"):
+    for name in _TEXTS:
         if len(getattr(message, name)) > MAX_TEXT_CHARS:
             text = f"{name} must have at most {MAX_TEXT_CHARS} characters"
             raise InvalidRequestError(text, param=name)
-    if _HEX.fullmatch(message.namespace) is None:
-        raise InvalidRequestError("namespace must be a hex digest", param="namespace")
+    for name in _DIGESTS:
+        if _HEX.fullmatch(getattr(message, name)) is None:
+            raise InvalidRequestError(f"{name} must be a hex digest", param=name)
     if len(message.labels) > MAX_LABELS or any(
         len(key) + len(value) > MAX_TEXT_CHARS for key, value in message.labels.items()
     ):

@@ -37,6 +37,14 @@ def namespace_hash(
     )
 
 
+def identity_hash(model_fingerprint: str, kv_dtype: str) -> bytes:
+    """What workers must have in common to write one answer: whatever decides their tokens.
+
+    The fingerprint knows weights, config and dtype. How tokens are cut into blocks decides nothing.
+    """
+    return _digest(b"baton.model.identity.v1", model_fingerprint.encode(), kv_dtype.encode())
+
+
 def root_hash(namespace: bytes, *, cache_salt: bytes = b"", lora: str = "") -> bytes:
     """The parent of a sequence's first block. `cache_salt` keeps tenants apart."""
     return _digest(b"baton.kv.root.v1", namespace, lora.encode(), cache_salt)

@@ -18,6 +18,7 @@ from shared.worker.reuse.settings import ReuseSettings
 
 #: Hosts that stand for every address of the machine.
 MAX_NICENESS = 19
+MAX_GENERATION = 2**32
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
@@ -47,6 +48,15 @@ class ModelSettings:
         "(on a CPU only int8 is fast)",
     )
     model_seed: int = setting(0, help="seed of the weights with --load-format dummy")
+    model_generation: int = setting(
+        0,
+        help="which generation of the model's weights this is: all its workers must have the same "
+        "weights; raise it to change them",
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.model_generation < MAX_GENERATION:
+            raise ConfigError(f"--model-generation must be 0 to {MAX_GENERATION - 1}")
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from shared.errors import (
     UnknownIncarnationError,
 )
 from shared.worker.change_batch import take_batch
+from shared.worker.founding import Founding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 LEASE_S = 6.0
 HEARTBEAT_S = LEASE_S / 3
+#: How often a worker looks who else is there of its generation.
+LOOK_S = 15.0
 #: Longest that a worker which ends waits for its directory.
 LEAVE_S = 2.0
 #: Updates that pile up while the directory is away are replaced by one snapshot.
@@ -58,6 +61,8 @@ class Membership:
         self._registry = registry
         self._blocks = blocks
         self._engine = engine
+        #: What its generation is, once it has seen who was there first.
+        self._founding: Founding | None = None
         self._changes: deque[CacheChange] = deque()
         #: Of the last update; an incarnation's updates count from 1.
         self._sequence = 0
@@ -89,6 +94,7 @@ class Membership:
         """
         await self._attempt(self._join)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_again_and_again())
             tasks.create_task(self._follow_beats())
             tasks.create_task(self._publish())
 
@@ -150,8 +156,25 @@ class Membership:
             log.warning("register_failed", worker=str(self._record.worker), error=str(error))
 
     async def _join(self) -> None:
+        if self._founding is None:
+            others = [event.record for event in await self._registry.workers()]
+            self._founding = Founding(self._record, others)
+        self._record = self._founding.record
         await self._registry.register(self._record, LEASE_S)
         log.info("registered", worker=str(self._record.worker))
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._attempt(self._look_again)
+
+    async def _look_again(self) -> None:
+        """Tell the directory if what this worker remembers of its generation has changed."""
+        if self._founding is None:
+            return
+        present = [event.record for event in await self._registry.workers()]
+        if self._founding.look(present):
+            await self._join()
 
     async def _deregister(self) -> None:
         await self._registry.deregister(self._record.worker)

@@ -84,6 +84,10 @@ class WorkerRecord(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    GENERATION_IDENTITY_FIELD_NUMBER: _builtins.int
+    JOINED_MS_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What it does."""
     address: _builtins.str
@@ -100,6 +104,20 @@ class WorkerRecord(_message.Message):
     """Longest sequence it takes."""
     probe: _builtins.str
     """Hex digest of a fixed probe: both sides compute it and must agree. Empty: not checked."""
+    identity: _builtins.str
+    """Hex digest of what decides its tokens: weights as computed, config, dtypes of model and KV. Empty:
+    a worker that is older than the field.
+    """
+    generation: _builtins.int
+    """Which generation of the model's weights it belongs to, as its operator says. All workers of a
+    generation have one identity.
+    """
+    generation_identity: _builtins.str
+    """Identity that the generation had when this worker joined, or its own if it was the first: what
+    routers go by that did not see the first one. Empty: its own.
+    """
+    joined_ms: _builtins.int
+    """Unix time in milliseconds at which it first joined."""
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
         """Who it is."""
@@ -121,10 +139,14 @@ class WorkerRecord(_message.Message):
         max_model_len: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         probe: _builtins.str = ...,
+        identity: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        generation_identity: _builtins.str = ...,
+        joined_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "labels", b"labels", "max_model_len", b"max_model_len", "model", b"model", "namespace", b"namespace", "num_blocks", b"num_blocks", "probe", b"probe", "role", b"role", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "generation", b"generation", "generation_identity", b"generation_identity", "identity", b"identity", "joined_ms", b"joined_ms", "labels", b"labels", "max_model_len", b"max_model_len", "model", b"model", "namespace", b"namespace", "num_blocks", b"num_blocks", "probe", b"probe", "role", b"role", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -347,10 +347,13 @@ class AnswerSoFar(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Which answer."""
     finished: _builtins.bool
     """It had its finish reason: nothing more is wanted of it."""
+    identity: _builtins.str
+    """Of the pieces that came: only workers of this identity go on with it. Empty: any."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All of its tokens that came, in order."""
@@ -361,10 +364,11 @@ class AnswerSoFar(_message.Message):
         index: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         finished: _builtins.bool = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "index", b"index", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "identity", b"identity", "index", b"index", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -853,6 +857,7 @@ class GenerateResponse(_message.Message):
     RESUMED_FIELD_NUMBER: _builtins.int
     READING_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Echoed or made by the server."""
     index: _builtins.int
@@ -869,6 +874,10 @@ class GenerateResponse(_message.Message):
     """The server has understood `resume_from`: this piece follows what the client has."""
     reading: Global___Reading.ValueType
     """Of a chat: whether `deltas` count. The same in all pieces."""
+    identity: _builtins.str
+    """Identity of the workers that write this answer (`WorkerRecord.identity`), in its first piece; a
+    client that goes on elsewhere sends it back. Empty: as before, or not known.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """New tokens. May be ahead of the text."""
@@ -910,10 +919,11 @@ class GenerateResponse(_message.Message):
         resumed: _builtins.bool = ...,
         reading: Global___Reading.ValueType = ...,
         deltas: _abc.Iterable[Global___ChatDelta] | None = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "deltas", b"deltas", "details", b"details", "finish_reason", b"finish_reason", "index", b"index", "prompt_details", b"prompt_details", "reading", b"reading", "request_id", b"request_id", "resumed", b"resumed", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "deltas", b"deltas", "details", b"details", "finish_reason", b"finish_reason", "identity", b"identity", "index", b"index", "prompt_details", b"prompt_details", "reading", b"reading", "request_id", b"request_id", "resumed", b"resumed", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stop_string: _TypeAlias = _typing.Literal["stop_string"]  # noqa: Y015
     _WhichOneofArgType__stop_string: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string"]  # noqa: Y015

@@ -169,7 +169,7 @@ class RedisFollower:
             return
         worker = entry.worker
         if entry.kind == b"left":
-            self.members.leave(worker)
+            self.members.leave(worker, in_order=True)
         elif entry.kind == b"joined" or not self.members.knows(worker):
             self._look_again = True
         elif entry.update is not None:

@@ -100,15 +100,15 @@ class Members:
         for lease, event in alive:
             self._see(event, lease.lease_s, now_s + lease.left_s)
 
-    def leave(self, worker: WorkerId) -> None:
-        """This incarnation is gone. Unknown ones are ignored."""
+    def leave(self, worker: WorkerId, *, in_order: bool = False) -> None:
+        """This incarnation is gone; `in_order`: it says so. Unknown ones are ignored."""
         member = self._members.pop(worker, None)
         if member is None:
             return
         log.info("worker_left", worker=str(worker))
         for listener in self._leave_listeners:
             listener(worker)
-        self._tell(RegistryChange.LEFT, member.event)
+        self._tell(RegistryChange.LEFT, replace(member.event, in_order=in_order))
 
     def _see(self, event: RegistryEvent, lease_s: float, ends_s: float) -> None:
         worker = event.record.worker

@@ -51,8 +51,12 @@ async def test_snapshot_deltas_and_ends_arrive(
     assert index.lookup(hashes("1")) == {}
     await directory.register(record(B), 60)
     await until(lambda: follower.members.knows(B))
+    events = follower.members.watch()
+    assert {(await anext(events)).record.worker for _ in range(2)} == {A, B}
     await directory.deregister(A)
     await until(lambda: not follower.members.knows(A))
+    left = await anext(events)
+    assert (left.change, left.record.worker, left.in_order) == (RegistryChange.LEFT, A, True)
     assert index.num_entries == 0
     newer = WorkerId("b", "2")
     await directory.register(record(newer), 60)
@@ -72,8 +76,9 @@ async def test_when_a_lease_ends_all_entries_of_the_worker_are_gone(
     events = follower.members.watch()
     assert (await anext(events)).change is RegistryChange.JOINED
     async with asyncio.timeout(20):
-        while (await anext(events)).change is not RegistryChange.LEFT:
+        while (event := await anext(events)).change is not RegistryChange.LEFT:
             pass
+    assert not event.in_order
     assert time.monotonic() - registered_s >= LEASE_S
     assert (follower.index.num_entries, follower.index.workers) == (0, [])
     with redis_server.client() as client:

@@ -33,7 +33,13 @@ async def test_a_watcher_notices_the_end_of_a_lease_by_itself() -> None:
     async with aclosing(registry.watch()) as events:
         assert (await anext(events)).change is RegistryChange.JOINED
         async with asyncio.timeout(5):
-            assert (await anext(events)).change is RegistryChange.LEFT
+            event = await anext(events)
+        assert (event.change, event.in_order) == (RegistryChange.LEFT, False)
+        await registry.register(record(A), 60)
+        await anext(events)
+        await registry.deregister(A)
+        event = await anext(events)
+        assert (event.change, event.in_order) == (RegistryChange.LEFT, True)
 
 
 async def test_a_watcher_that_does_not_read_misses_no_join_and_stays_small() -> None:
