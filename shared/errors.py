@@ -9,6 +9,7 @@ BatonError
 ├── OverloadedError            refused before any work was done; carries retry_after_s
 ├── UnavailableError           nothing wrong with the request; another try may succeed
 │   ├── NoWorkerError          no live worker of the needed role
+│   ├── GenerationGoneError    no worker is left with the weights that an answer began with
 │   ├── DrainingError          this worker takes no new work
 │   └── WorkerLostError        the worker died or stopped answering
 │       └── WorkerSilentError  its connection stands, and nothing comes
@@ -95,6 +96,10 @@ class UnavailableError(BatonError):
 
 class NoWorkerError(UnavailableError):
     """No live worker of the needed role."""
+
+
+class GenerationGoneError(UnavailableError):
+    """No worker is left with the weights that an answer began with."""
 
 
 class DrainingError(UnavailableError):

@@ -13,6 +13,7 @@ import grpc
 
 from baton.v1 import common_pb2, transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from cli.doctor.finding import fail, ok, warn
+from cli.doctor.weights import check_weights
 from cli.readiness import ReadinessProbe
 from cli.secure import NOTHING, open_channel
 
@@ -71,6 +72,7 @@ def _check(
         infos.append(info)
         addresses[name] = address
         yield _worker(name, address, info, load)
+    yield from check_weights([worker.record for worker in workers])
     yield from _pairs(infos, addresses, access)
 
 

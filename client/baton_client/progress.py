@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Received:
-    __slots__ = ("deltas", "details", "finish_reason", "texts", "token_ids")
+    __slots__ = ("deltas", "details", "finish_reason", "identity", "texts", "token_ids")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -22,6 +22,8 @@ class _Received:
         self.details: list[TokenDetail] = []
         self.deltas: list[Delta] = []
         self.finish_reason: FinishReason | None = None
+        #: Of the workers that write it; empty if the server does not say.
+        self.identity = ""
 
 
 class Progress:
@@ -31,9 +33,10 @@ class Progress:
         self._num_answers = num_answers
         self._answers: dict[int, _Received] = {}
 
-    def take(self, piece: Piece) -> None:
-        """The caller is about to get this piece."""
+    def take(self, piece: Piece, *, identity: str = "") -> None:
+        """The caller is about to get this piece; `identity`: of who writes the answer, if said."""
         answer = self._answers.setdefault(piece.index, _Received())
+        answer.identity = identity or answer.identity
         answer.texts.append(piece.text)
         answer.token_ids += piece.token_ids
         answer.details += piece.details
@@ -67,6 +70,7 @@ class Progress:
                 index=index,
                 token_ids=answer.token_ids,
                 finished=answer.finish_reason is not None,
+                identity=answer.identity,
             )
 
     def received(self) -> tuple[PartialAnswer, ...]:

@@ -101,7 +101,7 @@ class AsyncStream:
             raise StopAsyncIteration
         self._request_id = response.request_id or self._request_id
         piece = read_piece(response)
-        self._progress.take(piece)
+        self._progress.take(piece, identity=response.identity)
         return piece
 
     async def collect(self) -> Generation:

@@ -5,6 +5,8 @@
   value: {{ include "baton.model.path" $model }}
 - name: BATON_SERVED_MODEL_NAME
   value: {{ include "baton.model.served" $model | quote }}
+- name: BATON_MODEL_GENERATION
+  value: {{ (index .root.Values.models .pool.model).generation | default 0 | int64 | quote }}
 # Others reach a worker by its address: the name of a Deployment's pod resolves nowhere.
 - name: BATON_ADVERTISE_HOST
   valueFrom:

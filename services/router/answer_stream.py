@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from services.router.answer_cost import AnswerCost
 from services.router.generation import AnswerPiece
 from services.router.pieces import merge_into
@@ -15,6 +17,7 @@ from services.router.wire import (
     prompt_details,
     token_detail,
 )
+from shared.directory.generations import identity_of
 from shared.engine.events import FinishReason
 from shared.errors import BatonError, InvalidRequestError
 from shared.text.answer_text import AnswerText
@@ -96,6 +99,7 @@ class AnswerStream:
             BatonError: what the worker answered, or WorkerLostError if it did not.
         """
         route = self.route = call.route
+        identity = identity_of(route.decode.record)
         booking = self._booked(call)
         answer = call.sessions.start(
             route.decode.record.address,
@@ -106,6 +110,9 @@ class AnswerStream:
         try:
             while True:
                 piece = self._piece(_merged(await answer.read()))
+                if identity:
+                    piece = msgspec.structs.replace(piece, identity=identity)
+                    identity = ""
                 booking.add_tokens(len(piece.token_ids))
                 if piece.finish_reason is not None:
                     self._learn(call, booking)

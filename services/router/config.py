@@ -97,6 +97,11 @@ class RouterConfig:
     max_client_stall_s: float = setting(
         60.0, help="end requests whose client reads nothing of the answer for so many seconds"
     )
+    identity_hold_s: float = setting(
+        120.0,
+        help="for so long after the last worker of a generation was lost, workers with other "
+        "weights are not taken for it",
+    )
     drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
     log_format: Literal["console", "json"] = setting(
@@ -137,7 +142,13 @@ class RouterConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0, not {value}")
-        for name in ("max_queued_requests", "max_queued_tokens", "max_queue_s", "drain_grace_s"):
+        for name in (
+            "max_queued_requests",
+            "max_queued_tokens",
+            "max_queue_s",
+            "drain_grace_s",
+            "identity_hold_s",
+        ):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{flag_name(name)} must not be negative")
 

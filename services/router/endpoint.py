@@ -31,6 +31,8 @@ class Endpoint:
     #: It answered the canary, and nothing has failed since.
     ready: bool = False
     software: WorkerSoftware = field(default_factory=WorkerSoftware)
+    #: Why it must not be used although it works; empty if it may.
+    refusal: str = ""
     #: Visits in a row that it did not answer.
     num_missed: int = 0
     #: It refused a request because it is draining; its heartbeat will say so as well.
@@ -53,7 +55,7 @@ class Endpoint:
     @property
     def usable(self) -> bool:
         """Whether new work may be sent there."""
-        return self.ready and not self.draining
+        return self.ready and not self.draining and not self.refusal
 
     def __str__(self) -> str:
         return f"{self.record.worker} at {self.record.address}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection
 
     from services.router.canary import Check
+    from services.router.generations import Generations
     from services.router.sessions import SessionPool
     from shared.directory.base import RegistryEvent, WorkerRegistry
     from shared.identity import WorkerId
@@ -46,12 +47,14 @@ class EndpointPool:
         sessions: SessionPool,
         *,
         model_names: Collection[str],
+        generations: Generations,
         retry_s: float = FIRST_RETRY_S,
     ) -> None:
         self._registry = registry
         self._check = check
         self._sessions = sessions
         self._model_names = frozenset(model_names)
+        self._generations = generations
         self._retry_s = retry_s
         self._endpoints: dict[WorkerId, Endpoint] = {}
         self._checks: dict[WorkerId, asyncio.Task[None]] = {}
@@ -116,9 +119,6 @@ class EndpointPool:
         Raises:
             NoWorkerError: no decode worker has registered yet.
         """
-        alive = [e.record.max_model_len for e in self.of_role(Role.DECODE)]
-        if alive:
-            self._max_model_len = max(alive)
         if self._max_model_len is None:
             raise NoWorkerError("no decode worker has registered yet")
         return self._max_model_len
@@ -147,6 +147,7 @@ class EndpointPool:
     async def _visit_again_and_again(self) -> None:
         while True:
             await asyncio.sleep(VISIT_S)
+            self._judge()
             await self.visit()
 
     async def _visit(self, endpoint: Endpoint) -> None:
@@ -172,7 +173,7 @@ class EndpointPool:
     async def _apply(self, event: RegistryEvent) -> None:
         worker = event.record.worker
         if event.change is RegistryChange.LEFT:
-            await self._remove(worker)
+            await self._remove(worker, in_order=event.in_order)
         elif (endpoint := self._endpoints.get(worker)) is not None:
             endpoint.load, endpoint.heard_s = event.load, time.monotonic()
             endpoint.refused = endpoint.refused and event.load.draining
@@ -184,17 +185,34 @@ class EndpointPool:
             log.warning("other_model", worker=str(worker), model=event.record.model)
         else:
             endpoint = self._endpoints[worker] = self._new(event)
+            self._generations.joined(event.record)
+            self._judge()
             self._start_check(endpoint)
         self._changed.set()
 
     def _new(self, event: RegistryEvent) -> Endpoint:
         """What is known of its kind is what is believed of a new worker."""
-        if event.record.role is Role.DECODE:
-            self._max_model_len = event.record.max_model_len
         fleet = self._fleets.setdefault(event.record.role, WorkerProfile())
         return Endpoint(event.record, event.load, profile=WorkerProfile(fleet))
 
-    async def _remove(self, worker: WorkerId) -> None:
+    def _judge(self) -> None:
+        """Find out anew whose weights are those of their generations: others may be first now."""
+        records = [endpoint.record for endpoint in self._endpoints.values()]
+        for endpoint in self._endpoints.values():
+            refusal = self._generations.refusal(endpoint.record, records)
+            worker = str(endpoint.record.worker)
+            if refusal and not endpoint.refusal:
+                log.error("worker_refused", worker=worker, reason=refusal)
+            elif endpoint.refusal and not refusal:
+                log.warning("worker_accepted", worker=worker)
+            if refusal != endpoint.refusal:
+                endpoint.refusal = refusal
+                self._changed.set()
+        alive = [e.record.max_model_len for e in self.of_role(Role.DECODE) if not e.refusal]
+        if alive:
+            self._max_model_len = max(alive)
+
+    async def _remove(self, worker: WorkerId, *, in_order: bool = False) -> None:
         endpoint = self._endpoints.pop(worker, None)
         if endpoint is None:
             return
@@ -203,6 +221,8 @@ class EndpointPool:
         if (task := self._checks.pop(worker, None)) is not None:
             task.cancel()
         log.info("worker_gone", worker=str(worker))
+        self._generations.left(endpoint.record, in_order=in_order)
+        self._judge()
         self._retired.append(endpoint)
         await self._drop_channels()
 

@@ -171,6 +171,8 @@ class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):
     prompt_details: tuple[TokenDetail | None, ...] | None = None
     usage: Usage | None = None
     timings: Timings | None = None
+    #: Of the worker that writes; in the first piece that comes from it.
+    identity: str = ""
 
 
 class Generator(Protocol):

@@ -57,7 +57,12 @@ _NOT_SCALAR = frozenset(
 def resumed_from_wire(messages: Iterable[router_pb2.AnswerSoFar]) -> tuple[AnswerSoFar, ...]:
     """All fields."""
     return tuple(
-        AnswerSoFar(index=m.index, token_ids=tuple(m.token_ids), finished=m.finished)
+        AnswerSoFar(
+            index=m.index,
+            token_ids=tuple(m.token_ids),
+            finished=m.finished,
+            identity=m.identity,
+        )
         for m in messages
     )
 
@@ -82,6 +87,7 @@ def piece_to_wire(
             for detail in piece.prompt_details or ()
         ],
         resumed=resumed,
+        identity=piece.identity,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from services.router.generation import Timings, Usage
+from services.router.pin import Pin
 from shared.errors import DeadlineError
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Job:
     last_token_s: float | None = None
     #: Of the prompt; None until somebody needed them.
     block_hashes: Sequence[bytes] | None = None
+    #: Which workers may go on with its answers.
+    pin: Pin = field(default_factory=Pin)
     streams: list[AnswerStream] = field(default_factory=list)
     #: Of a beam search: tokens of its answers, and of all its steps. Its streams are but steps.
     num_beam_tokens: int | None = None

@@ -110,8 +110,19 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     usable = Gauge(
         "baton_workers_ready", "Workers that take requests.", ["role"], registry=registry
     )
+    refused = Gauge(
+        "baton_workers_refused",
+        "Workers that are not used because their weights are not those of their generation.",
+        ["role"],
+        registry=registry,
+    )
     for role in (Role.PREFILL, Role.DECODE):
         usable.labels(role.value).set_function(partial(_num_usable, parts, role))
+        refused.labels(role.value).set_function(partial(_num_refused, parts, role))
+
+
+def _num_refused(parts: RouterParts, role: Role) -> int:
+    return sum(bool(endpoint.refusal) for endpoint in parts.endpoints.of_role(role))
 
 
 def _num_usable(parts: RouterParts, role: Role) -> int:

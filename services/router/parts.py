@@ -12,6 +12,7 @@ from services.router.admission import Admission, AdmissionLimits
 from services.router.canary import Canary
 from services.router.directory import make_directory
 from services.router.endpoints import EndpointPool
+from services.router.generations import Generations
 from services.router.model_text import load_text
 from services.router.models import ServedModels
 from services.router.pipeline import Pipeline
@@ -110,7 +111,7 @@ def _build(
 ) -> RouterParts:
     text = load_text(config)
     canary = Canary(channels, sessions)
-    endpoints = EndpointPool(directory.registry, canary, sessions, model_names=config.model_names)
+    endpoints = _endpoints(config, directory, canary, sessions)
     models = ServedModels(
         names=config.model_names,
         vocab_size=text.vocab_size,
@@ -152,6 +153,18 @@ def _build(
     )
 
 
+def _endpoints(
+    config: RouterConfig, directory: RouterDirectory, canary: Canary, sessions: SessionPool
+) -> EndpointPool:
+    return EndpointPool(
+        directory.registry,
+        canary,
+        sessions,
+        model_names=config.model_names,
+        generations=Generations(hold_s=config.identity_hold_s),
+    )
+
+
 def _admission(config: RouterConfig, endpoints: EndpointPool, scheduler: Scheduler) -> Admission:
     limits = AdmissionLimits(
         max_concurrent_requests=config.max_concurrent_requests,
@@ -180,4 +193,5 @@ def _scheduler(config: RouterConfig, endpoints: EndpointPool, prefixes: PrefixLo
         policy=find_policy(config.routing_policy, random.Random()),
         prefixes=prefixes,
         peer_fetch=config.peer_fetch,
+        max_worker_queue_ms=_worker_queue_ms(config),
     )

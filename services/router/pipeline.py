@@ -175,6 +175,8 @@ class Pipeline:
             try:
                 async with aclosing(stream.pieces(call)) as pieces:
                     async for piece in pieces:
+                        if stream.token_ids:
+                            job.pin.hold(route.decode.record)
                         yield piece
                 return
             except BatonError as error:
@@ -214,6 +216,7 @@ class Pipeline:
                     not e.draining and e.record.worker not in losses.workers for e in alive
                 )
                 may_come = may_come or self._endpoints.left_lately(Role.DECODE)
+                may_come = may_come and not self._planner.is_gone(job, losses.workers)
                 if not may_come or waited_s >= min(WAIT_FOR_WORKER_S, job.remaining_s()):
                     raise
             await asyncio.sleep(POLL_S)

@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from services.router.job import Job
-from services.router.resume import check_resumed
+from services.router.pin import Pin
+from services.router.resume import check_resumed, resumed_identity
 from services.router.routing.base import PrefixSource, RoutingRequest
 from services.router.routing.explain import explain
 from services.router.routing.scheduler import MAX_SOURCES
 from services.router.ttft_margin import TtftMargin
 from shared.engine.beam_search import check_beam_search
-from shared.errors import BatonError, InvalidRequestError
+from shared.errors import BatonError, InvalidRequestError, NoWorkerError
 from shared.kv.block_hash import hash_blocks, root_hash
 from shared.rpc.protocol import CONSTRAINTS_MINOR
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from services.router.generation import GenerationRequest
     from services.router.models import ServedModels
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from services.router.routing.explain import Explanation
     from services.router.routing.scheduler import Scheduler
     from services.router.sampling import SamplingResolver
+    from shared.identity import WorkerId
 
 _INT32 = 2**31
 
@@ -97,6 +99,7 @@ class Planner:
             max_ttft_ms=_tighter(request.max_ttft_ms, self._bounds.max_ttft_ms),
             max_itl_ms=_tighter(request.max_itl_ms, self._bounds.max_itl_ms),
             margin=self.margin,
+            pin=Pin(resumed_identity(request.resumed)),
         )
 
     def check(self, job: Job, *, wait_s: float) -> None:
@@ -115,6 +118,7 @@ class Planner:
 
         Raises:
             NoWorkerError: no decode worker can take it now.
+            GenerationGoneError: there are some, but none with the weights that it began with.
             UnsupportedError: those that could are too old to understand it.
             OverloadedError: nobody is expected to meet the request's bounds.
         """
@@ -123,8 +127,12 @@ class Planner:
         try:
             route = self._scheduler.route(request, job.request.trail)
         except BatonError as error:
-            if losses is not None and losses.error is not None:
-                raise losses.error from error
+            lost = None if losses is None else losses.error
+            excluded = request.excluded
+            if isinstance(error, NoWorkerError) and self.is_gone(job, excluded):
+                raise job.pin.gone(job.request_id, lost) from error
+            if lost is not None:
+                raise lost from error
             raise
         if losses is not None and losses.was_moved_out:
             route = _from_drained(route, losses, num_tokens=request.num_prompt_tokens)
@@ -132,6 +140,10 @@ class Planner:
         job.route_ms += (job.routed_s - started_s) * 1000
         job.estimated_ttft_ms = route.estimate.ttft_ms
         return route
+
+    def is_gone(self, job: Job, excluded: Collection[WorkerId]) -> bool:
+        """Whether no decode worker but `excluded` ones could go on with the request's answers."""
+        return self._scheduler.is_gone(job.pin.identity, excluded)
 
     def explain(self, request: GenerationRequest) -> Explanation:
         """See Explainer."""
@@ -154,6 +166,7 @@ class Planner:
         again = losses is not None or bool(token_ids)
         constrained = job.sampling.grammar is not None or job.sampling.extra_args
         return RoutingRequest(
+            identity=job.pin.identity,
             protocol_minor=CONSTRAINTS_MINOR if constrained else 0,
             num_prompt_tokens=job.num_prompt_tokens + len(token_ids),
             max_tokens=job.sampling.max_tokens - len(token_ids),

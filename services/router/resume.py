@@ -23,6 +23,20 @@ class AnswerSoFar:
     token_ids: tuple[int, ...] = ()
     #: Nothing more is wanted of it.
     finished: bool = False
+    #: Of the workers that wrote it; empty: not known.
+    identity: str = ""
+
+
+def resumed_identity(answers: Sequence[AnswerSoFar]) -> str:
+    """What the workers must have in common that go on with these; empty: nothing is known.
+
+    Raises:
+        InvalidRequestError: they were written with different weights.
+    """
+    identities = {answer.identity for answer in answers if answer.identity}
+    if len(identities) > 1:
+        raise _invalid("the answers were written with different weights")
+    return identities.pop() if identities else ""
 
 
 def check_resumed(

@@ -41,16 +41,19 @@ class WorkerRoom:
             return True
         readers = [e for e in self._endpoints(Role.PREFILL) if e.usable] or writers
         now_s = self._book.clock()
-        return any(self._has_time(e, now_s) for e in readers) and any(
-            _has_space(e, num_tokens) for e in writers
+        return any(has_time(e, now_s, self._max_queue_ms) for e in readers) and any(
+            has_space(e, num_tokens) for e in writers
         )
 
-    def _has_time(self, endpoint: Endpoint, now_s: float) -> bool:
-        work = endpoint.work
-        return work.num_prompts < MIN_PROMPTS or work.queue_ms(now_s) < self._max_queue_ms
+
+def has_time(endpoint: Endpoint, now_s: float, max_queue_ms: float) -> bool:
+    """Whether the worker's queue of prompts is short."""
+    work = endpoint.work
+    return work.num_prompts < MIN_PROMPTS or work.queue_ms(now_s) < max_queue_ms
 
 
-def _has_space(endpoint: Endpoint, num_tokens: int) -> bool:
+def has_space(endpoint: Endpoint, num_tokens: int) -> bool:
+    """Whether the decode worker's pool has room for a sequence of so many tokens."""
     record, work = endpoint.record, endpoint.work
     if not work.num_held_tokens:
         return True

@@ -36,6 +36,7 @@ _TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
     errors.OverloadedError: (Code.RESOURCE_EXHAUSTED, HTTPStatus.TOO_MANY_REQUESTS),
     errors.UnavailableError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.NoWorkerError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
+    errors.GenerationGoneError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.DrainingError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerLostError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerSilentError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),

@@ -118,8 +118,10 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
     _server: RpcServer | None = None
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def start(self, *, max_model_len: int = 512, model: str = "tiny") -> WorkerRecord:
-        """Listen; returns what to register."""
+    async def start(
+        self, *, max_model_len: int = 512, model: str = "tiny", **facts: Any
+    ) -> WorkerRecord:
+        """Listen; returns what to register, `facts` about the worker included."""
         server = self._server = RpcServer(["baton.v1.Decode", "baton.v1.Worker"])
         decode_pb2_grpc.add_DecodeServicer_to_server(self, server.server)
         worker_pb2_grpc.add_WorkerServicer_to_server(self, server.server)
@@ -129,10 +131,10 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
             role=self.role,
             address=f"127.0.0.1:{server.port}",
             model=model,
-            namespace="ab" * 32,
             block_size=16,
             num_blocks=64,
             max_model_len=max_model_len,
+            **{"namespace": "ab" * 32, **facts},
         )
         return self.record
 

@@ -35,7 +35,8 @@ class State(StrEnum):
     #: It has not answered the canary yet.
     JOINING = "joining"
     READY = "ready"
-    #: Something failed there, or it says so itself: nothing is sent until it has proven itself.
+    #: Something failed there, it says so itself, or its weights are not those of its generation:
+    #: nothing is sent there.
     SUSPENDED = "suspended"
     #: It takes no new work.
     DRAINING = "draining"
@@ -247,6 +248,8 @@ class WorkerWatch:
 def _state(endpoint: Endpoint, *, was_ready: bool) -> State:
     if endpoint.draining:
         return State.DRAINING
+    if endpoint.refusal:
+        return State.SUSPENDED
     if endpoint.ready:
         return State.READY
     return State.SUSPENDED if was_ready else State.JOINING

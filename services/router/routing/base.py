@@ -22,6 +22,8 @@ class RoutingRequest:
     block_hashes: Sequence[bytes] = ()
     #: Workers that failed this request before.
     excluded: frozenset[WorkerId] = frozenset()
+    #: Of the workers that began the answer: only such go on with it. Empty: any may serve it.
+    identity: str = ""
     #: Lowest minor version of the contract with which a worker understands it.
     protocol_minor: int = 0
     #: Longest acceptable time from now to the first token, and between tokens; None: any.

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shared.directory.generations import identity_of
+
 if TYPE_CHECKING:
     from services.router.endpoint import Endpoint
     from services.router.routing.base import RoutingRequest
+
+
+class Accepted:
+    """Has the weights of its generation."""
+
+    reason = "refused: its weights are not those of its generation"
+
+    def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
+        """See Filter."""
+        return not endpoint.refusal
+
+
+class SameIdentity:
+    """Writes what the worker would have written that the answer began at."""
+
+    reason = "of other weights than the answer began with"
+
+    def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
+        """See Filter."""
+        return not request.identity or identity_of(endpoint.record) == request.identity
 
 
 class NotDraining:

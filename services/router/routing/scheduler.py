@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,20 +12,24 @@ from services.router.routing.base import Estimate, PrefixSource, Route
 from services.router.routing.book import Book
 from services.router.routing.estimator import Estimator, Holdings
 from services.router.routing.filters import (
+    Accepted,
     FitsContext,
     NotDraining,
     NotExcluded,
     Ready,
+    SameIdentity,
     SharesBlocksWith,
     Understands,
 )
+from services.router.routing.newest import Newest
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
+from shared.directory.generations import identity_of
 from shared.errors import NoWorkerError, UnsupportedError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from services.router.endpoint import Endpoint
     from services.router.routing.base import (
@@ -37,13 +42,17 @@ if TYPE_CHECKING:
         Scorer,
     )
     from services.router.routing.trail import Trail
+    from shared.identity import WorkerId
 
 #: How many prefill workers a decode worker may try.
 MAX_PREFILL_CANDIDATES = 3
 #: How many peers a worker may ask for a prefix.
 MAX_SOURCES = 2
+OTHER_GENERATION = "of another generation than the one that takes new answers"
 WORKERS = (Role.PREFILL, Role.DECODE)
 FILTERS: tuple[Filter, ...] = (
+    Accepted(),
+    SameIdentity(),
     NotDraining(),
     Ready(),
     NotExcluded(),
@@ -82,14 +91,16 @@ class Scheduler:
         peer_fetch: bool = False,
         filters: Sequence[Filter] = FILTERS,
         max_prefill_candidates: int = MAX_PREFILL_CANDIDATES,
+        max_worker_queue_ms: float = math.inf,
     ) -> None:
-        """`peer_fetch`: see Estimator."""
+        """`peer_fetch`: see Estimator. `max_worker_queue_ms`: see WorkerRoom."""
         self._endpoints = endpoints
         self.policy = policy or cost_policy(random.Random())
         self.book = book or Book()
         self._prefixes = prefixes
         self._estimator = Estimator(self.book, peer_fetch=peer_fetch)
         self._filters = tuple(filters)
+        self._newest = Newest(self.book, max_worker_queue_ms=max_worker_queue_ms)
         self._max_prefill_candidates = max_prefill_candidates
 
     def hash_space(self) -> tuple[bytes, int] | None:
@@ -130,6 +141,17 @@ class Scheduler:
             self.policy.prefill_picker.chosen(decision.prefill.candidates[0])
         return decision.route
 
+    def is_gone(self, identity: str, excluded: Collection[WorkerId]) -> bool:
+        """Whether there are decode workers with other weights, but with these `excluded` ones only.
+
+        An empty identity is never gone.
+        """
+        alive = self._endpoints(Role.DECODE)
+        alike = [e for e in alive if not identity or identity_of(e.record) == identity]
+        return len(alike) < len(alive) and not any(
+            not e.refusal and e.record.worker not in excluded for e in alike
+        )
+
     def check(self, request: RoutingRequest) -> None:
         """Refuse now what `route` would refuse: the same, before the request waits for its turn.
 
@@ -148,6 +170,10 @@ class Scheduler:
         prefill = Choice()
         writers = self._kept(request, self._endpoints(Role.DECODE), self._filters, decode)
         readers = self._kept(request, self._endpoints(Role.PREFILL), self._filters, prefill)
+        taking = self._newest.pick(writers, readers, request.num_prompt_tokens)
+        _leave_out_others(writers, taking[0], decode)
+        _leave_out_others(readers, taking[1], prefill)
+        writers, readers = taking
         decode.candidates = self._ordered(
             request,
             self._estimator.decode(request, writers, holdings, computes=not readers),
@@ -234,6 +260,13 @@ class Scheduler:
                 cost_ms += scorer.cost_ms(request, candidate)
             costs.append((cost_ms, candidate))
         return picker.order(costs)
+
+
+def _leave_out_others(
+    usable: Sequence[Endpoint], taken: Sequence[Endpoint], choice: Choice
+) -> None:
+    if taken is not usable:
+        choice.left_out += [(e, OTHER_GENERATION) for e in usable if e not in taken]
 
 
 def _refuse_if_too_old(left_out: Sequence[tuple[Endpoint, str]]) -> None:

@@ -65,6 +65,7 @@ def goes_on(*, until: int | None = None, error: Code | None = None, honest: bool
                     text=WORDS[number],
                     token_ids=[number],
                     resumed=bool(had) and honest,
+                    identity="" if number > start else "ab12",
                 )
                 if number == len(WORDS) - 1:
                     piece.finish_reason = common_pb2.FINISH_REASON_STOP
@@ -90,6 +91,7 @@ async def test_the_rest_comes_from_the_next_router(lost: Code) -> None:
     assert first.params.HasField("seed")
     assert not first.resume_from
     assert [(a.index, list(a.token_ids)) for a in second.resume_from] == [(0, [0, 1])]
+    assert [a.identity for a in second.resume_from] == ["ab12"]
 
 
 async def test_a_router_that_ends_before_it_has_looked_at_a_request_costs_nothing() -> None:

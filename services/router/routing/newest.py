@@ -1,0 +1,52 @@
+"""Which generation of the model's weights writes new answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.router.room import has_space, has_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.endpoint import Endpoint
+    from services.router.routing.book import Book
+
+
+class Newest:
+    """The newest generation that has workers with room: of both roles, if any has prefill workers.
+
+    An older one helps out while the newer ones are full; nobody stops it from ending meanwhile.
+    """
+
+    def __init__(self, book: Book, *, max_worker_queue_ms: float) -> None:
+        """`max_worker_queue_ms`: see WorkerRoom."""
+        self._book = book
+        self._max_queue_ms = max_worker_queue_ms
+
+    def pick(
+        self, writers: list[Endpoint], readers: list[Endpoint], num_tokens: int
+    ) -> tuple[list[Endpoint], list[Endpoint]]:
+        """Decode and prefill workers of one generation; all of them are usable."""
+        numbers = {writer.record.generation for writer in writers}
+        if len(numbers | {reader.record.generation for reader in readers}) <= 1:
+            return writers, readers
+        served = numbers & {reader.record.generation for reader in readers}
+        choices = [
+            (_of(writers, number), _of(readers, number))
+            for number in sorted(served or numbers, reverse=True)
+        ]
+        with_room = (choice for choice in choices if self._has_room(*choice, num_tokens))
+        return next(with_room, choices[0] if choices else ([], []))
+
+    def _has_room(
+        self, writers: Sequence[Endpoint], readers: Sequence[Endpoint], num_tokens: int
+    ) -> bool:
+        now_s = self._book.clock()
+        return any(has_space(e, num_tokens) for e in writers) and any(
+            has_time(e, now_s, self._max_queue_ms) for e in readers or writers
+        )
+
+
+def _of(endpoints: Sequence[Endpoint], generation: int) -> list[Endpoint]:
+    return [e for e in endpoints if e.record.generation == generation]
