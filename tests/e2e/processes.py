@@ -164,6 +164,16 @@ class Cluster:
                 )
             time.sleep(0.1)
 
+    def wait_metric(self, metric: str, value: float, **labels: str) -> None:
+        """Wait until a sample of the router's is this."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while _sample(Request(f"{self.url}/metrics"), metric, labels) != value:
+            for process in self.processes:
+                process.check()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{metric} {labels} is not {value}; logs: {self._directory}")
+            time.sleep(0.1)
+
     def answers(self) -> bool:
         """Whether the router's gRPC services can be called."""
         try:
