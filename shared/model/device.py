@@ -32,5 +32,5 @@ def _check_cuda(device: torch.device) -> None:
     if not torch.cuda.is_available():
         raise ConfigError(f"device is {device}, but PyTorch finds no CUDA device here")
     num_devices = torch.cuda.device_count()
-    if device.index is not None and device.index >= num_devices:
+    if (device.index or 0) >= num_devices:
         raise ConfigError(f"device is {device}, but there are {num_devices} CUDA devices here")
