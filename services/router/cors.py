@@ -45,9 +45,9 @@ class CorsSettings:
             )
 
 
-def add_cors(app: FastAPI, settings: CorsSettings) -> None:
+def add_cors(app: FastAPI, settings: CorsSettings | None) -> None:
     """Have `app` answer browsers' questions, if any site is let in."""
-    if not settings.allowed_origins:
+    if settings is None or not settings.allowed_origins:
         return
     app.add_middleware(
         CORSMiddleware,

@@ -101,9 +101,8 @@ def create_app(
         )
     if traced:
         app.add_middleware(TraceMiddleware)
-    if cors is not None:
-        # Before the keys: a browser's question whether it may ask has none.
-        add_cors(app, cors)
+    # Before the keys: a browser's question whether it may ask has none.
+    add_cors(app, cors)
     app.add_middleware(IgnoredFieldsMiddleware)
     # Outermost: what is refused at the door has an id as well.
     app.add_middleware(RequestIdMiddleware)
