@@ -148,7 +148,7 @@ SAMPLING: dict[str, Case] = {
     "guided_choice": constrained(["a"]),
     "guided_grammar": constrained('root ::= "a"'),
     "stream": Case(True, lambda seen: seen.headers["content-type"].startswith("text/event")),
-    "model": Case("alias", lambda seen: seen.json["model"] == "alias"),
+    "model": refused("other", 404),
 }
 STOP = Case("stop", lambda seen: seen.answer.endswith("ok "))
 #: Of chat and of completions.
