@@ -77,6 +77,8 @@ def company(executor: str, setting: Setting, models: Path) -> Iterator[Company]:
         "max_num_batched_tokens": 64,
         "scheduling_policy": SchedulingPolicy.PRIORITY,
         "logits_processors": ("tests.fakes.logits_processors:NoRepeat",),
+        # How long a busy machine takes is no subject here.
+        "structured_outputs_timeout_s": 600.0,
         **setting.fields,
     }
     speculative = fields.get("speculative_config")
