@@ -27,10 +27,8 @@ def read_device(name: str | torch.device) -> torch.device:
 
 
 def _check_cuda(device: torch.device) -> None:
-    if not torch.backends.cuda.is_built():
-        raise ConfigError(f"device is {device}, but this PyTorch was built without CUDA")
     if not torch.cuda.is_available():
-        raise ConfigError(f"device is {device}, but PyTorch finds no CUDA device here")
+        raise ConfigError(f"device is {device}, but this PyTorch finds no CUDA device here")
     num_devices = torch.cuda.device_count()
     if (device.index or 0) >= num_devices:
         raise ConfigError(f"device is {device}, but there are {num_devices} CUDA devices here")
