@@ -8,11 +8,13 @@ from shared.errors import ConfigError
 
 
 def read_device(name: str | torch.device) -> torch.device:
-    """What models are loaded to.
+    """What models are loaded to. A caller that has a `torch.device` has chosen: it is not judged.
 
     Raises:
         ConfigError: it is neither the CPU nor a CUDA device, or it cannot be had here; says why.
     """
+    if isinstance(name, torch.device):
+        return name
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -39,7 +39,7 @@ RULES = (
         ("executor", ("native",)),
         ("weights", ("fp8", "int4")),
         "the native kernels have no such products on a CPU; torch computes them",
-        refused="the native kernels know int8 weights, not",
+        refused="they know int8 weights, not",
     ),
     Rule(
         ("request", ("beams",)),

@@ -35,7 +35,10 @@ class Guarded:
         body |= {"ignore_eos": True}
         body |= {"stream": True, "stream_options": {"include_usage": True}, **fields}
         connection = http.client.HTTPConnection("127.0.0.1", self.cluster.http_port, timeout=60)
-        headers = {"authorization": f"Bearer {self.disk.keys[tenant]}"}
+        headers = {
+            "authorization": f"Bearer {self.disk.keys[tenant]}",
+            "content-type": "application/json",
+        }
         try:
             started_s = time.perf_counter()
             connection.request("POST", "/v1/completions", json.dumps(body), headers)
@@ -54,7 +57,10 @@ class Guarded:
     def held(self, tenant: str, prompt: Sequence[int]) -> int:
         """Blocks of the prompt that the router's index knows, asked as `tenant`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.cluster.http_port, timeout=60)
-        headers = {"authorization": f"Bearer {self.disk.keys[tenant]}"}
+        headers = {
+            "authorization": f"Bearer {self.disk.keys[tenant]}",
+            "content-type": "application/json",
+        }
         try:
             body = json.dumps({"model": "tiny", "prompt": list(prompt), "max_tokens": 1})
             connection.request("POST", "/v1/route", body, headers)

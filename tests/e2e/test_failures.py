@@ -19,7 +19,7 @@ from baton.v1 import (
     worker_pb2_grpc,
 )
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.e2e.asking import ask, prompt_of
+from tests.e2e.asking import ask, prompt_of, until
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
@@ -132,7 +132,9 @@ def test_other_weights_are_refused_by_name(
     own_cluster.workers["prefill-0"].stop()
     del own_cluster.workers["prefill-0"]
     own_cluster.add_worker("prefill", "prefill-1", *ENGINE_FLAGS, model=other)
-    own_cluster.wait_ready()
+    # The router knows of it, and does not send anything there.
+    until(lambda: own_cluster.num_workers() == (1, 1))
+    own_cluster.wait_ready(num_prefill=0)
     prompt = prompt_of(80, seed=24)
     reply = ask(own_cluster, prompt, max_tokens=10, temperature=0.0, ignore_eos=True)
     assert reply.token_ids == expect(oracle, prompt, max_tokens=10, temperature=0.0)

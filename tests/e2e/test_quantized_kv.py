@@ -9,7 +9,7 @@ import pytest
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from shared.engine.llm import LLM
-from tests.e2e.asking import ask, prompt_of
+from tests.e2e.asking import ask, prompt_of, until
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS, MAX_NUM_BATCHED_TOKENS, NUM_BLOCKS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
@@ -60,9 +60,10 @@ def test_workers_with_other_kv_refuse_each_other_by_name(checkpoint: Path, tmp_p
     cluster = Cluster(checkpoint, tmp_path)
     own = ("--kv-cache-dtype", "int8", "--local-prefill-threshold", "0")
     try:
-        cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS)
         cluster.add_worker("decode", "decode-0", *ENGINE_FLAGS, *own)
-        cluster.wait_ready()
+        cluster.wait_ready(num_prefill=0)
+        cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS)
+        until(lambda: cluster.num_workers() == (1, 1))
         prompt = prompt_of(70)
         reply = ask(cluster, prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
         assert reply.token_ids == expect(oracle, prompt, max_tokens=8, temperature=0.0)

@@ -111,7 +111,8 @@ def test_the_tokens_are_those_of_one_engine(running: Running, oracle: LLM) -> No
     found = check_cluster(url=spec.url, directory=own_port, access=Access(spec.secure))
     findings = list(found or ())
     assert {finding.level for finding in findings} == {Level.OK}, findings
-    assert len(findings) == 2 + 3 + 2, "the router and its clock, three workers, two pairs"
+    num = 2 + 3 + 1 + 2
+    assert len(findings) == num, "the router and its clock, three workers, weights, two pairs"
     secure = Secure(running.certificates.ca)
     with Baton(running.local.spec.directory, credentials=secure.credentials()) as baton:
         assert [model.id for model in baton.models()] == ["tiny"]

@@ -64,7 +64,7 @@ def test_dummy_weights_follow_from_the_seed_and_need_no_files(tmp_path: Path) ->
 
 def test_a_model_can_be_made_on_another_device(tmp_path: Path) -> None:
     write(tmp_path)
-    loaded = load_model(tmp_path, load_format="dummy", device="meta")
+    loaded = load_model(tmp_path, load_format="dummy", device=torch.device("meta"))
     assert {p.device.type for p in loaded.model.parameters()} == {"meta"}
     assert loaded.model.cos_sin.device.type == "meta"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -56,11 +56,12 @@ def test_each_thread_needs_a_core() -> None:
 def test_threads_stay_on_their_cores_and_say_the_same(tmp_path: Path) -> None:
     write_random_checkpoint(tmp_path / "model", CheckpointSpec())
     wanted = SamplingParams(max_tokens=6, temperature=0.0)
-    free = LLM(tmp_path / "model", num_blocks=64).generate([[5, 6, 7]], wanted)
+    settings: dict[str, Any] = {"num_blocks": 64, "attention_backend": "native"}
+    free = LLM(tmp_path / "model", **settings).generate([[5, 6, 7]], wanted)
     seen: list[object] = []
 
     def generate() -> None:
-        bound = LLM(tmp_path / "model", num_blocks=64, cpu_threads_bind=str(CPUS[-1]))
+        bound = LLM(tmp_path / "model", **settings, cpu_threads_bind=str(CPUS[-1]))
         seen.append(bound.generate([[5, 6, 7]], wanted)[0].outputs[0].token_ids)
         seen.append(os.sched_getaffinity(0))
 
