@@ -134,7 +134,10 @@ class AnswerStream:
         if call.follows:
             return call.book.begin_follower(call.route, num_prompt_tokens=num_tokens)
         return call.book.begin(
-            call.route, num_prompt_tokens=num_tokens, block_hashes=call.block_hashes
+            call.route,
+            num_prompt_tokens=num_tokens,
+            block_hashes=call.block_hashes,
+            waits_apart=call.request.sampling.HasField("grammar"),
         )
 
     def _learn(self, call: Call, booking: Booking) -> None:
@@ -144,7 +147,9 @@ class AnswerStream:
             return
         if not call.follows:
             learn_prefill(call.route, usage, timings)
-        if usage.completion_tokens == self.num_tokens:
+        # What a slow grammar takes says nothing about the worker's steps.
+        has_grammar = call.request.sampling.HasField("grammar")
+        if usage.completion_tokens == self.num_tokens and not has_grammar:
             learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)
 
     def _piece(self, message: decode_pb2.DecodeResponse) -> AnswerPiece:

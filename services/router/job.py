@@ -77,6 +77,8 @@ class Job:
     def _learn_margin(self) -> None:
         if self.margin is None or self.max_ttft_ms is None or self.first_token_s is None:
             return
+        if self.sampling.grammar is not None:
+            return  # it has waited for its grammar, too
         self.margin.learn(
             estimated_ms=self.estimated_ttft_ms,
             actual_ms=(self.first_token_s - self.routed_s) * 1000,

@@ -59,11 +59,26 @@ class Book:
         self._keys = itertools.count()
 
     def begin(
-        self, route: Route, *, num_prompt_tokens: int, block_hashes: Sequence[bytes] = ()
+        self,
+        route: Route,
+        *,
+        num_prompt_tokens: int,
+        block_hashes: Sequence[bytes] = (),
+        waits_apart: bool = False,
     ) -> Booking:
-        """A request is sent: it computes its prompt, then writes its answer."""
+        """A request is sent: it computes its prompt, then writes its answer.
+
+        `waits_apart`: see `Work.add_prompt`.
+        """
         self.arrivals.note(self.clock())
-        return Booking(self, route, num_prompt_tokens, block_hashes, next(self._keys))
+        return Booking(
+            self,
+            route,
+            num_prompt_tokens,
+            block_hashes,
+            next(self._keys),
+            waits_apart=waits_apart,
+        )
 
     def begin_follower(self, route: Route, *, num_prompt_tokens: int) -> Booking:
         """A further answer to a prompt that the decode worker holds already."""
@@ -80,6 +95,8 @@ class Booking:
         num_prompt_tokens: int,
         block_hashes: Sequence[bytes],
         key: int | None,
+        *,
+        waits_apart: bool = False,
     ) -> None:
         """Without a `key` there is no prompt to compute."""
         now_s = book.clock()
@@ -99,7 +116,10 @@ class Booking:
         if key is None:
             self._begin_decoding()
             return
-        self._computing.add_prompt(key, num_prompt_tokens, route.estimate.prefill_ms, now_s)
+        expected_ms = route.estimate.prefill_ms
+        self._computing.add_prompt(
+            key, num_prompt_tokens, expected_ms, now_s, waits_apart=waits_apart
+        )
         if self._computing is not self._decode:
             self._computing.num_requests += 1
         for endpoint in {computing, route.decode}:

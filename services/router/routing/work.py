@@ -18,6 +18,8 @@ class Work:
     """One worker's page of the router's book. Prompts are computed in the order of their coming."""
 
     __slots__ = (
+        "_apart",
+        "_apart_us",
         "_head_since_s",
         "_prompts",
         "_queue_us",
@@ -40,21 +42,45 @@ class Work:
         # Whole microseconds: sums of floats would not return to zero.
         self._prompts: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._queue_us = 0
+        #: Prompts that may wait for something else before they are computed.
+        self._apart: dict[int, tuple[int, int]] = {}
+        self._apart_us = 0
         self._head_since_s = 0.0
         self._recent_ms = Recent(RECENT_WINDOW_S)
 
-    def add_prompt(self, key: int, num_tokens: int, expected_ms: float, now_s: float) -> None:
-        """A prompt was sent there, which should take `expected_ms` to compute."""
-        if not self._prompts:
-            self._head_since_s = now_s
+    def add_prompt(
+        self,
+        key: int,
+        num_tokens: int,
+        expected_ms: float,
+        now_s: float,
+        *,
+        waits_apart: bool = False,
+    ) -> None:
+        """A prompt was sent there, which should take `expected_ms` to compute.
+
+        `waits_apart`: it may wait before that, for its grammar. The others do not wait with it,
+        and it is never late.
+        """
         expected_us = round(expected_ms * 1000)
-        self._prompts[key] = (num_tokens, expected_us)
-        self._queue_us += expected_us
+        if waits_apart:
+            self._apart[key] = (num_tokens, expected_us)
+            self._apart_us += expected_us
+        else:
+            if not self._prompts:
+                self._head_since_s = now_s
+            self._prompts[key] = (num_tokens, expected_us)
+            self._queue_us += expected_us
         self._recent_ms.add(expected_ms, now_s)
         self.num_waiting_tokens += num_tokens
 
     def end_prompt(self, key: int, now_s: float) -> None:
         """Its first token has come, or it never will. Unknown keys are ignored."""
+        if key in self._apart:
+            num_tokens, expected_us = self._apart.pop(key)
+            self._apart_us -= expected_us
+            self.num_waiting_tokens -= num_tokens
+            return
         prompt = self._prompts.get(key)
         if prompt is None:
             return
@@ -67,17 +93,17 @@ class Work:
     @property
     def num_prompts(self) -> int:
         """Prompts sent whose first token has not come back."""
-        return len(self._prompts)
+        return len(self._prompts) + len(self._apart)
 
     def queue_ms(self, now_s: float) -> float:
         """Until all prompts that are there are computed."""
         if not self._prompts:
-            return 0.0
+            return self._apart_us / 1000
         head_us = next(iter(self._prompts.values()))[1]
         left_us = head_us - (now_s - self._head_since_s) * 1e6
         if left_us < 0:
             left_us *= -LATE_SHARE
-        return (self._queue_us - head_us + left_us) / 1000
+        return (self._apart_us + self._queue_us - head_us + left_us) / 1000
 
     def recent_ms(self, now_s: float) -> float:
         """Work that it was given lately."""

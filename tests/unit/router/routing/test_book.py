@@ -102,6 +102,19 @@ def test_a_queue_gets_shorter_while_its_head_is_computed() -> None:
     assert work.queue_ms(60.0) == 0
 
 
+def test_a_prompt_that_waits_for_its_grammar_is_never_late() -> None:
+    """Others would wait in the router for as long as one tenant's grammars are compiled."""
+    work = Work()
+    work.add_prompt(1, 10, 100.0, 50.0, waits_apart=True)
+    assert work.queue_ms(80.0) == pytest.approx(100)
+    work.add_prompt(2, 10, 70.0, 80.0)
+    assert work.queue_ms(80.0) == pytest.approx(170)
+    assert work.num_prompts == 2
+    work.end_prompt(1, 80.0)
+    work.end_prompt(2, 80.0)
+    assert (work.queue_ms(90.0), work.num_prompts, work.num_waiting_tokens) == (0, 0, 0)
+
+
 def test_a_worker_that_is_late_looks_worse_with_time() -> None:
     work = Work()
     work.add_prompt(1, 10, 100.0, 50.0)
