@@ -90,7 +90,7 @@ def _ask(
     ttft_ms = 0.0
     start_s = time.perf_counter()
     engine.add(EngineRequest(request_id=name, prompt_token_ids=tuple(prompt), sampling=sampling))
-    while engine.has_work() or engine.wait_for_loads():
+    while engine.has_work() or engine.wait_for_news():
         for event in engine.step():
             if isinstance(event, Admitted):
                 measured.num_prompt_tokens += len(prompt)

@@ -72,6 +72,7 @@ class RefusalReason(StrEnum):
     EXPECTED_ITL = "expected_itl"
     TENANT_REQUESTS = "tenant_requests"
     TENANT_TOKENS = "tenant_tokens"
+    TENANT_GRAMMARS = "tenant_grammars"
     WORKER_FULL = "worker_full"
 
 

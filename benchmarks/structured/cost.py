@@ -103,7 +103,7 @@ def tokens_per_s(llm: LLM, cases: Sequence[Case], *, constrained: bool, num_toke
         )
         llm.engine.add(llm.grammars.ready_now(request))
     began_s, num = time.perf_counter(), 0
-    while llm.engine.has_work():
+    while llm.engine.has_work() or llm.engine.wait_for_news():
         for event in llm.engine.step():
             if isinstance(event, NewTokens):
                 num += len(event.token_ids)

@@ -38,7 +38,7 @@ def ask_engine(llm: LLM) -> Asks:
                 request_id=name, prompt_token_ids=case.prompt, sampling=case.sampling
             )
             llm.engine.add(llm.grammars.ready_now(request))
-        while llm.engine.has_work():
+        while llm.engine.has_work() or llm.engine.wait_for_news():
             for event in llm.engine.step():
                 if isinstance(event, Failed):
                     raise event.error

@@ -7,14 +7,23 @@ a spec with `json_schema_grammar` or `structural_tag_grammar` and puts it into
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shared.engine.grammar.checks import check_spec
 from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 
+if TYPE_CHECKING:
+    from services.router.tenant import Tenant
+    from shared.engine.sampling_params import SamplingParams
+
 _NUM_REMEMBERED = 256
+#: Looking at one of this length takes some milliseconds.
+MAX_CHECKED_CHARS = 8 * 1024
+_OWNER = b"baton.grammar.owner.v1\0"
 
 
 def json_schema_grammar(
@@ -47,14 +56,27 @@ def choice_grammar(choices: list[str], *, param: str) -> GrammarSpec:
 
 
 def check_grammar(spec: GrammarSpec | None) -> None:
-    """Refuse what workers would refuse, as far as that can be seen without compiling it.
+    """Refuse what workers would refuse, as far as that can be seen at once.
+
+    A long grammar is left to the workers, which look at it in a process of its own: the router
+    would serve no other request meanwhile.
 
     Raises:
         InvalidRequestError: it is wrong; the message says where.
         UnsupportedError: it asks for what is not offered.
     """
-    if spec is not None:
+    if spec is not None and len(spec.text) <= MAX_CHECKED_CHARS:
         _check_once(spec)
+
+
+def owned_by(tenant: Tenant, sampling: SamplingParams) -> SamplingParams:
+    """The parameters with the tenant as the owner of their grammar, if they have one."""
+    if sampling.grammar is None:
+        return sampling
+    owner = b""
+    if tenant.name:
+        owner = hashlib.sha256(_OWNER + tenant.name.encode("utf-8", "surrogatepass")).digest()[:16]
+    return replace(sampling, grammar=replace(sampling.grammar, owner=owner))
 
 
 @lru_cache(maxsize=_NUM_REMEMBERED)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from services.router.grammar import owned_by
 from services.router.job import Job
 from services.router.pin import Pin
 from services.router.resume import check_resumed, resumed_identity
@@ -75,10 +76,13 @@ class Planner:
         if not -_INT32 <= request.priority < _INT32:
             message = f"priority must fit 32 bits, not {request.priority}"
             raise InvalidRequestError(message, param="priority")
-        sampling = self._sampling.resolve(
-            request.params,
-            prompt_token_ids=request.prompt_token_ids,
-            max_model_len=self._models.max_model_len,
+        sampling = owned_by(
+            request.tenant,
+            self._sampling.resolve(
+                request.params,
+                prompt_token_ids=request.prompt_token_ids,
+                max_model_len=self._models.max_model_len,
+            ),
         )
         if request.params.beams is not None:
             check_beam_search(request.params.beams, sampling, n=request.params.n)

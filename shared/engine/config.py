@@ -70,7 +70,16 @@ class EngineConfig:
         256 << 20, help="memory for compiled grammars that are kept"
     )
     structured_outputs_timeout_s: float = setting(
-        30.0, help="longest that a request waits for its grammar to be compiled"
+        30.0, help="longest that a grammar may take to compile, and a mask of allowed tokens"
+    )
+    structured_outputs_cpu_s: float = setting(
+        30.0, help="processor seconds that one tenant's grammars may take to compile at a stretch"
+    )
+    structured_outputs_cpu_share: float = setting(
+        0.5, help="processor seconds of these that a tenant gets back per second"
+    )
+    structured_outputs_memory_bytes: int = setting(
+        1 << 30, help="memory that one tenant's grammars may take, compiled and followed"
     )
     speculative_config: str | None = setting(
         None,
@@ -123,7 +132,8 @@ class EngineConfig:
             "sequence gets a token in every step",
         )
 
-        for name in ("structured_outputs_cache_bytes", "structured_outputs_timeout_s"):
+        for name in ("cache_bytes", "timeout_s", "cpu_s", "cpu_share", "memory_bytes"):
+            name = f"structured_outputs_{name}"
             _require(getattr(self, name) > 0, name, "must be over 0")
         self._check_offload()
         _ = self.speculation

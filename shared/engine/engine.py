@@ -14,6 +14,7 @@ from shared.engine.events import FinishReason
 from shared.engine.kv_staging import KVStaging
 from shared.engine.kv_storage import plan_memory, read_layout, read_namespace
 from shared.engine.model_parts import build_model_parts
+from shared.engine.news import wait_for_news
 from shared.engine.offload.build import build_offload
 from shared.engine.offload.cached_blocks import CachedBlocks
 from shared.engine.postprocess import Postprocessor
@@ -185,21 +186,20 @@ class Engine:
         can_schedule = not self._stalled and self._scheduler.has_work
         return bool(self._events or self._steps.in_flight or can_schedule)
 
-    def take_loaded(self) -> None:
-        """Let sequences go on whose blocks have arrived from lower tiers; `step` does so too."""
-        if self.cached.poll():
-            self._stalled = False
+    def wait_for_news(self) -> bool:
+        """Sleep until a sequence can go on that waits for blocks or for its grammar's mask.
 
-    def wait_for_loads(self) -> bool:
-        """Sleep until blocks have arrived, if any are loading; whether any were.
-
-        For a caller whose sequences all wait for them, when there is nothing else to do.
+        For a caller with nothing else to do. False: no sequence waits for these.
         """
-        if self.broken is not None or self.cached.offload is None or not self.cached.is_loading:
+        if self.broken is not None or not wait_for_news(self.cached, self._scheduler.running):
             return False
-        self.cached.offload.wait()
         self._stalled = False
         return True
+
+    def wake(self) -> None:
+        """Blocks or masks that sequences wait for may have come: take them, or look again."""
+        self.cached.poll()
+        self._stalled = False
 
     def step(self) -> list[EngineEvent]:
         """Compute one batch; returns what happened since the last call, in order.
@@ -274,12 +274,13 @@ class Engine:
         return events
 
     def _schedule(self) -> list[EngineEvent]:
-        self.take_loaded()
+        self.cached.poll()
+        failed = self._postprocessor.fail_unmasked()
         events, did_anything = self._steps.schedule()
         self._parts.storage.reach(self._pool.num_touched)
         # A step in flight may end sequences, and then there is room.
         self._stalled = not (did_anything or self._steps.in_flight)
-        return events
+        return failed + events
 
     def _end_transfer(
         self, request_id: str, received: bool, first_token: int | None, states_from: int | None

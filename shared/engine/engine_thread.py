@@ -57,12 +57,9 @@ class EngineThread:
 
     async def start(self) -> None:
         """Start stepping."""
-        self._loop = asyncio.get_running_loop()
-        self._stopped_by = None
+        self._loop, self._stopped_by = asyncio.get_running_loop(), None
         if self._engine.cached.offload is not None:
-            # Blocks that have arrived wake an idle engine.
-            take = Command(self._engine.take_loaded)
-            self._engine.cached.offload.on_news(lambda: self._commands.put(take))
+            self._engine.cached.offload.on_news(self.wake)
         self._thread.start()
 
     async def stop(self) -> None:
@@ -72,6 +69,10 @@ class EngineThread:
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
         self._end(UnavailableError("the engine was stopped"))
+
+    def wake(self) -> None:
+        """Let an idle engine look at its sequences again. May be called in any thread."""
+        self._commands.put(Command(self._engine.wake))
 
     async def wait_broken(self) -> None:
         """Return once the engine has died of an error."""

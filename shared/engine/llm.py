@@ -256,7 +256,7 @@ class LLM:
         return [answer.logprobs[0] for answer in answers.values()]
 
     def _run(self, answers: Mapping[str, Answer]) -> None:
-        while self.engine.has_work() or self.engine.wait_for_loads():
+        while self.engine.has_work() or self.engine.wait_for_news():
             for event in self.engine.step():
                 answer = answers.get(event.request_id)
                 if answer is not None and answer.take(event):

@@ -81,6 +81,16 @@ class Postprocessor:
                 events.append(self._take_token(seq, token_id, logprobs.get(seq)))
         return events
 
+    def fail_unmasked(self) -> list[EngineEvent]:
+        """End the sequences whose grammar cannot go on."""
+        events: list[EngineEvent] = []
+        for seq in self._scheduler.running.copy():
+            error = None if seq.grammar is None else seq.grammar.error
+            if error is not None:
+                self._scheduler.finish(seq)
+                events.append(Failed(request_id=seq.request_id, error=error))
+        return events
+
     def finish_reason(self, seq: Sequence) -> FinishReason | None:
         """Whether the sequence's last token ends it."""
         reason = finish_reason_for(

@@ -46,8 +46,8 @@ class EngineRequest:
     #: Blocks for the prompt's hidden states, beside those for its KV, if there are enough: with
     #: `KVSource.TRANSFER` a peer fills them, with `hold_blocks` the engine.
     states: StatesWish | None = None
-    #: `sampling.grammar`, compiled for this request alone and at the beginning: whoever queues the
-    #: request asks `GrammarCompiler` for it. The engine moves it on.
+    #: `sampling.grammar` for this request alone, behind its resumed tokens: `GrammarCompiler` has
+    #: it, and is asked before the request is queued. The engine moves it on.
     grammar: Grammar | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shared.engine.lookahead import add_drafts
+from shared.engine.mask_gate import MaskGate
 from shared.engine.preemption import last_admitted, least_urgent
 from shared.engine.scheduler_output import SchedulerOutput
 from shared.engine.sequence import Status
@@ -45,6 +46,7 @@ class Scheduler:
         self._long_prefill_token_threshold = long_prefill_token_threshold
         self._chunked = enable_chunked_prefill
         self._choose_victim = least_urgent if by_priority else last_admitted
+        self._masks = MaskGate()
         self.waiting: WaitingQueue = PriorityQueue() if by_priority else FcfsQueue()
         self.running: list[Sequence] = []
         self.loading: dict[str, Sequence] = {}
@@ -170,7 +172,10 @@ class Scheduler:
     def _schedule_running(self, output: SchedulerOutput, *, may_preempt: bool) -> None:
         prefilling, drafting = [], []
         # A copy: whoever is preempted leaves the list.
+        self._masks.open(self.running)
         for seq in self.running.copy():
+            if not self._masks.lets(seq):
+                continue
             num_pending = seq.num_pending_tokens
             if num_pending > 1:
                 prefilling.append(seq)
@@ -259,7 +264,7 @@ class Scheduler:
             return True
         self._enter(seq)
         output.admit(seq)
-        if seq.status is Status.RUNNING and num_new_tokens:
+        if seq.status is Status.RUNNING and num_new_tokens and self._masks.lets(seq):
             self._compute(seq, num_new_tokens, output)
         return True
 

@@ -6,11 +6,9 @@ from array import array
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from shared.engine.grammar.positions import advance
 from shared.engine.request import KVSource
 from shared.engine.sampler.state import SamplingState
 from shared.engine.speculation.base import NO_DRAFT
-from shared.errors import InvalidRequestError
 from shared.kv.block_hash import hash_blocks
 
 if TYPE_CHECKING:
@@ -70,7 +68,6 @@ class Sequence:
     )
 
     def __init__(self, request: EngineRequest, *, arrival: int, root_hash: bytes) -> None:
-        """Raises InvalidRequestError if the resumed tokens contradict the request's grammar."""
         self.request = request
         self.arrival = arrival
         self.root_hash = root_hash
@@ -81,7 +78,6 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_token_ids)
         #: In front of the next output token; None: any may come.
         self.grammar = request.grammar
-        self._follow(request.resumed_token_ids)
         self.sampling_state = SamplingState(
             request.sampling, self.token_ids, self.num_prompt_tokens, self.grammar
         )
@@ -162,17 +158,6 @@ class Sequence:
             return False
         self.token_ids.append(token_id)
         return True
-
-    def _follow(self, resumed: tuple[int, ...]) -> None:
-        if self.grammar is None:
-            return
-        place = advance(self.grammar, resumed)
-        if place is not None:
-            raise InvalidRequestError(
-                f"request {self.request_id}: resumed token {place} (id {resumed[place]}) is not "
-                "what the request's grammar allows there",
-                param="resumed_token_ids",
-            )
 
     def forget_progress(self) -> None:
         """Back to the queue: the blocks are gone, the tokens stay."""

@@ -29,7 +29,7 @@ class GrammarCollector(Collector):
         stats = self._stats
         counters = {
             "compiled": ("Grammars that were compiled.", float(stats.num_compiled)),
-            "compile_seconds": ("Seconds spent on compiling them.", stats.compile_s),
+            "compile_seconds": ("Processor seconds spent on compiling.", stats.compile_s),
             "cache_hits": (
                 "Requests whose grammar was there, or on its way.",
                 stats.num_cache_hits,
@@ -51,7 +51,7 @@ class GrammarCollector(Collector):
             yield gauge
         failures = CounterMetricFamily(
             f"{_PREFIX}_failures",
-            "Grammars that could not be had: invalid, timeout, queue, backend.",
+            "Grammars that could not be had: invalid, timeout, queue, budget, lost, backend.",
             labels=["model_name", "reason"],
         )
         for reason, count in tuple(stats.failures.items()):

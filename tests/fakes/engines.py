@@ -133,7 +133,7 @@ def drain(
 ) -> Run:
     """Step until nothing is left to do, checking the bookkeeping after every step."""
     run = run or Run()
-    while not until(run) and (engine.has_work() or engine.wait_for_loads()):
+    while not until(run) and (engine.has_work() or engine.wait_for_news()):
         assert run.num_steps < max_steps, "the engine makes no progress"
         for event in engine.step():
             run.events[event.request_id].append(event)

@@ -238,6 +238,7 @@ class Grammar(_message.Message):
     ANY_WHITESPACE_FIELD_NUMBER: _builtins.int
     PARAM_FIELD_NUMBER: _builtins.int
     THINKING_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     kind: Global___GrammarKind.ValueType
     """How to read `text`."""
     text: _builtins.str
@@ -250,6 +251,10 @@ class Grammar(_message.Message):
     """JSON may be laid out in any way; false: on one line. Unset means true."""
     param: _builtins.str
     """What the client calls it: errors name it. Unset means `grammar`."""
+    owner: _builtins.bytes
+    """An opaque name of the tenant: what compiling takes counts against its budget. Set by the router,
+    whatever a client says.
+    """
     @_builtins.property
     def thinking(self) -> Global___Thinking:
         """If set, the answer may think first, and the grammar says what comes after that. Since minor
@@ -265,10 +270,11 @@ class Grammar(_message.Message):
         any_whitespace: _builtins.bool | None = ...,
         param: _builtins.str | None = ...,
         thinking: Global___Thinking | None = ...,
+        owner: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_any_whitespace", b"_any_whitespace", "_param", b"_param", "_strict", b"_strict", "_thinking", b"_thinking", "any_whitespace", b"any_whitespace", "param", b"param", "strict", b"strict", "thinking", b"thinking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_any_whitespace", b"_any_whitespace", "_param", b"_param", "_strict", b"_strict", "_thinking", b"_thinking", "any_whitespace", b"any_whitespace", "kind", b"kind", "param", b"param", "strict", b"strict", "text", b"text", "thinking", b"thinking"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_any_whitespace", b"_any_whitespace", "_param", b"_param", "_strict", b"_strict", "_thinking", b"_thinking", "any_whitespace", b"any_whitespace", "kind", b"kind", "owner", b"owner", "param", b"param", "strict", b"strict", "text", b"text", "thinking", b"thinking"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__any_whitespace: _TypeAlias = _typing.Literal["any_whitespace"]  # noqa: Y015
     _WhichOneofArgType__any_whitespace: _TypeAlias = _typing.Literal["_any_whitespace", b"_any_whitespace"]  # noqa: Y015

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shared.engine.grammar.spec import GrammarSpec
 
 
-class Grammar(Protocol):
+class Matcher(Protocol):
     """How far one sequence has come in its grammar. One thread at a time."""
 
     @property
@@ -36,6 +36,31 @@ class Grammar(Protocol):
         ...
 
 
+class Grammar(Matcher, Protocol):
+    """A matcher of the engine's: a step takes only sequences whose mask is there.
+
+    Where it is not, `accept` and `fill_mask` wait for it, and raise UnavailableError or
+    InvalidRequestError if none will come.
+    """
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it cannot go on, if it cannot: then the mask will never be there."""
+        ...
+
+    def ask_mask(self) -> None:
+        """Begin to compute the mask of the next token; returns at once."""
+        ...
+
+    def wait_mask(self, timeout_s: float, *, patiently: bool = False) -> bool:
+        """Whether the mask of the next token is there within this time. Asks for it, too.
+
+        A matcher that has kept a caller waiting in vain keeps none waiting again until it is quick
+        again, but for those that wait `patiently`. The end of a grammar needs no mask.
+        """
+        ...
+
+
 class CompiledGrammar(Protocol):
     """A grammar for any number of sequences. Threads may share it."""
 
@@ -44,7 +69,7 @@ class CompiledGrammar(Protocol):
         """What it takes in memory, roughly."""
         ...
 
-    def start(self, end_token_ids: Sequence[int]) -> Grammar:
+    def start(self, end_token_ids: Sequence[int]) -> Matcher:
         """At the beginning. Any of `end_token_ids`, and only those, may end what is complete."""
         ...
 

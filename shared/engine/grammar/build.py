@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shared.engine.grammar.budget import CpuBudget
 from shared.engine.grammar.compiler import GrammarCompiler
-from shared.engine.grammar.registry import create_backend
+from shared.engine.grammar.host.hosts import GrammarHosts
+from shared.engine.grammar.host.zygote import Zygote
+from shared.engine.grammar.stats import GrammarStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,9 +18,20 @@ if TYPE_CHECKING:
 
 
 def build_grammars(config: EngineConfig, read_table: Callable[[], TokenTable]) -> GrammarCompiler:
-    """Nothing is read or imported before the first request with a grammar."""
+    """Nothing is read or started before the first request with a grammar."""
+    stats = GrammarStats()
+    hosts = GrammarHosts(
+        lambda: Zygote(config.structured_outputs_backend, read_table()),
+        memory_bytes=config.structured_outputs_memory_bytes,
+        limit_s=config.structured_outputs_timeout_s,
+        budget=CpuBudget(
+            burst_s=config.structured_outputs_cpu_s, share=config.structured_outputs_cpu_share
+        ),
+        stats=stats,
+    )
     return GrammarCompiler(
-        lambda: create_backend(config.structured_outputs_backend, read_table()),
+        hosts,
         cache_bytes=config.structured_outputs_cache_bytes,
         timeout_s=config.structured_outputs_timeout_s,
+        stats=stats,
     )

@@ -1,4 +1,4 @@
-"""Grammars for requests: compiled off the engine's thread, once, and kept.
+"""Grammars for requests: compiled once, in another process, and kept there.
 
 A request waits for its grammar before it is queued, so it holds nothing and nobody waits for it.
 """
@@ -7,178 +7,246 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import OrderedDict
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from shared.engine.grammar.checks import check_spec
-from shared.engine.grammar.compile_threads import CompileThreads
-from shared.engine.grammar.stats import GrammarStats, MeteredGrammar
-from shared.engine.grammar.thinking import ThinkingGrammar
-from shared.errors import ConfigError, InvalidRequestError, UnavailableError, UnsupportedError
+from shared.engine.grammar.host.process import RefusedTokenError
+from shared.engine.grammar.thinking import ThinkingGrammar, answer_begin
+from shared.errors import (
+    InvalidRequestError,
+    OverloadedError,
+    UnavailableError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
-    from shared.engine.grammar.base import CompiledGrammar, Grammar, GrammarBackend
+    from shared.engine.grammar.base import Grammar
+    from shared.engine.grammar.host.hosted import HostedGrammar
+    from shared.engine.grammar.host.hosts import GrammarHosts
+    from shared.engine.grammar.host.process import HostedCompiled
     from shared.engine.grammar.spec import GrammarSpec
+    from shared.engine.grammar.stats import GrammarStats
     from shared.engine.request import EngineRequest
-    from shared.engine.sampling_params import SamplingParams
 
-_MAX_THREADS = 2
+T = TypeVar("T")
 
 
 class GrammarCompiler:
     """One per engine. All methods may be called in any thread."""
 
     def __init__(
-        self,
-        load_backend: Callable[[], GrammarBackend],
-        *,
-        cache_bytes: int,
-        timeout_s: float,
+        self, hosts: GrammarHosts, *, cache_bytes: int, timeout_s: float, stats: GrammarStats
     ) -> None:
-        """`load_backend` is called with the first grammar: who needs none does not pay for it.
+        """The least recently used grammars are dropped when all take over `cache_bytes`.
 
-        The least recently used grammars are dropped when all together take over `cache_bytes`. No
-        request waits for longer than `timeout_s`.
+        No request waits for longer than `timeout_s`. Owns the hosts.
         """
-        self._load_backend = load_backend
-        self._backend: GrammarBackend | None = None
-        self._loading = threading.Lock()
+        self._hosts = hosts
         self._cache_bytes = cache_bytes
         self._timeout_s = timeout_s
-        self._threads: CompileThreads[CompiledGrammar] = CompileThreads(_MAX_THREADS)
+        self.stats = stats
         #: Guards what follows.
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
-        self._running: dict[GrammarSpec, Future[CompiledGrammar]] = {}
-        self.stats = GrammarStats()
+        self._compiled: OrderedDict[GrammarSpec, HostedCompiled] = OrderedDict()
+        self._running: dict[GrammarSpec, Future[HostedCompiled]] = {}
+
+    def on_news(self, callback: Callable[[], None]) -> None:
+        """Call back, in whatever thread, when a mask has come for which a caller waited in vain."""
+        self._hosts.on_news = callback
 
     async def ready(self, request: EngineRequest) -> EngineRequest:
-        """The request with a grammar of its own at the beginning, if it wants one.
+        """The request with a grammar of its own behind its resumed tokens, if it wants one.
 
         Raises:
-            InvalidRequestError: there is no such grammar; the message says what is wrong where.
+            InvalidRequestError: there is no such grammar, or a resumed token does not fit.
+            OverloadedError: the owner's budget is used up.
             UnavailableError: others' grammars took all the time.
         """
-        if request.sampling.grammar is None:
+        plan = _Plan.of(request)
+        if plan is None:
             return request
-        found = self._find(request.sampling.grammar.unthinking)
-        if not isinstance(found, _Pending):
-            return self._with(request, found)
+        future = self._find(plan.spec)
         try:
-            future = asyncio.wrap_future(found.future)
             # Others may wait for the same: a timeout or a cancellation is this request's alone.
-            compiled = await asyncio.wait_for(asyncio.shield(future), self._timeout_s)
+            compiled = await asyncio.wait_for(_shared(future), self._patience_s)
+            opening = compiled.host.open(compiled, plan.end_token_ids, plan.inner_tokens)
+            future = opening  # type: ignore[assignment]  # for what follows it is a future
+            grammar = await asyncio.wait_for(_shared(opening), self._timeout_s)
         except TimeoutError as error:
-            raise self._too_slow(found) from error
-        return self._with(request, compiled)
+            raise self._too_slow(plan.spec, future) from error
+        except RefusedTokenError as error:
+            raise plan.refused(error.place) from error
+        return replace(request, grammar=plan.finish(grammar))
 
     def ready_now(self, request: EngineRequest) -> EngineRequest:
         """The same for a caller that may be kept waiting."""
-        if request.sampling.grammar is None:
+        plan = _Plan.of(request)
+        if plan is None:
             return request
-        found = self._find(request.sampling.grammar.unthinking)
-        if not isinstance(found, _Pending):
-            return self._with(request, found)
+        future = self._find(plan.spec)
         try:
-            compiled = found.future.result(self._timeout_s)
+            compiled = future.result(self._patience_s)
+            opening = compiled.host.open(compiled, plan.end_token_ids, plan.inner_tokens)
+            grammar = opening.result(self._timeout_s)
         except FutureTimeoutError as error:
-            raise self._too_slow(found) from error
-        return self._with(request, compiled)
+            raise self._too_slow(plan.spec, future) from error
+        except RefusedTokenError as error:
+            raise plan.refused(error.place) from error
+        return replace(request, grammar=plan.finish(grammar))
 
     def close(self) -> None:
-        """End the threads once they are idle."""
-        self._threads.close()
+        """End the processes."""
+        self._hosts.close()
 
-    def _find(self, spec: GrammarSpec) -> CompiledGrammar | _Pending:
+    @property
+    def _patience_s(self) -> float:
+        return self._timeout_s + self._hosts.start_s
+
+    def _find(self, spec: GrammarSpec) -> Future[HostedCompiled]:
         with self._lock:
             compiled = self._compiled.get(spec)
+            if compiled is not None and compiled.host.fault:
+                self._drop(spec)  # it went with its process
+                compiled = None
             if compiled is not None:
                 self._compiled.move_to_end(spec)
                 self.stats.num_cache_hits += 1
-                return compiled
-            future = self._running.get(spec)
-            if future is None:
-                self.stats.num_cache_misses += 1
-                future = self._running[spec] = self._threads.submit(partial(self._compile, spec))
-            else:
+                return _settled(compiled)
+            running = self._running.get(spec)
+            if running is not None:
                 self.stats.num_cache_hits += 1
-            return _Pending(spec, future)
+                return running
+            self.stats.num_cache_misses += 1
+            future = self._running[spec] = self._hosts.compile(spec)
+        future.add_done_callback(partial(self._settle, spec))
+        return future
 
-    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        """In a thread of its own."""
-        began_s = time.monotonic()
-        try:
-            check_spec(spec)
-            compiled = self._loaded().compile(spec)
-        except Exception as error:
-            with self._lock:
-                del self._running[spec]
-            is_invalid = isinstance(error, InvalidRequestError)
-            self.stats.failures["invalid" if is_invalid else "backend"] += 1
-            if isinstance(error, ConfigError):
-                message = f"structured output is not possible here: {error}"
-                raise UnsupportedError(message, param=spec.param) from error
-            raise
+    def _settle(self, spec: GrammarSpec, future: Future[HostedCompiled]) -> None:
+        error = None if future.cancelled() else future.exception()
         with self._lock:
             del self._running[spec]
-            self.stats.num_compiled += 1
-            self.stats.compile_s += time.monotonic() - began_s
-            self._keep(spec, compiled)
-        return compiled
+            if error is not None:
+                self.stats.failures[_reason(error)] += 1
+            elif not future.cancelled():
+                self.stats.num_compiled += 1
+                self._keep(spec, future.result())
 
-    def _loaded(self) -> GrammarBackend:
-        with self._loading:
-            if self._backend is None:
-                self._backend = self._load_backend()
-            return self._backend
-
-    def _keep(self, spec: GrammarSpec, compiled: CompiledGrammar) -> None:
-        stats = self.stats
+    def _keep(self, spec: GrammarSpec, compiled: HostedCompiled) -> None:
         self._compiled[spec] = compiled
-        stats.cached_bytes += compiled.size_bytes
-        while stats.cached_bytes > self._cache_bytes:
-            _, dropped = self._compiled.popitem(last=False)
-            stats.cached_bytes -= dropped.size_bytes
-        stats.num_cached = len(self._compiled)
+        self.stats.cached_bytes += compiled.size_bytes
+        while self.stats.cached_bytes > self._cache_bytes:
+            self._drop(next(iter(self._compiled)))
+        self.stats.num_cached = len(self._compiled)
 
-    def _with(self, request: EngineRequest, compiled: CompiledGrammar) -> EngineRequest:
-        grammar = MeteredGrammar(self._start(compiled, request.sampling), self.stats)
-        return replace(request, grammar=grammar)
+    def _drop(self, spec: GrammarSpec) -> None:
+        dropped = self._compiled.pop(spec)
+        self.stats.cached_bytes -= dropped.size_bytes
+        self.stats.num_cached = len(self._compiled)
 
-    def _start(self, compiled: CompiledGrammar, sampling: SamplingParams) -> Grammar:
-        if not sampling.eos_token_ids:
-            message = "structured output needs a model that has an end token"
-            raise UnsupportedError(message, param="grammar")
-        grammar = compiled.start(sampling.eos_token_ids)
-        thinking = None if sampling.grammar is None else sampling.grammar.thinking
-        if thinking is None:
-            return grammar
-        return ThinkingGrammar(grammar, thinking, end_token_ids=sampling.eos_token_ids)
-
-    def _too_slow(self, pending: _Pending) -> Exception:
-        if not pending.future.running():
+    def _too_slow(self, spec: GrammarSpec, future: Future[HostedCompiled]) -> Exception:
+        if not (future.running() or future.done()):
             self.stats.failures["queue"] += 1
             return UnavailableError(
                 f"other grammars are being compiled: this one had to wait for {self._timeout_s:g} s"
             )
         self.stats.failures["timeout"] += 1
-        param = pending.spec.param
-        message = f"{param} took over {self._timeout_s:g} s to compile: it must be simpler"
-        return InvalidRequestError(message, param=param)
+        message = f"{spec.param} took over {self._timeout_s:g} s to compile: it must be simpler"
+        return InvalidRequestError(message, param=spec.param)
 
 
-class _Pending:
-    """A grammar that is being compiled, or waits for it."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Where a request's grammar begins, and what of its tokens the grammar has to accept."""
 
-    __slots__ = ("future", "spec")
+    request: EngineRequest
+    #: The grammar alone.
+    spec: GrammarSpec
+    #: Resumed tokens in front of the grammar's own; None: it has not begun yet.
+    num_before: int | None
 
-    def __init__(self, spec: GrammarSpec, future: Future[CompiledGrammar]) -> None:
-        self.spec = spec
-        self.future = future
+    @classmethod
+    def of(cls, request: EngineRequest) -> _Plan | None:
+        """None if the request wants no grammar. Raises like `GrammarCompiler.ready`."""
+        spec = request.sampling.grammar
+        if spec is None:
+            return None
+        ends = request.sampling.eos_token_ids
+        if not ends:
+            message = "structured output needs a model that has an end token"
+            raise UnsupportedError(message, param="grammar")
+        resumed = request.resumed_token_ids
+        num_before: int | None = 0
+        if spec.thinking is not None:
+            num_before = answer_begin(resumed, spec.thinking)
+            thought = resumed[: len(resumed) if num_before is None else num_before]
+            for place, token_id in enumerate(thought):
+                if token_id in ends:
+                    raise _refused(request, place)
+        return cls(request, spec.unthinking, num_before)
+
+    @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end the answer where the grammar is complete."""
+        return self.request.sampling.eos_token_ids
+
+    @property
+    def inner_tokens(self) -> tuple[int, ...]:
+        """Resumed tokens that the grammar itself has to accept."""
+        return () if self.num_before is None else self.request.resumed_token_ids[self.num_before :]
+
+    def refused(self, place: int) -> Exception:
+        """The error of the inner token at `place`."""
+        return _refused(self.request, place + (self.num_before or 0))
+
+    def finish(self, grammar: HostedGrammar) -> Grammar:
+        """The request's grammar, of one that is behind the inner tokens."""
+        sampling = self.request.sampling
+        if sampling.grammar is None or sampling.grammar.thinking is None:
+            return grammar
+        return ThinkingGrammar(
+            grammar,
+            sampling.grammar.thinking,
+            end_token_ids=sampling.eos_token_ids,
+            num_tokens=len(self.request.resumed_token_ids),
+            num_before=self.num_before,
+        )
+
+
+def _refused(request: EngineRequest, place: int) -> Exception:
+    return InvalidRequestError(
+        f"request {request.request_id}: resumed token {place} (id "
+        f"{request.resumed_token_ids[place]}) is not what the request's grammar allows there",
+        param="resumed_token_ids",
+    )
+
+
+def _shared(future: Future[T]) -> asyncio.Future[T]:
+    """It goes on if the one who waits goes away, and what it fails with is not lost then."""
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return asyncio.shield(waiting)
+
+
+def _settled(compiled: HostedCompiled) -> Future[HostedCompiled]:
+    future: Future[HostedCompiled] = Future()
+    future.set_result(compiled)
+    return future
+
+
+def _reason(error: BaseException) -> str:
+    """The label of a metric."""
+    match error:
+        case OverloadedError():
+            return "budget"
+        case UnavailableError():
+            return "lost"
+        case InvalidRequestError():
+            return "invalid"
+        case _:
+            return "backend"

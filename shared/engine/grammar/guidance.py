@@ -114,7 +114,7 @@ class GuidanceCompiled:
 
 
 class GuidanceGrammar:
-    """See `Grammar`. The library knows one end token; which ones there are is decided here."""
+    """See `Matcher`. The library knows one end token; which ones there are is decided here."""
 
     def __init__(self, matcher: Any, *, end_token_ids: frozenset[int], library_eos: int) -> None:
         self._matcher = matcher
@@ -124,11 +124,11 @@ class GuidanceGrammar:
 
     @property
     def is_terminated(self) -> bool:
-        """See `Grammar.is_terminated`."""
+        """See `Matcher.is_terminated`."""
         return self._has_ended
 
     def fill_mask(self, bits: Tensor, row: int) -> None:
-        """See `Grammar.fill_mask`."""
+        """See `Matcher.fill_mask`."""
         words = bits[row]
         is_complete = self._matcher.is_accepting()
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * 4)
@@ -137,7 +137,7 @@ class GuidanceGrammar:
             set_bit(bits, row, token_id, to=is_complete)
 
     def accept(self, token_id: int) -> bool:
-        """See `Grammar.accept`."""
+        """See `Matcher.accept`."""
         if self._has_ended:
             return False
         if token_id in self._end_token_ids:
@@ -149,7 +149,7 @@ class GuidanceGrammar:
         return bool(self._matcher.consume_token(token_id))
 
     def rollback(self, num_tokens: int) -> None:
-        """See `Grammar.rollback`."""
+        """See `Matcher.rollback`."""
         if num_tokens and self._has_ended:
             self._has_ended = False
             num_tokens -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +12,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.engine.grammar.base import Grammar
+    from shared.engine.grammar.base import Grammar, Matcher
 
 #: All 32 tokens of a word may come.
 EVERYTHING = -1
+#: Drafts of a sequence with a grammar are no longer: the masks behind them are kept meanwhile.
+MAX_MASKED = 31
 
 
 def set_bit(bits: Tensor, row: int, token_id: int, *, to: bool) -> None:
@@ -24,7 +27,7 @@ def set_bit(bits: Tensor, row: int, token_id: int, *, to: bool) -> None:
     octets[place] = octets[place] | bit if to else octets[place] & ~bit
 
 
-def advance(grammar: Grammar, token_ids: Iterable[int]) -> int | None:
+def advance(grammar: Matcher, token_ids: Iterable[int]) -> int | None:
     """Accept tokens up to the first that may not come; its place, or None if all were accepted."""
     for place, token_id in enumerate(token_ids):
         if not grammar.accept(token_id):
@@ -32,7 +35,7 @@ def advance(grammar: Grammar, token_ids: Iterable[int]) -> int | None:
     return None
 
 
-def count_valid(grammar: Grammar, draft_ids: Sequence[int]) -> int:
+def count_valid(grammar: Matcher, draft_ids: Sequence[int]) -> int:
     """How many leading tokens of a draft could be accepted, one after the other.
 
     The grammar's state has not changed afterwards.
@@ -43,7 +46,29 @@ def count_valid(grammar: Grammar, draft_ids: Sequence[int]) -> int:
     return num
 
 
-def fill_mask_behind(grammar: Grammar, draft_ids: Sequence[int], bits: Tensor, row: int) -> None:
+def count_masked(grammar: Grammar, draft_ids: Sequence[int], timeout_s: float) -> int:
+    """How many leading tokens of a draft may come and have the mask of what follows them in time.
+
+    The grammar's state has not changed afterwards.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    num_accepted = num_masked = 0
+    try:
+        if not grammar.wait_mask(timeout_s):
+            return 0
+        for token_id in draft_ids[:MAX_MASKED]:
+            if not grammar.accept(token_id):
+                break
+            num_accepted += 1
+            if not grammar.wait_mask(deadline_s - time.monotonic()):
+                break
+            num_masked += 1
+        return num_masked
+    finally:
+        grammar.rollback(num_accepted)
+
+
+def fill_mask_behind(grammar: Matcher, draft_ids: Sequence[int], bits: Tensor, row: int) -> None:
     """The mask of the one token behind these drafts; everything if they may not come.
 
     The grammar's state has not changed afterwards.

@@ -48,6 +48,8 @@ class GrammarSpec:
     any_whitespace: bool = True
     #: What the client calls it: errors name it.
     param: str = field(default="grammar", compare=False)
+    #: Whose it is: an opaque name of the tenant. Owners share no processor time and no process.
+    owner: bytes = b""
     #: If set, the answer may think first, and the grammar says what comes after that.
     thinking: Thinking | None = None
 

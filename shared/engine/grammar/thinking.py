@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shared.engine.grammar.positions import EVERYTHING, set_bit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from torch import Tensor
 
@@ -24,20 +24,41 @@ class ThinkingGrammar:
     """See `Grammar`."""
 
     def __init__(
-        self, inner: Grammar, thinking: Thinking, *, end_token_ids: Collection[int]
+        self,
+        inner: Grammar,
+        thinking: Thinking,
+        *,
+        end_token_ids: Collection[int],
+        num_tokens: int = 0,
+        num_before: int | None = None,
     ) -> None:
-        """`inner` is at its beginning. `end_token_ids` are the model's."""
+        """Behind `num_tokens` of the answer. `inner` is behind what follows the first `num_before`
+        of them, or at its beginning if that is None. `end_token_ids` are the model's."""
         self._inner = inner
         self._thinking = thinking
         self._end_token_ids = frozenset(end_token_ids)
-        self._num_tokens = 0
+        self._num_tokens = num_tokens
         #: How many tokens there are up to where `inner` begins; None: that is still to come.
-        self._num_before: int | None = None
+        self._num_before = num_before
 
     @property
     def is_terminated(self) -> bool:
         """See `Grammar.is_terminated`."""
         return self._num_before is not None and self._inner.is_terminated
+
+    @property
+    def error(self) -> Exception | None:
+        """See `Grammar.error`."""
+        return None if self._is_inside else self._inner.error
+
+    def ask_mask(self) -> None:
+        """See `Grammar.ask_mask`."""
+        if not self._is_inside:
+            self._inner.ask_mask()
+
+    def wait_mask(self, timeout_s: float, *, patiently: bool = False) -> bool:
+        """See `Grammar.wait_mask`."""
+        return self._is_inside or self._inner.wait_mask(timeout_s, patiently=patiently)
 
     def fill_mask(self, bits: Tensor, row: int) -> None:
         """See `Grammar.fill_mask`."""
@@ -82,3 +103,19 @@ class ThinkingGrammar:
     @property
     def _is_inside(self) -> bool:
         return self._num_before is None and not self._may_begin
+
+
+def answer_begin(token_ids: Sequence[int], thinking: Thinking) -> int | None:
+    """How many tokens of an answer come before what its grammar is about.
+
+    None: that is still to come, or nothing has come at all.
+    """
+    if not token_ids:
+        return None
+    if not thinking.is_open and token_ids[0] != thinking.begin_token_id:
+        return 0
+    first = 0 if thinking.is_open else 1
+    for place in range(first, len(token_ids)):
+        if token_ids[place] == thinking.end_token_id:
+            return place + 1
+    return None

@@ -31,6 +31,7 @@ def grammar_from_wire(message: common_pb2.Grammar) -> GrammarSpec:
         strict=not message.HasField("strict") or message.strict,
         any_whitespace=not message.HasField("any_whitespace") or message.any_whitespace,
         param=message.param or "grammar",
+        owner=message.owner,
         thinking=_thinking_from_wire(message.thinking) if message.HasField("thinking") else None,
     )
 
@@ -43,6 +44,7 @@ def grammar_to_wire(spec: GrammarSpec) -> common_pb2.Grammar:
         strict=None if spec.strict else False,
         any_whitespace=None if spec.any_whitespace else False,
         param=None if spec.param == "grammar" else spec.param,
+        owner=spec.owner,
         thinking=None if spec.thinking is None else _thinking_to_wire(spec.thinking),
     )
 

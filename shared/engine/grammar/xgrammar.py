@@ -112,7 +112,7 @@ class XgrammarCompiled:
 
 
 class XgrammarGrammar:
-    """See `Grammar`."""
+    """See `Matcher`."""
 
     def __init__(self, matcher: Any, *, never: frozenset[int]) -> None:
         self._matcher = matcher
@@ -121,21 +121,21 @@ class XgrammarGrammar:
 
     @property
     def is_terminated(self) -> bool:
-        """See `Grammar.is_terminated`."""
+        """See `Matcher.is_terminated`."""
         return bool(self._matcher.is_terminated())
 
     def fill_mask(self, bits: Tensor, row: int) -> None:
-        """See `Grammar.fill_mask`."""
+        """See `Matcher.fill_mask`."""
         self._matcher.fill_next_token_bitmask(bits, row)
 
     def accept(self, token_id: int) -> bool:
-        """See `Grammar.accept`."""
+        """See `Matcher.accept`."""
         if token_id in self._never or self.is_terminated:
             return False
         return bool(self._matcher.accept_token(token_id))
 
     def rollback(self, num_tokens: int) -> None:
-        """See `Grammar.rollback`."""
+        """See `Matcher.rollback`."""
         if num_tokens:
             self._matcher.rollback(num_tokens)
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.engine.events import NewTokens
-from shared.engine.grammar.positions import count_valid
+from shared.engine.grammar.positions import count_masked
 from shared.engine.lookahead import first_of
+from shared.engine.mask_gate import MAX_WAIT_S
 from shared.engine.sequence import Status
 from shared.engine.speculation.base import (
     NO_DRAFT,
@@ -224,7 +225,7 @@ class Speculator:
                 num = place
                 break
         if num and wish.seq.grammar is not None:
-            num = count_valid(wish.seq.grammar, draft.token_ids[:num])
+            num = count_masked(wish.seq.grammar, draft.token_ids[:num], MAX_WAIT_S)
         return first_of(draft, num)
 
     def _count(self, seq: Sequence, num_drafted: int, num_accepted: int) -> None:

@@ -243,7 +243,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.fail_transfer(name)
         for _ in range(1000):
             self.take(self.engine.step())
-            self.engine.wait_for_loads()
+            self.engine.wait_for_news()
             for name in sorted(self.receiving):
                 self.receiving.pop(name)
                 self.tokens[name] = []

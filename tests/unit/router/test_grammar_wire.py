@@ -7,20 +7,52 @@ import pytest
 from baton.v1 import common_pb2, router_pb2
 from baton_client.errors import InvalidRequestError as ClientInvalidRequestError
 from baton_client.options import generate_request
+from services.router.grammar import (
+    MAX_CHECKED_CHARS,
+    check_grammar,
+    json_schema_grammar,
+    owned_by,
+)
 from services.router.grpc_wire import params_from_wire
+from services.router.tenant import ANONYMOUS, Tenant
 from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.grammar.wire import grammar_from_wire, grammar_to_wire
+from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
 
 
 @pytest.mark.parametrize("kind", GrammarKind)
 @pytest.mark.parametrize("flag", [False, True])
 def test_specs_survive_the_wire(kind: GrammarKind, flag: bool) -> None:
-    spec = GrammarSpec(kind=kind, text="ü", strict=flag, any_whitespace=not flag, param="p")
+    owner = b"\xff" if flag else b""
+    spec = GrammarSpec(
+        kind=kind, text="ü", strict=flag, any_whitespace=not flag, param="p", owner=owner
+    )
     raw = grammar_to_wire(spec).SerializeToString()
     back = grammar_from_wire(common_pb2.Grammar.FromString(raw))
     assert back == spec
     assert back.param == "p"
+
+
+def test_tenants_own_their_grammars_whatever_the_client_says() -> None:
+    spec = GrammarSpec(kind=GrammarKind.REGEX, text="a", owner=b"somebody else")
+    sampling = SamplingParams(max_tokens=1, grammar=spec)
+    owners = [
+        owned_by(tenant, sampling).grammar.owner  # type: ignore[union-attr]  # it has one
+        for tenant in (ANONYMOUS, Tenant(name="a"), Tenant(name="b"), Tenant(name="a"))
+    ]
+    assert owners[0] == b""
+    assert owners[1] == owners[3] != owners[2]
+    assert b"somebody" not in b"".join(owners)
+    plain = SamplingParams(max_tokens=1)
+    assert owned_by(Tenant(name="a"), plain) is plain
+
+
+def test_the_router_leaves_long_grammars_to_the_workers() -> None:
+    wrong = {"type": "object", "properties": {"a": {"type": "strin"}}, "title": ""}
+    with pytest.raises(InvalidRequestError, match="strin"):
+        check_grammar(json_schema_grammar(wrong, param="p"))
+    check_grammar(json_schema_grammar(wrong | {"title": "x" * MAX_CHECKED_CHARS}, param="p"))
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -13,12 +13,14 @@ from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.llm import LLM
 from shared.engine.request import EngineRequest, KVSource
 from shared.engine.sampling_params import SamplingParams
-from shared.errors import InternalError, InvalidRequestError, UnsupportedError
+from shared.errors import InternalError, InvalidRequestError, UnavailableError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    import torch
 
 WORDS = GrammarSpec(kind=GrammarKind.CHOICE, text='["yes", "no", "maybe"]')
 PHONE = GrammarSpec(kind=GrammarKind.REGEX, text=r"\d{3}-\d{4}")
@@ -204,6 +206,62 @@ def test_masks_are_counted(llm: LLM) -> None:
     [answer] = generate(llm, params(PHONE))
     assert llm.grammars.stats.num_masks == before + len(answer.token_ids)
     assert llm.grammars.stats.mask_ns > 0
+
+
+class _Late:
+    """A grammar whose mask comes when it is told to."""
+
+    is_terminated = False
+
+    def __init__(self) -> None:
+        self.is_there = False
+        self.error: Exception | None = None
+
+    def ask_mask(self) -> None:
+        pass
+
+    def wait_mask(self, timeout_s: float, *, patiently: bool = False) -> bool:
+        return self.is_there
+
+    def fill_mask(self, bits: torch.Tensor, row: int) -> None:
+        assert self.is_there, "the step was not to take it"
+        bits[row] = 1 << 9
+
+    def accept(self, token_id: int) -> bool:
+        return token_id % 32 == 9
+
+    def rollback(self, num_tokens: int) -> None:
+        pass
+
+
+def test_a_late_mask_holds_up_its_own_sequence_only(llm: LLM) -> None:
+    late = _Late()
+    llm.engine.add(replace(made(llm, "late"), grammar=late))
+    llm.engine.add(replace(made(llm, "plain"), sampling=params(None, max_tokens=9), grammar=None))
+    assert len(finish(llm, "plain")["plain"]) == 9
+    for _ in range(3):
+        assert not llm.engine.step()
+    assert not llm.engine.has_work()
+    late.is_there = True
+    llm.engine.wake()
+    tokens = [event for _ in range(9) for event in llm.engine.step()]
+    assert tokens
+    assert all(one % 32 == 9 for event in tokens for one in event.token_ids)  # type: ignore[union-attr]  # of one kind
+    llm.engine.abort("late")
+    llm.engine.step()
+
+
+def test_a_grammar_that_cannot_go_on_ends_its_own_sequence_only(llm: LLM) -> None:
+    late = _Late()
+    llm.engine.add(replace(made(llm, "late"), grammar=late))
+    llm.engine.add(replace(made(llm, "plain"), sampling=params(None, max_tokens=9), grammar=None))
+    llm.engine.step()
+    late.error = UnavailableError("its process has ended")
+    events = [event for _ in range(30) for event in llm.engine.step()]
+    [failed] = [event for event in events if isinstance(event, Failed)]
+    assert (failed.request_id, failed.error) == ("late", late.error)
+    tokens = [t for e in events if isinstance(e, NewTokens) for t in e.token_ids]
+    assert len(tokens) >= 7
 
 
 def made(llm: LLM, request_id: str) -> EngineRequest:

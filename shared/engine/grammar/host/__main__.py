@@ -1,0 +1,81 @@
+"""`python -m shared.engine.grammar.host FD`: the parent of a worker's grammar processes.
+
+It loads the library and the vocabulary once; its children share that memory. It has one thread, so
+it may fork. It and they end when the worker does, however it ends: the sockets close.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from shared.engine.grammar.host.messages import Fork, Forked, Loaded, Vocabulary, receive, send
+from shared.engine.grammar.host.serving import HostServer
+from shared.engine.grammar.registry import BackendName, create_backend
+from shared.errors import ConfigError
+from shared.text.token_table import TokenTable
+
+#: The kernel ends these before the worker where memory runs out.
+_OOM_SCORE = "800"
+
+
+def main(control: socket.socket) -> None:
+    """Load, then fork a host for each socket that comes."""
+    # A worker that was told to stop still finishes its answers.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _be_ended_first()
+    wish = receive(control, Vocabulary)
+    table = TokenTable(
+        token_bytes=tuple(wish.token_bytes),
+        special_token_ids=frozenset(wish.special_token_ids),
+        eos_token_ids=tuple(wish.eos_token_ids),
+    )
+    try:
+        backend = create_backend(BackendName(wish.backend), table)
+    except ConfigError as error:
+        send(control, Loaded(str(error)))
+        return
+    gc.freeze()
+    send(control, Loaded(""))
+    while True:
+        _, fds, _, _ = socket.recv_fds(control, 1, 1)
+        if not fds:
+            return
+        wanted = receive(control, Fork)
+        sock = socket.socket(fileno=fds[0])
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            try:
+                limit_memory(wanted.memory_bytes)
+                HostServer(sock, backend, vocab_size=table.vocab_size).run()
+            finally:
+                os._exit(0)
+        sock.close()
+        send(control, Forked(pid))
+
+
+def limit_memory(num_bytes: int) -> None:
+    """Of this process, over what it has."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = pages * resource.getpagesize() + num_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _be_ended_first() -> None:
+    with contextlib.suppress(OSError):  # a container may forbid it
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(EOFError, ConnectionError):  # the worker has ended
+        main(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,296 @@
+"""A worker's end of one grammar process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import weakref
+from collections import deque
+from concurrent.futures import Future
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from shared.engine.grammar.host.hosted import HostedGrammar
+from shared.engine.grammar.host.messages import (
+    Close,
+    Compile,
+    Compiled,
+    Forget,
+    FromHost,
+    Mask,
+    Move,
+    Open,
+    Opened,
+    Refused,
+    ToHost,
+    receive,
+    send,
+)
+from shared.errors import InternalError, InvalidRequestError, UnavailableError, UnsupportedError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from shared.engine.grammar.spec import GrammarSpec
+    from shared.engine.grammar.stats import GrammarStats
+
+#: A process that does not read for so long is ended.
+_SEND_S = 1.0
+#: How often what takes too long is looked for.
+_CHECK_S = 0.5
+
+
+class GrammarHost:
+    """Compiles and follows the grammars of one owner. All methods may be called in any thread.
+
+    It is ended when a mask takes over `limit_s`. A grammar that takes longer than that to compile
+    retires it: it follows what it follows already, and the owner gets another one.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        pid: int,
+        *,
+        limit_s: float,
+        stats: GrammarStats,
+        on_news: Callable[[], None],
+    ) -> None:
+        """Owns the socket and the process. `on_news`: a mask came for which a caller waited."""
+        self.pid = pid
+        self._sock = sock
+        sock.settimeout(_SEND_S)
+        self._pidfd = os.pidfd_open(pid)
+        self._limit_s = limit_s
+        self._stats = stats
+        self._on_news = on_news
+        #: Told of every mask, and of the end. Guards what follows.
+        self.news = threading.Condition()
+        #: Why it has ended; empty while it lives.
+        self.fault = ""
+        self.is_retired = False
+        self._compiling: tuple[int, GrammarSpec, Future[HostedCompiled], float] | None = None
+        self._opening: dict[int, tuple[Future[HostedGrammar], Open, str]] = {}
+        self._followed: WeakValueDictionary[int, HostedGrammar] = WeakValueDictionary()
+        #: Since when masks are awaited, by matcher.
+        self._awaited: dict[int, float] = {}
+        self._ids = count()
+        self._sending = threading.Lock()
+        #: What has no user any more. Without a lock: that may show while anything is locked.
+        self._closing: deque[Close | Forget] = deque()
+        threading.Thread(target=self._read, name=f"grammar-{pid}", daemon=True).start()
+        threading.Thread(target=self._watch, name=f"watch-{pid}", daemon=True).start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that it has is in use."""
+        return not (self._compiling or self._opening or len(self._followed))
+
+    @property
+    def may_compile(self) -> bool:
+        """Whether it takes grammars."""
+        return not (self.fault or self.is_retired)
+
+    def compile(self, spec: GrammarSpec) -> Future[HostedCompiled]:
+        """One at a time."""
+        future: Future[HostedCompiled] = _running()
+        grammar_id = next(self._ids)
+        with self.news:
+            self._compiling = (grammar_id, spec, future, time.monotonic())
+        self._send(
+            Compile(grammar_id, spec.kind, spec.text, spec.strict, spec.any_whitespace, spec.param)
+        )
+        return future
+
+    def open(
+        self, compiled: HostedCompiled, ends: Sequence[int], tokens: Sequence[int]
+    ) -> Future[HostedGrammar]:
+        """Start a matcher behind `tokens`.
+
+        The future raises RefusedTokenError if one of them does not fit.
+        """
+        future: Future[HostedGrammar] = _running()
+        message = Open(next(self._ids), compiled.grammar_id, list(ends), list(tokens))
+        with self.news:
+            self._opening[message.matcher_id] = (future, message, compiled.param)
+            self._awaited[message.matcher_id] = time.monotonic()
+        self._send(message)
+        return future
+
+    def move(self, message: Move) -> None:
+        """Ask for a mask; its grammar is told."""
+        with self.news:
+            self._awaited.setdefault(message.matcher_id, time.monotonic())
+        self._send(message)
+
+    def send_later(self, message: Close | Forget) -> None:
+        """With the next message. May be called by the garbage collector."""
+        self._closing.append(message)
+
+    def end(self, fault: str) -> None:
+        """Kill it. All that it follows or compiles fails."""
+        with self.news:
+            if self.fault:
+                return
+            self.fault = fault
+            opening, self._opening = self._opening, {}
+            compiling, self._compiling = self._compiling, None
+            self._awaited.clear()
+            self.news.notify_all()
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        error = UnavailableError(f"the process that follows this grammar has ended: {fault}")
+        for future, _, _ in opening.values():
+            future.set_exception(error)
+        if compiling is not None:
+            self._fail(compiling, fault)
+        self._on_news()
+
+    def _send(self, message: ToHost | None) -> None:
+        try:
+            with self._sending:
+                while self._closing:
+                    send(self._sock, self._closing.popleft())
+                if message is not None:
+                    send(self._sock, message)
+        except OSError as error:
+            self.end(f"it does not take messages: {error}")
+
+    def _read(self) -> None:
+        sock = self._sock.dup()
+        sock.settimeout(None)
+        try:
+            while True:
+                self._take(receive(sock, FromHost))  # type: ignore[arg-type]  # a union
+        except (EOFError, OSError, ValueError) as error:
+            self.end(f"it was killed, or needed too much memory ({error})")
+        finally:
+            sock.close()
+            self._sock.close()
+            os.close(self._pidfd)
+
+    def _take(self, message: FromHost) -> None:
+        match message:
+            case Mask():
+                self._take_mask(message)
+            case Opened():
+                self._take_opened(message)
+            case Compiled() | Refused():
+                self._take_compiled(message)
+
+    def _take_mask(self, message: Mask) -> None:
+        with self.news:
+            self._awaited.pop(message.matcher_id, None)
+            self._stats.count_mask(message.took_ns)
+            grammar = self._followed.get(message.matcher_id)
+            was_missed = grammar is not None and grammar.take(message)
+            self.news.notify_all()
+        if was_missed:
+            self._on_news()
+
+    def _take_opened(self, message: Opened) -> None:
+        with self.news:
+            self._awaited.pop(message.matcher_id, None)
+            future, asked, param = self._opening.pop(message.matcher_id)
+            self._stats.count_mask(message.took_ns)
+        if message.fault:
+            error = f"{param} cannot be followed: {message.fault}"
+            future.set_exception(InvalidRequestError(error, param=param))
+        elif message.num_accepted < len(asked.token_ids):
+            future.set_exception(RefusedTokenError(message.num_accepted))
+            self.send_later(Close(message.matcher_id))
+        else:
+            grammar = HostedGrammar(self, message, asked.end_token_ids, param=param)
+            with self.news:
+                self._followed[message.matcher_id] = grammar
+            future.set_result(grammar)
+
+    def _take_compiled(self, message: Compiled | Refused) -> None:
+        with self.news:
+            compiling, self._compiling = self._compiling, None
+        if compiling is None or compiling[0] != message.grammar_id:
+            return  # it was given up
+        _, spec, future, _ = compiling
+        if isinstance(message, Compiled):
+            compiled = HostedCompiled(self, message, spec.param)
+            future.set_result(compiled)
+            return
+        if message.is_fault:
+            error: Exception = InternalError(message.message)
+        elif message.is_unsupported:
+            error = UnsupportedError(message.message, param=spec.param)
+        else:
+            error = InvalidRequestError(message.message, param=spec.param)
+        future.set_exception(CompileError(error, message.cpu_s))
+
+    def _watch(self) -> None:
+        """End it if a mask takes too long; retire it if a grammar does."""
+        while not self.fault:
+            time.sleep(_CHECK_S)
+            if self._closing:
+                self._send(None)
+            with self.news:
+                too_old_s = time.monotonic() - self._limit_s
+                is_stuck = any(since_s < too_old_s for since_s in self._awaited.values())
+                compiling = self._compiling
+            if is_stuck:
+                self.end(f"a mask took over {self._limit_s:g} s: the grammar must be simpler")
+            elif compiling is not None and compiling[3] < too_old_s:
+                self.is_retired = True
+                with self.news:
+                    self._compiling = None
+                self._fail(compiling, "")
+            elif self.is_retired and self.is_idle:
+                self.end("it was replaced")
+
+    def _fail(
+        self, compiling: tuple[int, GrammarSpec, Future[HostedCompiled], float], fault: str
+    ) -> None:
+        _, spec, future, began_s = compiling
+        message = f"{spec.param} could not be compiled: {fault}; it must be simpler"
+        if not fault:
+            message = f"{spec.param} took over {self._limit_s:g} s to compile: it must be simpler"
+        error = InvalidRequestError(message, param=spec.param)
+        future.set_exception(CompileError(error, time.monotonic() - began_s))
+
+
+class HostedCompiled:
+    """A compiled grammar in a host."""
+
+    def __init__(self, host: GrammarHost, compiled: Compiled, param: str) -> None:
+        self.host = host
+        self.grammar_id = compiled.grammar_id
+        self.size_bytes = compiled.size_bytes
+        self.cpu_s = compiled.cpu_s
+        self.param = param
+        forget = Forget(compiled.grammar_id)
+        weakref.finalize(self, host.send_later, forget).atexit = False
+
+
+class CompileError(Exception):
+    """A grammar was not compiled, for this reason, and took so much processor time."""
+
+    def __init__(self, reason: Exception, cpu_s: float) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+        self.cpu_s = cpu_s
+
+
+class RefusedTokenError(Exception):
+    """The token at this place is not what the grammar allows there."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(f"token {place}")
+        self.place = place
+
+
+def _running() -> Future[Any]:
+    """A future that cannot be cancelled: its answer comes in any case."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future

@@ -1,0 +1,220 @@
+"""One grammar process: compiles grammars and computes masks for the worker at the other end.
+
+Compiling, and masks of grammars that have shown to be slow, run in threads of the lowest priority.
+The libraries compute without Python's lock, so a slow mask holds up neither the reader nor others.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shared.engine.grammar.checks import check_spec
+from shared.engine.grammar.host.messages import (
+    Close,
+    Compile,
+    Compiled,
+    Forget,
+    FromHost,
+    Mask,
+    Move,
+    Open,
+    Opened,
+    Refused,
+    ToHost,
+    receive,
+    send,
+)
+from shared.engine.grammar.spec import GrammarKind, GrammarSpec
+from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from shared.engine.grammar.base import CompiledGrammar, GrammarBackend, Matcher
+
+#: A mask that takes longer makes its grammar a slow one.
+SLOW_NS = 2_000_000
+LOWEST_PRIORITY = 19
+
+
+class _Served:
+    """A compiled grammar."""
+
+    def __init__(self, compiled: CompiledGrammar) -> None:
+        self.compiled = compiled
+        self.is_slow = False
+
+
+class _Follower:
+    """A matcher and what it still has to do: in order, and in one thread at a time."""
+
+    def __init__(self, served: _Served) -> None:
+        self.served = served
+        self.matcher: Matcher | None = None
+        self.inbox: deque[Open | Move] = deque()
+        self.is_queued = False
+
+
+class HostServer:
+    """Serves one worker until it closes its end."""
+
+    def __init__(self, sock: socket.socket, backend: GrammarBackend, *, vocab_size: int) -> None:
+        self._sock = sock
+        self._backend = backend
+        self._num_words = -(-vocab_size // 32)
+        self._sending = threading.Lock()
+        self._grammars: dict[int, _Served] = {}
+        self._followers: dict[int, _Follower] = {}
+        #: Guards the inboxes.
+        self._lock = threading.Lock()
+        self._compiling: queue.SimpleQueue[Compile] = queue.SimpleQueue()
+        self._quick: queue.SimpleQueue[_Follower] = queue.SimpleQueue()
+        self._slow: queue.SimpleQueue[_Follower] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        """Returns when the worker is gone; the process ends then, whatever its threads are at."""
+        _start(self._compile_all)
+        _start(lambda: self._follow_all(self._quick, priority=None))
+        _start(lambda: self._follow_all(self._slow, priority=LOWEST_PRIORITY))
+        try:
+            while True:
+                self._take(receive(self._sock, ToHost))  # type: ignore[arg-type]  # a union
+        except (EOFError, OSError):
+            return
+
+    def _take(self, message: ToHost) -> None:
+        match message:
+            case Compile():
+                self._compiling.put(message)
+            case Open():
+                served = self._grammars[message.grammar_id]
+                follower = self._followers[message.matcher_id] = _Follower(served)
+                self._post(follower, message)
+            case Move():
+                self._post(self._followers[message.matcher_id], message)
+            case Close():
+                self._followers.pop(message.matcher_id, None)
+            case Forget():
+                self._grammars.pop(message.grammar_id, None)
+
+    def _post(self, follower: _Follower, message: Open | Move) -> None:
+        with self._lock:
+            follower.inbox.append(message)
+            self._queue(follower)
+
+    def _queue(self, follower: _Follower) -> None:
+        if not follower.is_queued and follower.inbox:
+            follower.is_queued = True
+            (self._slow if follower.served.is_slow else self._quick).put(follower)
+
+    def _follow_all(self, work: queue.SimpleQueue[_Follower], *, priority: int | None) -> None:
+        if priority is not None:
+            lower_priority(priority)
+        while True:
+            follower = work.get()
+            with self._lock:
+                message = follower.inbox.popleft()
+            self._send(self._follow(follower, message))
+            with self._lock:
+                follower.is_queued = False
+                self._queue(follower)
+
+    def _follow(self, follower: _Follower, message: Open | Move) -> FromHost:
+        began_ns = time.perf_counter_ns()
+        num_accepted, is_terminated, mask, fault = 0, False, b"", ""
+        try:
+            if isinstance(message, Open):
+                matcher = follower.matcher = follower.served.compiled.start(message.end_token_ids)
+            else:
+                matcher = _require(follower.matcher)
+                matcher.rollback(message.num_back)
+            for token_id in message.token_ids:
+                if not matcher.accept(token_id):
+                    break
+                num_accepted += 1
+            is_terminated = matcher.is_terminated
+            if not is_terminated and num_accepted == len(message.token_ids):
+                mask = self._mask(matcher)
+        except Exception as error:  # noqa: BLE001 libraries raise all kinds; it ends one matcher
+            fault = str(error) or repr(error)
+        took_ns = time.perf_counter_ns() - began_ns
+        follower.served.is_slow |= took_ns > SLOW_NS
+        if isinstance(message, Open):
+            return Opened(message.matcher_id, num_accepted, is_terminated, mask, took_ns, fault)
+        if not mask and not fault:
+            fault = "its tokens do not fit the grammar"
+        return Mask(message.matcher_id, message.ticket, mask, took_ns, fault)
+
+    def _mask(self, matcher: Matcher) -> bytes:
+        bits = torch.empty(1, self._num_words, dtype=torch.int32)
+        matcher.fill_mask(bits, 0)
+        return bits.numpy().tobytes()
+
+    def _compile_all(self) -> None:
+        lower_priority(LOWEST_PRIORITY)
+        while True:
+            message = self._compiling.get()
+            began_s = time.thread_time()
+            answer = self._compile(message)
+            answer.cpu_s = time.thread_time() - began_s
+            self._send(answer)
+
+    def _compile(self, message: Compile) -> Compiled | Refused:
+        spec = GrammarSpec(
+            kind=GrammarKind(message.kind),
+            text=message.text,
+            strict=message.strict,
+            any_whitespace=message.any_whitespace,
+            param=message.param,
+        )
+        refused = Refused(message.grammar_id, "", is_unsupported=False, is_fault=False, cpu_s=0.0)
+        try:
+            check_spec(spec)
+            compiled = self._backend.compile(spec)
+        except UnsupportedError as error:
+            refused.is_unsupported = True
+            refused.message = str(error)
+        except InvalidRequestError as error:
+            refused.message = str(error)
+        except ConfigError as error:
+            refused.is_unsupported = True
+            refused.message = f"structured output is not possible here: {error}"
+        except MemoryError:
+            refused.message = f"{spec.param} needs too much memory: it must be simpler"
+        except Exception as error:  # noqa: BLE001 the worker hears of it
+            refused.is_fault = True
+            refused.message = f"{spec.param} cannot be compiled: {error!r}"
+        else:
+            self._grammars[message.grammar_id] = _Served(compiled)
+            return Compiled(message.grammar_id, compiled.size_bytes, cpu_s=0.0)
+        return refused
+
+    def _send(self, message: FromHost) -> None:
+        try:
+            with self._sending:
+                send(self._sock, message)
+        except OSError:
+            os._exit(0)  # nobody reads any more
+
+
+def lower_priority(niceness: int) -> None:
+    """Of the calling thread alone."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+
+
+def _start(target: Callable[[], Any]) -> None:
+    threading.Thread(target=target, daemon=True).start()
+
+
+def _require(matcher: Matcher | None) -> Matcher:
+    if matcher is None:
+        raise RuntimeError("the matcher was not opened")
+    return matcher

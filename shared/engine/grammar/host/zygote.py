@@ -1,0 +1,96 @@
+"""The process that grammar processes are forked of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.engine.grammar.host.messages import Fork, Forked, Loaded, Vocabulary, receive, send
+from shared.errors import ConfigError, UnavailableError
+
+if TYPE_CHECKING:
+    from shared.engine.grammar.registry import BackendName
+    from shared.text.token_table import TokenTable
+
+#: Loading the libraries takes a second or two, and longer on a busy machine.
+START_S = 120.0
+
+
+class Zygote:
+    """Holds the library and the vocabulary. One caller at a time."""
+
+    def __init__(self, backend: BackendName, table: TokenTable) -> None:
+        """Start it, which takes seconds.
+
+        Raises:
+            ConfigError: there is no such backend.
+            UnavailableError: it does not start.
+        """
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(START_S)
+        # It serves one worker and no accelerator, and its threads are the hosts'.
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "MALLOC_ARENA_MAX": "2",
+        }
+        fd = theirs.fileno()
+        command = [sys.executable, "-m", "shared.engine.grammar.host", str(fd)]
+        self._process = subprocess.Popen(command, pass_fds=(fd,), env=env, stdin=subprocess.DEVNULL)
+        theirs.close()
+        try:
+            loaded = self._load(backend, table)
+        except (EOFError, OSError) as error:
+            self.close()
+            message = f"the process for grammars does not start: {error}"
+            raise UnavailableError(message) from error
+        if loaded.fault:
+            self.close()
+            raise ConfigError(loaded.fault)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can fork."""
+        return self._process.poll() is None
+
+    def fork(self, memory_bytes: int) -> tuple[socket.socket, int]:
+        """A host: its socket and its process.
+
+        Raises UnavailableError if the zygote has ended.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+            send(self._control, Fork(memory_bytes))
+            return ours, receive(self._control, Forked).pid
+        except (EOFError, OSError) as error:
+            ours.close()
+            self.close()
+            message = f"the process for grammars has ended: {error}"
+            raise UnavailableError(message) from error
+        finally:
+            theirs.close()
+
+    def close(self) -> None:
+        """End it. Hosts go on until their own sockets close."""
+        self._control.close()
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+
+    def _load(self, backend: BackendName, table: TokenTable) -> Loaded:
+        vocabulary = Vocabulary(
+            backend,
+            list(table.token_bytes),
+            sorted(table.special_token_ids),
+            list(table.eos_token_ids),
+        )
+        send(self._control, vocabulary)
+        return receive(self._control, Loaded)
