@@ -99,8 +99,8 @@ bench-structured: setup ## Microseconds per mask of a grammar, tokens/s with and
 conformance: setup ## 300 JSON Schemas x random weights: fail unless every finished answer is valid (CONFORMANCE=…)
 	@$(PY) -m benchmarks.structured conformance $(CONFORMANCE)
 
-overload: setup ## Offer up to three times what a cluster can serve, 14 minutes (OVERLOAD="--help" for options)
-	@$(PY) -m benchmarks.overload run $(OVERLOAD) && $(PY) -m benchmarks.overload page
+overload: setup ## Offer up to three times what a cluster can serve, and grammar bombs, 17 minutes (OVERLOAD="--help" for options)
+	@$(PY) -m benchmarks.overload run $(OVERLOAD) && $(PY) -m benchmarks.overload bombs && $(PY) -m benchmarks.overload page
 
 helm: setup-small ## Put helm into the virtual environment, for the chart's tests, unless it is installed
 	@command -v helm >/dev/null || $(PY) scripts/get_helm.py

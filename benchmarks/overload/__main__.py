@@ -1,4 +1,4 @@
-"""`python -m benchmarks.overload run | page`."""
+"""`python -m benchmarks.overload run | bombs | page`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.overload.bombs import measure
 from benchmarks.overload.cluster import running
 from benchmarks.overload.drive import drive, find_capacity
 from benchmarks.overload.page import write_page
-from benchmarks.overload.results import Phase, Result
-from benchmarks.overload.tables import HEADINGS, load_rows, memory_rows, tenant_rows
+from benchmarks.overload.results import BombResult, Phase, Result
+from benchmarks.overload.tables import (
+    BOMB_HEADINGS,
+    HEADINGS,
+    bomb_rows,
+    load_rows,
+    memory_rows,
+    tenant_rows,
+)
 from benchmarks.overload.tenants import WEIGHTS
 from benchmarks.peers.machine import describe_machine
 
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FOLDER = Path(".run/overload")
+BOMBS = FOLDER / "bombs.json"
 LOADS = (0.5, 1.0, 1.5, 2.0)
 HIGHEST = 3.0
 MEMORY_HEADINGS = ("process", "MiB first", "last", "MiB/min", "growth", "cores")
@@ -86,12 +95,34 @@ def run(
 
 
 @app.command()
+def bombs(
+    turns: Annotated[int, typer.Option(help="How often quiet and bombs take turns.")] = 5,
+    part_s: Annotated[float, typer.Option(help="Seconds of each.")] = 12.0,
+) -> None:
+    """Measure one tenant beside another's huge schemas."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with running(FOLDER, max_ttft_ms=None) as cluster:
+        measured = asyncio.run(measure(cluster, turns=turns, part_s=part_s))
+    measured = msgspec.structs.replace(measured, revision=_revision())
+    BOMBS.write_bytes(msgspec.json.encode(measured))
+    console = Console(width=140)
+    console.print(_table(f"bombs: {measured.statuses}", BOMB_HEADINGS, bomb_rows(measured)))
+    errors = [error for part in measured.parts for error in part.errors]
+    console.print(f"errors of the other tenant: {len(errors)} {errors[:3]}")
+
+
+@app.command()
 def page(
     result: Annotated[Path, typer.Option(help="What `run` wrote.")] = FOLDER / "result.json",
+    bombs: Annotated[Path, typer.Option(help="What `bombs` wrote.")] = BOMBS,
     docs: Annotated[Path, typer.Option(help="Folder of the page.")] = Path("docs"),
 ) -> None:
-    """Write docs/overload.md and its picture from a run."""
-    write_page(msgspec.json.decode(result.read_bytes(), type=Result), docs)
+    """Write docs/overload.md and its picture from a run of each."""
+    write_page(
+        msgspec.json.decode(result.read_bytes(), type=Result),
+        msgspec.json.decode(bombs.read_bytes(), type=BombResult),
+        docs,
+    )
 
 
 def _show(result: Result) -> None:

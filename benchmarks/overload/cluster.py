@@ -75,7 +75,7 @@ class OverloadCluster:
 
 
 @contextmanager
-def running(folder: Path, *, max_ttft_ms: float) -> Iterator[OverloadCluster]:
+def running(folder: Path, *, max_ttft_ms: float | None) -> Iterator[OverloadCluster]:
     """Logs and the model are in `folder`."""
     model = folder / "model"
     if not model.exists():
@@ -90,7 +90,7 @@ def running(folder: Path, *, max_ttft_ms: float) -> Iterator[OverloadCluster]:
         (
             *common,
             *("--port", str(port), "--grpc-port", str(grpc_port)),
-            *("--max-ttft-ms", f"{max_ttft_ms:g}"),
+            *(() if max_ttft_ms is None else ("--max-ttft-ms", f"{max_ttft_ms:g}")),
             # Nobody but this machine can reach it, so workers join without a token.
             *("--api-keys", str(folder / "keys.toml"), "--insecure-bind"),
         ),

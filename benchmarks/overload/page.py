@@ -8,7 +8,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.overload.drive import CONCURRENCY, INPUT_LEN, OUTPUT_LEN
-from benchmarks.overload.tables import HEADINGS, goodput, load_rows, memory_rows, tenant_rows
+from benchmarks.overload.tables import (
+    BOMB_HEADINGS,
+    HEADINGS,
+    bomb_rows,
+    goodput,
+    load_rows,
+    memory_rows,
+    tenant_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +24,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from benchmarks.overload.results import Phase, Result
+    from benchmarks.overload.results import BombResult, Phase, Result
 
 COLOURS = {"router": "#2563a8", "prefill": "#c0392b", "decode": "#6b7280"}
 
@@ -47,11 +55,19 @@ TENANTS = """\
 
 Both ask for the same at once, together {load:g} times the capacity, for {seconds:.0f} s.
 """
+BOMBS = """\
+## Grammar bombs
+
+One tenant sends {bombers} schemas at a time, each with {properties:,} optional properties and never
+seen before. Another tenant asks for one answer of {output_len} tokens after the other, plain and
+with a small schema in turns. Quiet and bombs take turns. Revision `{revision}`. The first tenant
+got {answers} (status); requests of the second that failed: {errors}.
+"""
 MEMORY_HEADINGS = ("process", "first MiB", "last MiB", "MiB/min", "growth", "cores used")
 TENANT_HEADINGS = ("tenant", "weight", "asked", "accepted", "tokens", "share", "by weight")
 
 
-def write_page(result: Result, docs: Path) -> None:
+def write_page(result: Result, bombs: BombResult, docs: Path) -> None:
     """The page and its picture."""
     highest, tenants = result.phases[-2], result.phases[-1]
     machine = result.machine
@@ -75,9 +91,24 @@ def write_page(result: Result, docs: Path) -> None:
         _markdown(MEMORY_HEADINGS, memory_rows(highest)),
         TENANTS.format(load=tenants.load, seconds=tenants.duration_s),
         _markdown(TENANT_HEADINGS, tenant_rows(result, tenants)),
+        bomb_section(bombs),
     ]
     (docs / "overload.md").write_text("\n".join(parts), encoding="utf-8")
     _save_plot(result, highest, docs / "overload.svg")
+
+
+def bomb_section(bombs: BombResult) -> str:
+    """One tenant beside another's huge schemas."""
+    answers = ", ".join(f"{num} × {status}" for status, num in sorted(bombs.statuses.items()))
+    text = BOMBS.format(
+        bombers=bombs.num_bombers,
+        properties=bombs.num_properties,
+        output_len=bombs.output_len,
+        answers=answers,
+        errors=sum(len(part.errors) for part in bombs.parts),
+        revision=bombs.revision,
+    )
+    return f"{text}\n{_markdown(BOMB_HEADINGS, bomb_rows(bombs))}"
 
 
 def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -67,3 +67,24 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, float]
     phases: list[Phase]
     num_leaked_blocks: int
+
+
+class BombPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What the other tenant saw for some time, by what it asked for."""
+
+    bombs: bool
+    ttft_ms: dict[str, list[float]]
+    itl_ms: dict[str, list[float]]
+    errors: list[str]
+
+
+class BombResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant's huge schemas beside another tenant."""
+
+    parts: list[BombPart]
+    #: How often the tenant with the schemas got which answer.
+    statuses: dict[str, int]
+    num_bombers: int
+    num_properties: int
+    output_len: int
+    revision: str = ""

@@ -11,7 +11,7 @@ from benchmarks.overload.watch import growth
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.overload.results import Phase, Result
+    from benchmarks.overload.results import BombResult, Phase, Result
 
 HEADINGS = (
     "load", "requests/s", "goodput tok/s", "of peak", "accepted", "in time",
@@ -90,3 +90,40 @@ def _spread(values: Sequence[float]) -> str:
         return "–"
     middle, high = np.percentile(values, [50, 99])
     return f"{middle:.0f} / {high:.0f}"
+
+
+BOMB_HEADINGS = (
+    "asks for", "requests quiet / bombs", "TTFT p50 / p99 ms quiet", "with bombs", "p99 ratio",
+    "ITL p50 / p99 ms quiet", "with bombs", "p99 ratio",
+)  # fmt: skip
+
+
+def bomb_rows(result: BombResult) -> list[list[str]]:
+    """One row per kind of request of the other tenant."""
+    rows = []
+    for kind in result.parts[0].ttft_ms:
+        ttft = {b: _pooled(result, kind, "ttft_ms", bombs=b) for b in (False, True)}
+        itl = {b: _pooled(result, kind, "itl_ms", bombs=b) for b in (False, True)}
+        row = [kind, f"{len(ttft[False])} / {len(ttft[True])}"]
+        for values in (ttft, itl):
+            row += [_fine(values[False]), _fine(values[True]), _ratio(values)]
+        rows.append(row)
+    return rows
+
+
+def _pooled(result: BombResult, kind: str, name: str, *, bombs: bool) -> list[float]:
+    parts = [part for part in result.parts if part.bombs == bombs]
+    return [value for part in parts for value in getattr(part, name)[kind]]
+
+
+def _fine(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    middle, high = np.percentile(values, [50, 99])
+    return f"{middle:.1f} / {high:.1f}"
+
+
+def _ratio(values: dict[bool, list[float]]) -> str:
+    if not (values[False] and values[True]):
+        return "–"
+    return f"{np.percentile(values[True], 99) / np.percentile(values[False], 99):.2f}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.overload.page import write_page
-from benchmarks.overload.results import Phase, Request, Result, Sample
+from benchmarks.overload.results import BombPart, BombResult, Phase, Request, Result, Sample
 from benchmarks.overload.tables import goodput, load_rows, peak, tenant_rows
 from benchmarks.overload.watch import growth
 
@@ -98,8 +98,23 @@ def test_growth_is_a_slope_and_not_a_difference(result: Result) -> None:
 
 
 def test_the_page_has_every_table_and_the_picture(result: Result, tmp_path: Path) -> None:
-    write_page(result, tmp_path)
+    part = {"plain": [10.0] * 99 + [20.0]}
+    bombs = BombResult(
+        parts=[
+            BombPart(bombs=False, ttft_ms=part, itl_ms=part, errors=[]),
+            BombPart(bombs=True, ttft_ms={"plain": [30.0]}, itl_ms=part, errors=["HTTP 500"]),
+        ],
+        statuses={"200": 2, "429": 7},
+        num_bombers=6,
+        num_properties=3000,
+        output_len=8,
+        revision="abc",
+    )
+    write_page(result, bombs, tmp_path)
     page = (tmp_path / "overload.md").read_text()
     assert "| 3 × | 3.0 | 18 | 90% |" in page
     assert page.count("| ---: |") >= 3
+    assert "| plain | 100 / 1 | 10.0 / 10.1 | 30.0 / 30.0 | 2.97 |" in page
+    assert "2 × 200, 7 × 429" in page
+    assert "failed: 1." in page
     assert (tmp_path / "overload.svg").read_text().startswith("<?xml")
