@@ -145,7 +145,8 @@ async def open_parts(
         connectors = await open_connectors(config, worker, engine, transfers, stack)
         channels = _channels(token, certificates, stack)
         info = _peer_info(worker, engine, connectors)
-        grammars = _grammars(config, engine, thread, read_token_table, stack)
+        grammars = _grammars(config, engine, thread, read_token_table)
+        stack.callback(grammars.close)
         metrics = _metrics(config, role, engine, thread, transfers, connectors, grammars)
         breakers = BreakerMetrics(metrics)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
@@ -245,16 +246,11 @@ def _metrics(
 
 
 def _grammars(
-    config: WorkerConfig,
-    engine: Engine,
-    thread: EngineThread,
-    read_token_table: ReadTokenTable,
-    stack: AsyncExitStack,
+    config: WorkerConfig, engine: Engine, thread: EngineThread, read: ReadTokenTable
 ) -> GrammarCompiler:
     model = config.model.model
-    grammars = build_grammars(config.engine, lambda: read_token_table(model, engine.vocab_size))
+    grammars = build_grammars(config.engine, lambda: read(model, engine.vocab_size))
     grammars.on_news(thread.wake)
-    stack.callback(grammars.close)
     return grammars
 
 
