@@ -139,8 +139,7 @@ async def open_parts(
         tracer = _tracer(role, worker, stack)
         engine = await asyncio.to_thread(_build_engine, config, role)
         contents = engine.record_contents() if config.kv_events_endpoint else None
-        stack.callback(engine.close)
-        thread = await _started(EngineThread(engine), stack)
+        thread = await _started(engine, stack)
         transfers = TransferCounters()
         connectors = await open_connectors(config, worker, engine, transfers, stack)
         channels = _channels(token, certificates, stack)
@@ -274,7 +273,9 @@ def _build_engine(config: WorkerConfig, role: Role) -> Engine:
     return Engine(loaded, engine)
 
 
-async def _started(thread: EngineThread, stack: AsyncExitStack) -> EngineThread:
+async def _started(engine: Engine, stack: AsyncExitStack) -> EngineThread:
+    stack.callback(engine.close)
+    thread = EngineThread(engine)
     await thread.start()
     stack.push_async_callback(thread.stop)
     return thread
