@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     from torch import Tensor
 
@@ -72,6 +73,36 @@ class CompiledGrammar(Protocol):
     def start(self, end_token_ids: Sequence[int]) -> Matcher:
         """At the beginning. Any of `end_token_ids`, and only those, may end what is complete."""
         ...
+
+
+class PlacedGrammar(Protocol):
+    """A compiled grammar and where its sequences are followed. Threads may share it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """See `CompiledGrammar.size_bytes`."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it went with its process."""
+        ...
+
+    def open(self, end_token_ids: Sequence[int], token_ids: Sequence[int]) -> Future[Grammar]:
+        """Start behind these tokens; the end tokens are as for `CompiledGrammar.start`.
+
+        The future raises RefusedTokenError if one of the tokens may not come, UnavailableError if
+        the process has ended, InvalidRequestError if it cannot follow the grammar.
+        """
+        ...
+
+
+class RefusedTokenError(Exception):
+    """The token at this place is not what the grammar allows there."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(f"token {place}")
+        self.place = place
 
 
 class GrammarBackend(Protocol):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from shared.engine.grammar.budget import CpuBudget
 from shared.engine.grammar.compiler import GrammarCompiler
 from shared.engine.grammar.host.hosts import GrammarHosts
 from shared.engine.grammar.host.zygote import Zygote
+from shared.engine.grammar.placement import Placement
+from shared.engine.grammar.registry import create_backend
 from shared.engine.grammar.stats import GrammarStats
 
 if TYPE_CHECKING:
@@ -20,8 +23,9 @@ if TYPE_CHECKING:
 def build_grammars(config: EngineConfig, read_table: Callable[[], TokenTable]) -> GrammarCompiler:
     """Nothing is read or started before the first request with a grammar."""
     stats = GrammarStats()
+    name, read = config.structured_outputs_backend, cache(read_table)
     hosts = GrammarHosts(
-        lambda: Zygote(config.structured_outputs_backend, read_table()),
+        lambda: Zygote(name, read()),
         memory_bytes=config.structured_outputs_memory_bytes,
         limit_s=config.structured_outputs_timeout_s,
         budget=CpuBudget(
@@ -29,8 +33,9 @@ def build_grammars(config: EngineConfig, read_table: Callable[[], TokenTable]) -
         ),
         stats=stats,
     )
+    placement = Placement(hosts, lambda: create_backend(name, read()), stats=stats)
     return GrammarCompiler(
-        hosts,
+        placement,
         cache_bytes=config.structured_outputs_cache_bytes,
         timeout_s=config.structured_outputs_timeout_s,
         stats=stats,

@@ -1,4 +1,4 @@
-"""Grammars for requests: compiled once, in another process, and kept there.
+"""Grammars for requests: compiled once, and kept where they are followed.
 
 A request waits for its grammar before it is queued, so it holds nothing and nobody waits for it.
 """
@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from shared.engine.grammar.host.process import RefusedTokenError
+from shared.engine.grammar.base import RefusedTokenError
+from shared.engine.grammar.futures import settled
 from shared.engine.grammar.thinking import ThinkingGrammar, answer_begin
 from shared.errors import (
     InvalidRequestError,
@@ -26,10 +27,8 @@ from shared.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.engine.grammar.base import Grammar
-    from shared.engine.grammar.host.hosted import HostedGrammar
-    from shared.engine.grammar.host.hosts import GrammarHosts
-    from shared.engine.grammar.host.process import HostedCompiled
+    from shared.engine.grammar.base import Grammar, PlacedGrammar
+    from shared.engine.grammar.placement import Placement
     from shared.engine.grammar.spec import GrammarSpec
     from shared.engine.grammar.stats import GrammarStats
     from shared.engine.request import EngineRequest
@@ -41,24 +40,24 @@ class GrammarCompiler:
     """One per engine. All methods may be called in any thread."""
 
     def __init__(
-        self, hosts: GrammarHosts, *, cache_bytes: int, timeout_s: float, stats: GrammarStats
+        self, placement: Placement, *, cache_bytes: int, timeout_s: float, stats: GrammarStats
     ) -> None:
         """The least recently used grammars are dropped when all take over `cache_bytes`.
 
-        No request waits for longer than `timeout_s`. Owns the hosts.
+        No request waits for longer than `timeout_s`. Owns the placement.
         """
-        self._hosts = hosts
+        self._placement = placement
         self._cache_bytes = cache_bytes
         self._timeout_s = timeout_s
         self.stats = stats
         #: Guards what follows.
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[GrammarSpec, HostedCompiled] = OrderedDict()
-        self._running: dict[GrammarSpec, Future[HostedCompiled]] = {}
+        self._compiled: OrderedDict[GrammarSpec, PlacedGrammar] = OrderedDict()
+        self._running: dict[GrammarSpec, Future[PlacedGrammar]] = {}
 
     def on_news(self, callback: Callable[[], None]) -> None:
         """Call back, in whatever thread, when a mask has come for which a caller waited in vain."""
-        self._hosts.on_news = callback
+        self._placement.on_news(callback)
 
     async def ready(self, request: EngineRequest) -> EngineRequest:
         """The request with a grammar of its own behind its resumed tokens, if it wants one.
@@ -75,7 +74,7 @@ class GrammarCompiler:
         try:
             # Others may wait for the same: a timeout or a cancellation is this request's alone.
             compiled = await asyncio.wait_for(_shared(future), self._patience_s)
-            opening = compiled.host.open(compiled, plan.end_token_ids, plan.inner_tokens)
+            opening = compiled.open(plan.end_token_ids, plan.inner_tokens)
             future = opening  # type: ignore[assignment]  # for what follows it is a future
             grammar = await asyncio.wait_for(_shared(opening), self._timeout_s)
         except TimeoutError as error:
@@ -92,7 +91,7 @@ class GrammarCompiler:
         future = self._find(plan.spec)
         try:
             compiled = future.result(self._patience_s)
-            opening = compiled.host.open(compiled, plan.end_token_ids, plan.inner_tokens)
+            opening = compiled.open(plan.end_token_ids, plan.inner_tokens)
             grammar = opening.result(self._timeout_s)
         except FutureTimeoutError as error:
             raise self._too_slow(plan.spec, future) from error
@@ -102,42 +101,50 @@ class GrammarCompiler:
 
     def close(self) -> None:
         """End the processes."""
-        self._hosts.close()
+        self._placement.close()
 
     @property
     def _patience_s(self) -> float:
-        return self._timeout_s + self._hosts.start_s
+        return self._timeout_s + self._placement.start_s
 
-    def _find(self, spec: GrammarSpec) -> Future[HostedCompiled]:
+    def _find(self, spec: GrammarSpec) -> Future[PlacedGrammar]:
         with self._lock:
             compiled = self._compiled.get(spec)
-            if compiled is not None and compiled.host.fault:
+            if compiled is not None and compiled.is_lost:
                 self._drop(spec)  # it went with its process
                 compiled = None
             if compiled is not None:
                 self._compiled.move_to_end(spec)
                 self.stats.num_cache_hits += 1
-                return _settled(compiled)
+                return settled(compiled)
             running = self._running.get(spec)
             if running is not None:
                 self.stats.num_cache_hits += 1
                 return running
             self.stats.num_cache_misses += 1
-            future = self._running[spec] = self._hosts.compile(spec)
-        future.add_done_callback(partial(self._settle, spec))
+            future = self._running[spec] = Future()
+        placed = self._placement.place(spec, on_begin=future.set_running_or_notify_cancel)
+        placed.add_done_callback(partial(self._settle, spec, future))
         return future
 
-    def _settle(self, spec: GrammarSpec, future: Future[HostedCompiled]) -> None:
-        error = None if future.cancelled() else future.exception()
+    def _settle(
+        self, spec: GrammarSpec, future: Future[PlacedGrammar], placed: Future[PlacedGrammar]
+    ) -> None:
+        """Keep it before a request has it."""
+        error = placed.exception()
         with self._lock:
             del self._running[spec]
             if error is not None:
                 self.stats.failures[_reason(error)] += 1
-            elif not future.cancelled():
+            else:
                 self.stats.num_compiled += 1
-                self._keep(spec, future.result())
+                self._keep(spec, placed.result())
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(placed.result())
 
-    def _keep(self, spec: GrammarSpec, compiled: HostedCompiled) -> None:
+    def _keep(self, spec: GrammarSpec, compiled: PlacedGrammar) -> None:
         self._compiled[spec] = compiled
         self.stats.cached_bytes += compiled.size_bytes
         while self.stats.cached_bytes > self._cache_bytes:
@@ -149,7 +156,7 @@ class GrammarCompiler:
         self.stats.cached_bytes -= dropped.size_bytes
         self.stats.num_cached = len(self._compiled)
 
-    def _too_slow(self, spec: GrammarSpec, future: Future[HostedCompiled]) -> Exception:
+    def _too_slow(self, spec: GrammarSpec, future: Future[PlacedGrammar]) -> Exception:
         if not (future.running() or future.done()):
             self.stats.failures["queue"] += 1
             return UnavailableError(
@@ -204,7 +211,7 @@ class _Plan:
         """The error of the inner token at `place`."""
         return _refused(self.request, place + (self.num_before or 0))
 
-    def finish(self, grammar: HostedGrammar) -> Grammar:
+    def finish(self, grammar: Grammar) -> Grammar:
         """The request's grammar, of one that is behind the inner tokens."""
         sampling = self.request.sampling
         if sampling.grammar is None or sampling.grammar.thinking is None:
@@ -231,12 +238,6 @@ def _shared(future: Future[T]) -> asyncio.Future[T]:
     waiting = asyncio.wrap_future(future)
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     return asyncio.shield(waiting)
-
-
-def _settled(compiled: HostedCompiled) -> Future[HostedCompiled]:
-    future: Future[HostedCompiled] = Future()
-    future.set_result(compiled)
-    return future
 
 
 def _reason(error: BaseException) -> str:

@@ -57,7 +57,8 @@ def main(control: socket.socket) -> None:
             control.close()
             try:
                 limit_memory(wanted.memory_bytes)
-                HostServer(sock, backend, vocab_size=table.vocab_size).run()
+                ends = table.eos_token_ids
+                HostServer(sock, backend, vocab_size=table.vocab_size, end_token_ids=ends).run()
             finally:
                 os._exit(0)
         sock.close()

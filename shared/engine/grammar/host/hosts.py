@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shared.engine.grammar.compile_threads import CompileThreads
-from shared.engine.grammar.host.process import CompileError, GrammarHost, HostedCompiled
+from shared.engine.grammar.host.compiled import CompileError, HostedCompiled
+from shared.engine.grammar.host.process import GrammarHost
 from shared.engine.grammar.host.zygote import START_S
 from shared.errors import ConfigError, UnavailableError, UnsupportedError
 
@@ -28,13 +29,18 @@ if TYPE_CHECKING:
 #: Processes at a time. One without a use is ended when another owner needs one.
 MAX_HOSTS = 16
 
-Waiting = tuple["GrammarSpec", Future[HostedCompiled]]
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    spec: GrammarSpec
+    future: Future[HostedCompiled]
+    on_begin: Callable[[], object]
 
 
 @dataclass(slots=True)
 class _Owner:
     host: GrammarHost | None = None
-    waiting: deque[Waiting] = field(default_factory=deque)
+    waiting: deque[_Wish] = field(default_factory=deque)
     is_busy: bool = False
 
 
@@ -77,13 +83,18 @@ class GrammarHosts:
         """How much longer a grammar may take now: the processes may have to be started first."""
         return 0.0 if self._zygote is not None else START_S
 
-    def compile(self, spec: GrammarSpec) -> Future[HostedCompiled]:
-        """Compile it when it is its turn among its owner's."""
+    def compile(
+        self, spec: GrammarSpec, *, on_begin: Callable[[], object] = lambda: None
+    ) -> Future[HostedCompiled]:
+        """Compile and measure it when it is its turn among its owner's; `on_begin` is called then.
+
+        The future raises OverloadedError if the owner's budget is used up by then.
+        """
         future: Future[HostedCompiled] = Future()
         with self._lock:
             owner = self._owners.setdefault(spec.owner, _Owner())
             self._owners.move_to_end(spec.owner)
-            owner.waiting.append((spec, future))
+            owner.waiting.append(_Wish(spec, future, on_begin))
             self._go_on(spec.owner, owner)
         return future
 
@@ -100,6 +111,15 @@ class GrammarHosts:
             zygote.close()
         self._threads.close()
 
+    def charge(self, key: bytes, cpu_s: float) -> None:
+        """The owner's grammars have taken this much elsewhere."""
+        with self._lock:
+            self._charge(key, cpu_s)
+
+    def _charge(self, key: bytes, cpu_s: float) -> None:
+        self._budget.charge(key, cpu_s)
+        self._stats.compile_s += cpu_s
+
     def _go_on(self, key: bytes, owner: _Owner) -> None:
         """With the lock held."""
         if owner.waiting and not owner.is_busy:
@@ -109,10 +129,10 @@ class GrammarHosts:
     def _begin(self, key: bytes, owner: _Owner) -> None:
         """In the one thread that starts processes: send the owner's next grammar."""
         with self._lock:
-            spec, future = owner.waiting.popleft()
-        if not future.set_running_or_notify_cancel():
-            self._done(key, owner, 0.0)
-            return
+            wish = owner.waiting.popleft()
+        spec, future = wish.spec, wish.future
+        future.set_running_or_notify_cancel()
+        wish.on_begin()
         try:
             with self._lock:
                 self._budget.check(key)
@@ -150,8 +170,7 @@ class GrammarHosts:
         with self._lock:
             owner.is_busy = False
             if cpu_s:
-                self._budget.charge(key, cpu_s)
-                self._stats.compile_s += cpu_s
+                self._charge(key, cpu_s)
             self._go_on(key, owner)
 
     def _host_of(self, owner: _Owner) -> GrammarHost:

@@ -92,6 +92,11 @@ class Compiled(msgspec.Struct, tag=True):
 
     grammar_id: int
     size_bytes: int
+    #: Of compiling alone.
+    compile_s: float
+    #: Of its slowest token, as far as that was measured.
+    token_s: float
+    #: Of compiling and measuring.
     cpu_s: float
 
 

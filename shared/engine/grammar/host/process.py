@@ -7,13 +7,14 @@ import os
 import signal
 import threading
 import time
-import weakref
 from collections import deque
-from concurrent.futures import Future
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from shared.engine.grammar.base import RefusedTokenError
+from shared.engine.grammar.futures import running
+from shared.engine.grammar.host.compiled import CompileError, HostedCompiled
 from shared.engine.grammar.host.hosted import HostedGrammar
 from shared.engine.grammar.host.messages import (
     Close,
@@ -35,7 +36,9 @@ from shared.errors import InternalError, InvalidRequestError, UnavailableError, 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
+    from shared.engine.grammar.base import Grammar
     from shared.engine.grammar.spec import GrammarSpec
     from shared.engine.grammar.stats import GrammarStats
 
@@ -75,7 +78,7 @@ class GrammarHost:
         self.fault = ""
         self.is_retired = False
         self._compiling: tuple[int, GrammarSpec, Future[HostedCompiled], float] | None = None
-        self._opening: dict[int, tuple[Future[HostedGrammar], Open, str]] = {}
+        self._opening: dict[int, tuple[Future[Grammar], Open, str]] = {}
         self._followed: WeakValueDictionary[int, HostedGrammar] = WeakValueDictionary()
         #: Since when masks are awaited, by matcher.
         self._awaited: dict[int, float] = {}
@@ -98,9 +101,12 @@ class GrammarHost:
 
     def compile(self, spec: GrammarSpec) -> Future[HostedCompiled]:
         """One at a time."""
-        future: Future[HostedCompiled] = _running()
+        future: Future[HostedCompiled] = running()
         grammar_id = next(self._ids)
         with self.news:
+            if self.fault:
+                future.set_exception(_ended(self.fault))
+                return future
             self._compiling = (grammar_id, spec, future, time.monotonic())
         self._send(
             Compile(grammar_id, spec.kind, spec.text, spec.strict, spec.any_whitespace, spec.param)
@@ -109,14 +115,17 @@ class GrammarHost:
 
     def open(
         self, compiled: HostedCompiled, ends: Sequence[int], tokens: Sequence[int]
-    ) -> Future[HostedGrammar]:
+    ) -> Future[Grammar]:
         """Start a matcher behind `tokens`.
 
         The future raises RefusedTokenError if one of them does not fit.
         """
-        future: Future[HostedGrammar] = _running()
+        future: Future[Grammar] = running()
         message = Open(next(self._ids), compiled.grammar_id, list(ends), list(tokens))
         with self.news:
+            if self.fault:
+                future.set_exception(_ended(self.fault))
+                return future
             self._opening[message.matcher_id] = (future, message, compiled.param)
             self._awaited[message.matcher_id] = time.monotonic()
         self._send(message)
@@ -144,9 +153,8 @@ class GrammarHost:
             self.news.notify_all()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        error = UnavailableError(f"the process that follows this grammar has ended: {fault}")
         for future, _, _ in opening.values():
-            future.set_exception(error)
+            future.set_exception(_ended(fault))
         if compiling is not None:
             self._fail(compiling, fault)
         self._on_news()
@@ -259,38 +267,5 @@ class GrammarHost:
         future.set_exception(CompileError(error, time.monotonic() - began_s))
 
 
-class HostedCompiled:
-    """A compiled grammar in a host."""
-
-    def __init__(self, host: GrammarHost, compiled: Compiled, param: str) -> None:
-        self.host = host
-        self.grammar_id = compiled.grammar_id
-        self.size_bytes = compiled.size_bytes
-        self.cpu_s = compiled.cpu_s
-        self.param = param
-        forget = Forget(compiled.grammar_id)
-        weakref.finalize(self, host.send_later, forget).atexit = False
-
-
-class CompileError(Exception):
-    """A grammar was not compiled, for this reason, and took so much processor time."""
-
-    def __init__(self, reason: Exception, cpu_s: float) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
-        self.cpu_s = cpu_s
-
-
-class RefusedTokenError(Exception):
-    """The token at this place is not what the grammar allows there."""
-
-    def __init__(self, place: int) -> None:
-        super().__init__(f"token {place}")
-        self.place = place
-
-
-def _running() -> Future[Any]:
-    """A future that cannot be cancelled: its answer comes in any case."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
+def _ended(fault: str) -> UnavailableError:
+    return UnavailableError(f"the process that follows this grammar has ended: {fault}")

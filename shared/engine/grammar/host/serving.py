@@ -6,6 +6,7 @@ The libraries compute without Python's lock, so a slow mask holds up neither the
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shared.engine.grammar.checks import check_spec
+from shared.engine.grammar.cost import measure_token_s
 from shared.engine.grammar.host.messages import (
     Close,
     Compile,
@@ -36,11 +38,11 @@ from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shared.engine.grammar.base import CompiledGrammar, GrammarBackend, Matcher
 
-#: A mask that takes longer makes its grammar a slow one.
+#: A mask that takes more processor time makes its grammar a slow one.
 SLOW_NS = 2_000_000
 LOWEST_PRIORITY = 19
 
@@ -66,10 +68,20 @@ class _Follower:
 class HostServer:
     """Serves one worker until it closes its end."""
 
-    def __init__(self, sock: socket.socket, backend: GrammarBackend, *, vocab_size: int) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        backend: GrammarBackend,
+        *,
+        vocab_size: int,
+        end_token_ids: Sequence[int],
+    ) -> None:
+        """`end_token_ids` are those of the vocabulary: grammars are measured with them."""
         self._sock = sock
         self._backend = backend
+        self._vocab_size = vocab_size
         self._num_words = -(-vocab_size // 32)
+        self._end_token_ids = tuple(end_token_ids)
         self._sending = threading.Lock()
         self._grammars: dict[int, _Served] = {}
         self._followers: dict[int, _Follower] = {}
@@ -128,7 +140,7 @@ class HostServer:
                 self._queue(follower)
 
     def _follow(self, follower: _Follower, message: Open | Move) -> FromHost:
-        began_ns = time.perf_counter_ns()
+        began_ns, began_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         num_accepted, is_terminated, mask, fault = 0, False, b"", ""
         try:
             if isinstance(message, Open):
@@ -146,7 +158,7 @@ class HostServer:
         except Exception as error:  # noqa: BLE001 libraries raise all kinds; it ends one matcher
             fault = str(error) or repr(error)
         took_ns = time.perf_counter_ns() - began_ns
-        follower.served.is_slow |= took_ns > SLOW_NS
+        follower.served.is_slow |= time.thread_time_ns() - began_cpu_ns > SLOW_NS
         if isinstance(message, Open):
             return Opened(message.matcher_id, num_accepted, is_terminated, mask, took_ns, fault)
         if not mask and not fault:
@@ -176,9 +188,12 @@ class HostServer:
             param=message.param,
         )
         refused = Refused(message.grammar_id, "", is_unsupported=False, is_fault=False, cpu_s=0.0)
+        began_s = time.thread_time()
         try:
             check_spec(spec)
             compiled = self._backend.compile(spec)
+            compile_s = time.thread_time() - began_s
+            token_s = self._measure(compiled)
         except UnsupportedError as error:
             refused.is_unsupported = True
             refused.message = str(error)
@@ -194,8 +209,16 @@ class HostServer:
             refused.message = f"{spec.param} cannot be compiled: {error!r}"
         else:
             self._grammars[message.grammar_id] = _Served(compiled)
-            return Compiled(message.grammar_id, compiled.size_bytes, cpu_s=0.0)
+            size_bytes = compiled.size_bytes
+            return Compiled(message.grammar_id, size_bytes, compile_s, token_s, cpu_s=0.0)
         return refused
+
+    def _measure(self, compiled: CompiledGrammar) -> float:
+        """What cannot be measured is not cheap."""
+        try:
+            return measure_token_s(compiled, self._end_token_ids, self._vocab_size)
+        except Exception:  # noqa: BLE001 its sequences will say what is wrong
+            return math.inf
 
     def _send(self, message: FromHost) -> None:
         try:

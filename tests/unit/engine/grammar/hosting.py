@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from shared.engine.grammar.budget import CpuBudget
 from shared.engine.grammar.compiler import GrammarCompiler
+from shared.engine.grammar.cost import CHEAP, GrammarCost
 from shared.engine.grammar.host.hosts import GrammarHosts
 from shared.engine.grammar.host.zygote import Zygote
+from shared.engine.grammar.placement import Placement
+from shared.engine.grammar.registry import create_backend
 from shared.engine.grammar.stats import GrammarStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
-    from shared.engine.grammar.host.hosted import HostedGrammar
-    from shared.engine.grammar.host.process import HostedCompiled
+    from shared.engine.grammar.base import Grammar, GrammarBackend, PlacedGrammar
     from shared.engine.grammar.registry import BackendName
     from shared.engine.grammar.spec import GrammarSpec
     from shared.text.token_table import TokenTable
+
+
+#: Everything is followed in this process, or nothing is, however busy the machine is.
+ALL_HERE = GrammarCost(compile_s=60.0, size_bytes=1 << 40, token_s=60.0)
+NONE_HERE = GrammarCost(compile_s=0.0, size_bytes=0, token_s=0.0)
 
 
 def make_hosts(
@@ -53,30 +61,46 @@ def _kept(backend: BackendName, table: TokenTable) -> Zygote:
     return _Kept(backend, table)
 
 
+def make_placement(
+    backend: BackendName,
+    table: TokenTable,
+    *,
+    limits: GrammarCost = CHEAP,
+    load: Callable[[], GrammarBackend] | None = None,
+    stats: GrammarStats | None = None,
+    **options: float,
+) -> Placement:
+    """To be closed. `options` as for `make_hosts`; `load` is what this process follows."""
+    stats = stats or GrammarStats()
+    hosts = make_hosts(backend, table, stats=stats, **options)  # type: ignore[arg-type]  # an int
+    load = load or partial(create_backend, backend, table)
+    return Placement(hosts, load, stats=stats, limits=limits)
+
+
 def make_compiler(
     backend: BackendName, table: TokenTable, *, cache_bytes: int = 1 << 30, **options: float
 ) -> GrammarCompiler:
     """To be closed. `options` as for `make_hosts`."""
     stats = GrammarStats()
-    hosts = make_hosts(backend, table, stats=stats, **options)  # type: ignore[arg-type]  # an int
+    placement = make_placement(backend, table, stats=stats, **options)
     timeout_s = options.get("limit_s", 60.0)
-    return GrammarCompiler(hosts, cache_bytes=cache_bytes, timeout_s=timeout_s, stats=stats)
+    return GrammarCompiler(placement, cache_bytes=cache_bytes, timeout_s=timeout_s, stats=stats)
 
 
-class HostedBackend:
-    """Hosts as the behaviour suite sees a backend."""
+class PlacedBackend:
+    """What `place` gives, as the behaviour suite sees a backend."""
 
-    def __init__(self, hosts: GrammarHosts) -> None:
-        self._hosts = hosts
+    def __init__(self, place: Callable[[GrammarSpec], Future[PlacedGrammar]]) -> None:
+        self._place = place
 
     def compile(self, spec: GrammarSpec) -> _Compiled:
-        return _Compiled(self._hosts.compile(spec).result(120))
+        return _Compiled(self._place(spec).result(120))
 
 
 class _Compiled:
-    def __init__(self, compiled: HostedCompiled) -> None:
+    def __init__(self, compiled: PlacedGrammar) -> None:
         self._compiled = compiled
         self.size_bytes = compiled.size_bytes
 
-    def start(self, end_token_ids: Sequence[int]) -> HostedGrammar:
-        return self._compiled.host.open(self._compiled, end_token_ids, ()).result(120)
+    def start(self, end_token_ids: Sequence[int]) -> Grammar:
+        return self._compiled.open(end_token_ids, ()).result(120)

@@ -10,6 +10,7 @@ import pytest
 from shared.engine.grammar.budget import CpuBudget
 from shared.engine.grammar.compiler import GrammarCompiler
 from shared.engine.grammar.host.hosts import GrammarHosts
+from shared.engine.grammar.placement import Placement
 from shared.engine.grammar.registry import BackendName
 from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.grammar.stats import GrammarStats
@@ -21,6 +22,7 @@ from tests.unit.engine.grammar.hosting import make_compiler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shared.engine.grammar.base import GrammarBackend
     from shared.engine.grammar.host.zygote import Zygote
     from shared.text.token_table import TokenTable
 
@@ -169,4 +171,9 @@ def started_by(error: Exception) -> GrammarCompiler:
         budget=CpuBudget(burst_s=1, share=1),
         stats=stats,
     )
-    return GrammarCompiler(hosts, cache_bytes=1, timeout_s=30, stats=stats)
+    placement = Placement(hosts, _no_backend, stats=stats)
+    return GrammarCompiler(placement, cache_bytes=1, timeout_s=30, stats=stats)
+
+
+def _no_backend() -> GrammarBackend:
+    raise AssertionError("no grammar was compiled")

@@ -15,9 +15,10 @@ from shared.engine.request import EngineRequest, KVSource
 from shared.engine.sampling_params import SamplingParams
 from shared.errors import InternalError, InvalidRequestError, UnavailableError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.unit.engine.grammar.engines import finish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     import torch
@@ -279,18 +280,3 @@ def receive(llm: LLM, request_id: str) -> None:
     """Queue it, until it waits for its blocks."""
     llm.engine.add(replace(made(llm, request_id), kv_source=KVSource.TRANSFER))
     llm.engine.step()
-
-
-def finish(llm: LLM, *request_ids: str) -> dict[str, Sequence[int]]:
-    """Step until all have ended; their tokens."""
-    tokens: dict[str, list[int]] = {request_id: [] for request_id in request_ids}
-    open_ids = set(request_ids)
-    while open_ids:
-        for event in llm.engine.step():
-            if isinstance(event, Failed):
-                raise event.error
-            if isinstance(event, NewTokens):
-                tokens[event.request_id] += event.token_ids
-                if event.finish_reason is not None:
-                    open_ids.discard(event.request_id)
-    return dict(tokens)

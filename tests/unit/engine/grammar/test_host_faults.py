@@ -22,7 +22,7 @@ from tests.unit.engine.grammar.hosting import make_hosts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shared.engine.grammar.host.hosted import HostedGrammar
+    from shared.engine.grammar.base import Grammar
     from shared.engine.grammar.host.hosts import GrammarHosts
     from shared.text.token_table import TokenTable
 
@@ -50,9 +50,9 @@ def hosts(table: TokenTable) -> Iterator[GrammarHosts]:
     made.close()
 
 
-def opened(hosts: GrammarHosts, spec: GrammarSpec, table: TokenTable) -> HostedGrammar:
+def opened(hosts: GrammarHosts, spec: GrammarSpec, table: TokenTable) -> Grammar:
     compiled = hosts.compile(spec).result(DEADLINE_S)
-    return compiled.host.open(compiled, table.eos_token_ids, ()).result(DEADLINE_S)
+    return compiled.open(table.eos_token_ids, ()).result(DEADLINE_S)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -102,7 +102,7 @@ def test_a_mask_without_end_ends_its_process_and_nothing_else(table: TokenTable)
     other = opened(hosts, regex("a+", OTHER), table)
     mine = opened(hosts, regex("a+"), table)
     compiled = hosts.compile(regex(ENDLESS)).result(DEADLINE_S)
-    bomb = compiled.host.open(compiled, table.eos_token_ids, [token(table, b"a")] * 400)
+    bomb = compiled.open(table.eos_token_ids, [token(table, b"a")] * 400)
     assert mine.accept(token(table, b"a"))
     # The engine's thread is not kept, and the other tenant's masks come.
     assert not mine.wait_mask(0.001)
@@ -147,7 +147,7 @@ from shared.text.token_table import TokenTable
 table = TokenTable(tuple(bytes([i]) for i in range(256)) + (b"",), frozenset({256}), (256,))
 hosts = make_hosts(BackendName.XGRAMMAR, table)
 compiled = hosts.compile(regex(ENDLESS)).result(60)
-compiled.host.open(compiled, (256,), [ord("a")] * 400)
+compiled.open((256,), [ord("a")] * 400)
 assert "xgrammar" not in sys.modules
 print(*hosts.pids, flush=True)
 time.sleep(600)
