@@ -39,8 +39,8 @@ test: setup ## All tests that need no GPU, in WORKERS processes (PYTEST="-k …"
 test-gpu: setup ## The tests that need a GPU; fails if there is none
 	@REQUIRE_GPU=1 timeout 540 $(PY) -m pytest -m gpu tests/gpu
 
-composition: setup ## Every pair of features on real processes, half an hour; writes docs/composition.md
-	@BATON_COMPOSITION=full $(PY) -m pytest tests/composition && $(PY) -m tests.composition.page
+composition: setup ## Every pair of features on real processes, ten minutes; writes docs/composition.md
+	@BATON_COMPOSITION=full $(PY) -m pytest -n $(WORKERS) --maxprocesses 2 --dist load tests/composition && $(PY) -m tests.composition.page
 
 fuzz: setup ## Over 100,000 cases of input that nobody meant, on every surface, 20 minutes at most
 	@BATON_FUZZ=full timeout 1200 $(PY) -m pytest -q --timeout 1100 tests/fuzz

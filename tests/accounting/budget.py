@@ -154,8 +154,10 @@ class BudgetKeeper:
 
     def _exceeded(self) -> dict[str, str]:
         found = Budgets.read().exceeded(self._cost)
-        if os.environ.get("BATON_FUZZ") == "full":
-            found.pop("fuzz", None)
+        # What is a sample unless asked for whole has the sample's budget.
+        for tier in ("fuzz", "composition"):
+            if os.environ.get(f"BATON_{tier.upper()}") == "full":
+                found.pop(tier, None)
         return found
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
