@@ -1,4 +1,4 @@
-"""What a cluster of containers lets in that nobody has opened: nothing."""
+"""The doors of a cluster of containers: none is open that no setting has opened."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_doors(compose: Compose) -> None:
 
 
 def check_grafana(grafana: str) -> None:
-    """Everybody on this machine may look; nobody knows the administrator's password."""
+    """Dashboards are open on this machine; the administrator's password is not a known one."""
     for password in KNOWN_PASSWORDS:
         answer = httpx.get(f"{grafana}/api/org/users", auth=("admin", password), timeout=30)
         assert answer.status_code == 401, f"admin/{password}: {answer.status_code}"

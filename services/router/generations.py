@@ -21,7 +21,7 @@ SHOWN_DIGITS = 12
 
 
 class Generations:
-    """Judges workers by what the registry says. Asks nobody and sends nothing."""
+    """Judges workers by what the registry says. Calls and sends nothing."""
 
     def __init__(self, *, hold_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`hold_s`: how long an identity is kept whose workers are all lost."""

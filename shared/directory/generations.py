@@ -1,7 +1,7 @@
-"""Which weights each generation of a model has, as everybody finds out alike from the registry.
+"""Which weights each generation of a model has, found out alike by all who read the registry.
 
 A generation's identity is that of its first worker. Workers carry it in their records, so it is
-known for as long as one of them lives, whoever has been restarted since.
+known for as long as one of them lives, whichever has been restarted since.
 """
 
 from __future__ import annotations

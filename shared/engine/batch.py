@@ -146,7 +146,7 @@ class BatchBuilder:
         )
 
     def padding(self, size: int) -> Batch:
-        """A batch of `size` sequences that nobody reads.
+        """A batch of `size` sequences whose results are not read.
 
         What is recorded with it reads the same addresses again, whatever lies there then.
         """

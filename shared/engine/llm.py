@@ -58,7 +58,7 @@ class LLM:
         """`engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
 
         `generation_config`: whose sampling values apply where a call gives none: `auto` the
-        model's, `vllm` nobody's, otherwise those of a folder's generation_config.json.
+        model's, `vllm` none, otherwise those of a folder's generation_config.json.
 
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.

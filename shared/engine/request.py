@@ -51,5 +51,5 @@ class EngineRequest:
     grammar: Grammar | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Whoever draws tokens without a seed gets a fresh one, here and nowhere later."""
+        """A request that draws tokens without a seed gets a fresh one here, and nowhere later."""
         object.__setattr__(self, "sampling", self.sampling.with_seed())

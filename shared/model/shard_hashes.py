@@ -34,7 +34,7 @@ class _StoppedError(Exception):
 
 
 class ShardHashes:
-    """Digests of files that are read at the same time by whoever loads them.
+    """Digests of files that the loader reads at the same time.
 
     Hashing begins with the context; load the files inside it. `digests` waits for the rest.
     """

@@ -1,4 +1,4 @@
-"""Whoever can write to Redis is not a member of the cluster: nobody calls what they write."""
+"""Writing to Redis is not membership: no address that a forger wrote is called."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def seals_of(folder: Path, token: str, *, age_s: float = 0.0) -> RecordSeals:
 
 
 async def plant(url: str, folder: Path, listeners: dict[str, Listener], model: str) -> None:
-    """One record that a member has written, and four that somebody else has."""
+    """One record that a member has written, and four that a forger has."""
     old = seals_of(folder, TOKEN, age_s=MAX_AGE_S + 60)
     for name, seals in {
         "unsealed": None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Newest:
     """The newest generation that has workers with room: of both roles, if any has prefill workers.
 
-    An older one helps out while the newer ones are full; nobody stops it from ending meanwhile.
+    An older one helps out while the newer ones are full; it may end meanwhile.
     """
 
     def __init__(self, book: Book, *, max_worker_queue_ms: float) -> None:

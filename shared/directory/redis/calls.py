@@ -19,7 +19,7 @@ def mapped() -> Iterator[None]:
     """Redis's errors as ours. Their messages name the address and no password.
 
     A cancellation that arrives while an answer does can come out of the client as an error, or not
-    at all; whoever waits for the task would then wait for ever.
+    at all; the caller that waits for the task would then wait for ever.
     """
     try:
         yield

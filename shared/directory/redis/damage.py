@@ -1,7 +1,7 @@
 """Keys of Redis that cannot be what they are for: set aside, named, and made again.
 
-Whoever may write to Redis may have written anything. A key that holds another kind of value would
-make every call that needs it fail, for as long as nobody deletes it. It is renamed instead, kept
+A client of Redis may have written anything. A key that holds another kind of value would
+make every call that needs it fail, until a person deletes it. It is renamed instead, kept
 for a day for a person to look at, and made again by the workers' next heartbeats.
 """
 

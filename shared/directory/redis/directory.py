@@ -61,7 +61,7 @@ class RedisDirectory:
 
     async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
         """See WorkerRegistry. A Redis that lost updates when it restarted counts as one that does
-        not know the worker, and so does one whose data somebody has damaged.
+        not know the worker, and so does one whose data was damaged.
         """
         await self.renew_in(self._store, worker, load)
 

@@ -42,7 +42,7 @@ class _Known:
 class Roster:
     """The records of live workers. Workers that hash otherwise are refused in Redis, for all.
 
-    With `seals`, a record without a good one is not believed: its address is called by nobody.
+    With `seals`, a record without a good one is not believed: its address is never called.
     """
 
     def __init__(self, store: RedisStore, seals: RecordSeals | None = None) -> None:
@@ -109,7 +109,7 @@ class Roster:
         except SealError:
             if trusted is None:
                 raise
-            # Somebody has damaged it; the next heartbeat brings another one.
+            # It was damaged; the next heartbeat brings another one.
             made_s = trusted.sealed_s
         if trusted is not None:
             made_s = max(made_s, trusted.sealed_s)

@@ -67,7 +67,7 @@ class LocalCompiled:
     def open(self, end_token_ids: Sequence[int], token_ids: Sequence[int]) -> Future[Grammar]:
         """See `PlacedGrammar.open`.
 
-        Nobody has seen the cost of a state behind tokens of old: such a grammar is hosted.
+        The cost of a state behind earlier tokens was not measured: such a grammar is hosted.
         """
         if token_ids or self.is_costly:
             return self.open_hosted(end_token_ids, token_ids)

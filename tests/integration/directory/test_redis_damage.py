@@ -1,4 +1,4 @@
-"""Keys of Redis that hold what they cannot: no restart waits for a person, and nobody leaves."""
+"""Keys of Redis that hold what they cannot: no restart waits for a person, and no worker leaves."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_a_key_of_another_kind_is_set_aside_and_made_again(
             scene.client.delete(*scene.key(Kind.BLOCKS))
 
     damage()
-    # Whoever of router and workers has found it, the router counts it.
+    # Whether the router or a worker has found it, the router counts it.
     await until(lambda: scene.follower.num_damaged(kind) > 0)
     await scene.is_whole()
     await damage_in_every_situation(scene, damage)

@@ -1,4 +1,4 @@
-"""Sealed records on a real Redis: the token is changed, the seal is damaged, and nobody leaves."""
+"""Sealed records on a real Redis: a changed token, a damaged seal, and no worker leaves."""
 
 from __future__ import annotations
 

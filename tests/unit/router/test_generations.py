@@ -1,4 +1,4 @@
-"""Whose weights a generation has: the same for everybody who reads the same registry."""
+"""Whose weights a generation has: the same for all who read the same registry."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def main(control: socket.socket) -> None:
     # A worker that was told to stop still finishes its answers.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _be_ended_first()
     wish = receive(control, Vocabulary)

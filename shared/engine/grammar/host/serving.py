@@ -225,7 +225,7 @@ class HostServer:
             with self._sending:
                 send(self._sock, message)
         except OSError:
-            os._exit(0)  # nobody reads any more
+            os._exit(0)  # the reader is gone
 
 
 def lower_priority(niceness: int) -> None:

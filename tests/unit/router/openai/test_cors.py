@@ -24,7 +24,7 @@ BODY = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
 class NoKeys:
-    """Lets nobody in."""
+    """Lets no site in."""
 
     def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
         raise AuthenticationError("who?")
