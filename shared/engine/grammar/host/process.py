@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from shared.engine.grammar.base import RefusedTokenError
@@ -46,13 +46,15 @@ if TYPE_CHECKING:
 _SEND_S = 1.0
 #: How often what takes too long is looked for.
 _CHECK_S = 0.5
+#: A process that others leave little of the cores gets so many times as long by the wall's clock.
+_WALL_PER_CPU = 20
 
 
 class GrammarHost:
     """Compiles and follows the grammars of one owner. All methods may be called in any thread.
 
-    It is ended when a mask takes over `limit_s`. A grammar that takes longer than that to compile
-    retires it: it follows what it follows already, and the owner gets another one.
+    It is ended when a mask takes over `limit_s` of its own CPU time. A grammar that takes longer to
+    compile retires it: it follows what it follows already, and the owner gets another one.
     """
 
     def __init__(
@@ -69,6 +71,9 @@ class GrammarHost:
         self._sock = sock
         sock.settimeout(_SEND_S)
         self._pidfd = os.pidfd_open(pid)
+        # Linux: the clock of what a process's threads have computed (clock_getcpuclockid).
+        self._cpu_clock = (~pid << 3) | 2
+        self._cpu_s = 0.0
         self._limit_s = limit_s
         self._stats = stats
         self._on_news = on_news
@@ -77,11 +82,11 @@ class GrammarHost:
         #: Why it has ended; empty while it lives.
         self.fault = ""
         self.is_retired = False
-        self._compiling: tuple[int, GrammarSpec, Future[HostedCompiled], float] | None = None
+        self._compiling: tuple[int, GrammarSpec, Future[HostedCompiled], _Moment] | None = None
         self._opening: dict[int, tuple[Future[Grammar], Open, str]] = {}
         self._followed: WeakValueDictionary[int, HostedGrammar] = WeakValueDictionary()
         #: Since when masks are awaited, by matcher.
-        self._awaited: dict[int, float] = {}
+        self._awaited: dict[int, _Moment] = {}
         self._ids = count()
         self._sending = threading.Lock()
         #: What has no user any more. Without a lock: that may show while anything is locked.
@@ -107,7 +112,7 @@ class GrammarHost:
             if self.fault:
                 future.set_exception(_ended(self.fault))
                 return future
-            self._compiling = (grammar_id, spec, future, time.monotonic())
+            self._compiling = (grammar_id, spec, future, self._now())
         self._send(
             Compile(grammar_id, spec.kind, spec.text, spec.strict, spec.any_whitespace, spec.param)
         )
@@ -127,14 +132,14 @@ class GrammarHost:
                 future.set_exception(_ended(self.fault))
                 return future
             self._opening[message.matcher_id] = (future, message, compiled.param)
-            self._awaited[message.matcher_id] = time.monotonic()
+            self._awaited[message.matcher_id] = self._now()
         self._send(message)
         return future
 
     def move(self, message: Move) -> None:
         """Ask for a mask; its grammar is told."""
         with self.news:
-            self._awaited.setdefault(message.matcher_id, time.monotonic())
+            self._awaited.setdefault(message.matcher_id, self._now())
         self._send(message)
 
     def send_later(self, message: Close | Forget) -> None:
@@ -243,12 +248,11 @@ class GrammarHost:
             if self._closing:
                 self._send(None)
             with self.news:
-                too_old_s = time.monotonic() - self._limit_s
-                is_stuck = any(since_s < too_old_s for since_s in self._awaited.values())
+                is_stuck = any(map(self._is_over, self._awaited.values()))
                 compiling = self._compiling
             if is_stuck:
                 self.end(f"a mask took over {self._limit_s:g} s: the grammar must be simpler")
-            elif compiling is not None and compiling[3] < too_old_s:
+            elif compiling is not None and self._is_over(compiling[3]):
                 self.is_retired = True
                 with self.news:
                     self._compiling = None
@@ -257,14 +261,32 @@ class GrammarHost:
                 self.end("it was replaced")
 
     def _fail(
-        self, compiling: tuple[int, GrammarSpec, Future[HostedCompiled], float], fault: str
+        self, compiling: tuple[int, GrammarSpec, Future[HostedCompiled], _Moment], fault: str
     ) -> None:
-        _, spec, future, began_s = compiling
+        _, spec, future, began = compiling
         message = f"{spec.param} could not be compiled: {fault}; it must be simpler"
         if not fault:
             message = f"{spec.param} took over {self._limit_s:g} s to compile: it must be simpler"
         error = InvalidRequestError(message, param=spec.param)
-        future.set_exception(CompileError(error, time.monotonic() - began_s))
+        future.set_exception(CompileError(error, self._now().cpu_s - began.cpu_s))
+
+    def _now(self) -> _Moment:
+        with contextlib.suppress(OSError):  # it has ended, and what it used last counts
+            self._cpu_s = time.clock_gettime(self._cpu_clock)
+        return _Moment(self._cpu_s, time.monotonic())
+
+    def _is_over(self, since: _Moment) -> bool:
+        """Whether that is too long ago: in time of its own, as others may have the cores."""
+        now = self._now()
+        is_stopped = now.wall_s - since.wall_s > _WALL_PER_CPU * self._limit_s
+        return is_stopped or now.cpu_s - since.cpu_s > self._limit_s
+
+
+class _Moment(NamedTuple):
+    """When something began, by the clock of the process's CPU time and by the wall's."""
+
+    cpu_s: float
+    wall_s: float
 
 
 def _ended(fault: str) -> UnavailableError:
