@@ -28,6 +28,9 @@ BUDGETS = Path(__file__).with_name("budgets.toml")
 TOLERANCE = 1.5
 _PROBE_EVERY_S = 10.0
 _PROBE_STEPS = 200_000
+_COUNTED = ("tests", "cpu_s", "wall_s", "files_cpu_s")
+#: So many of the files that cost the most are shown.
+_NUM_FILES_SHOWN = 20
 
 
 @dataclass(slots=True)
@@ -37,23 +40,27 @@ class Cost:
     tests: Counter[str] = field(default_factory=Counter)
     cpu_s: Counter[str] = field(default_factory=Counter)
     wall_s: Counter[str] = field(default_factory=Counter)
+    #: By file.
+    files_cpu_s: Counter[str] = field(default_factory=Counter)
     probes_s: list[float] = field(default_factory=list)
 
-    def add(self, tier: str, *, cpu_s: float, wall_s: float) -> None:
+    def add(self, nodeid: str, *, cpu_s: float, wall_s: float) -> None:
         """Count a test."""
+        tier = tier_of(nodeid)
         self.tests[tier] += 1
         self.cpu_s[tier] += cpu_s  # type: ignore[assignment]  # counters count anything
         self.wall_s[tier] += wall_s  # type: ignore[assignment]
+        self.files_cpu_s[nodeid.split("::")[0]] += cpu_s  # type: ignore[assignment]
 
     def merge(self, other: Mapping[str, Any]) -> None:
         """Count what another process has counted, as `as_dict` gives it."""
-        for name in ("tests", "cpu_s", "wall_s"):
+        for name in _COUNTED:
             getattr(self, name).update(other[name])
         self.probes_s += other["probes_s"]
 
     def as_dict(self) -> dict[str, Any]:
         """For another process."""
-        counted = {name: dict(getattr(self, name)) for name in ("tests", "cpu_s", "wall_s")}
+        counted = {name: dict(getattr(self, name)) for name in _COUNTED}
         return {**counted, "probes_s": self.probes_s}
 
     def slowness(self, reference_s: float) -> float:
@@ -123,7 +130,7 @@ class BudgetKeeper:
         before = used_cpu_s(), time.monotonic()
         result = yield
         cpu_s, wall_s = used_cpu_s() - before[0], time.monotonic() - before[1]
-        self._cost.add(tier_of(item.nodeid), cpu_s=cpu_s, wall_s=wall_s)
+        self._cost.add(item.nodeid, cpu_s=cpu_s, wall_s=wall_s)
         return result
 
     def _probe(self) -> None:
@@ -175,3 +182,5 @@ class BudgetKeeper:
                 f"{tier or 'other':12} {num_tests:6} tests  {self._cost.wall_s[tier]:7.0f} s of a "
                 f"worker  {taken_s:7.0f} s of CPU ({of})"
             )
+        for file, file_cpu_s in self._cost.files_cpu_s.most_common(_NUM_FILES_SHOWN):
+            terminalreporter.line(f"{file_cpu_s / slowness:6.0f} s of CPU  {file}")

@@ -16,7 +16,7 @@ REFERENCE_S = 0.05
 
 def cost_of(tier: str, cpu_s: float, *, slowness: float = 1.0) -> Cost:
     cost = Cost(probes_s=[REFERENCE_S * slowness] * 3)
-    cost.add(tier, cpu_s=cpu_s, wall_s=1.0)
+    cost.add(f"tests/{tier}/kv/test_{tier}.py::test_x[a/b]", cpu_s=cpu_s, wall_s=1.0)
     return cost
 
 
@@ -36,6 +36,7 @@ def test_what_workers_have_counted_is_added_up() -> None:
     together.merge(cost_of("e2e", 5.0).as_dict())
     assert together.tests == {"unit": 2, "e2e": 1}
     assert together.cpu_s == {"unit": 120.0, "e2e": 5.0}
+    assert together.files_cpu_s.most_common(1) == [("tests/unit/kv/test_unit.py", 120.0)]
     assert together.slowness(REFERENCE_S) == pytest.approx(1.0)
 
 
@@ -52,7 +53,7 @@ def test_a_run_that_costs_too_much_has_a_failure_more() -> None:
     session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
     keeper.pytest_sessionfinish(session)
     assert (terminal.stats, session.exitstatus) == ({}, pytest.ExitCode.OK)
-    keeper._cost.add("unit", cpu_s=1e6, wall_s=1.0)
+    keeper._cost.add("tests/unit/kv/test_x.py::test_x", cpu_s=1e6, wall_s=1.0)
     keeper.pytest_sessionfinish(session)
     [report] = terminal.stats["failed"]
     assert BUDGETS.name in report.nodeid
