@@ -10,11 +10,12 @@ PyTorch rounds it. Chosen by the process: `TRITON_INTERPRET=1` has to be set bef
 
 from __future__ import annotations
 
-import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from kernels.interpreter_speed import keep_what_repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,52 +46,7 @@ def install() -> None:
     builder.create_atomic_rmw = _refusing(builder.create_atomic_rmw)
     for operation in (interpreter.ReduceOps, interpreter.ScanOps):
         operation.apply_impl = _over_float32(operation.apply_impl)
-    _patch_once(interpreter)
-
-
-def _patch_once(interpreter: Any) -> None:
-    """Patch the language once per launch, and search it once per process.
-
-    Triton searches and patches all of its language again at every call of a device function, also
-    inside a launch that has done so: most of the interpreter's time.
-    """
-    import triton.language as tl  # noqa: PLC0415
-    from triton.language import core, math  # noqa: PLC0415
-
-    patch_all, patch_place = interpreter._patch_lang, interpreter._patch_builtin
-    places = (tl, core, core.tensor, math, core.tensor_descriptor_base)
-    names = {
-        place: [name for name, member in inspect.getmembers(place) if core.is_builtin(member)]
-        for place in places
-    }
-    in_force: set[Any] = set()
-
-    def patch_builtins(place: Any, builder: Any, scope: Any) -> None:
-        if place not in names:
-            patch_place(place, builder, scope)
-            return
-        for name in names[place]:
-            member = getattr(place, name)
-            if core.is_builtin(member):  # once patched it is none
-                interpreter._patch_attr(place, name, member, builder, scope)
-
-    def patch_lang(function: Any) -> Any:
-        found = function.__globals__.values()
-        new = {place for place in (tl, core) if any(value is place for value in found)} - in_force
-        if not new and in_force:
-            return interpreter._LangPatchScope()
-        scope = patch_all(function)
-        restore = scope.restore
-
-        def restore_all() -> None:
-            restore()
-            in_force.difference_update(new)
-
-        in_force.update(new)
-        scope.restore = restore_all
-        return scope
-
-    interpreter._patch_builtin, interpreter._patch_lang = patch_builtins, patch_lang
+    keep_what_repeats(interpreter)
 
 
 def widen(bits: np.ndarray) -> np.ndarray:
@@ -116,7 +72,7 @@ def round_to_float8(values: np.ndarray) -> np.ndarray:
 
 def _is_bf16(value: Any) -> bool:
     """Of a handle or a type."""
-    return str(getattr(value, "dtype", value)) == "bf16"
+    return getattr(getattr(value, "dtype", value), "name", "") == "bf16"
 
 
 def _widened(value: Any) -> Any:
