@@ -100,9 +100,14 @@ def on_an_edge(logits: Tensor, number: float, fields: Mapping[str, float], token
     return False
 
 
-def kept_tokens(logits: Tensor, fields: Mapping[str, float], implementation: str) -> set[int]:
-    """All tokens that can come: numbers that step through a flat distribution hit each."""
-    num = 4 * len(logits)
+def kept_tokens(
+    logits: Tensor, fields: Mapping[str, float], implementation: str, per_token: int = 4
+) -> set[int]:
+    """All tokens that can come: numbers that step through a flat distribution hit each.
+
+    per_token: steps for each token, the fewer, the flatter the distribution is.
+    """
+    num = per_token * len(logits)
     numbers = (torch.arange(num, dtype=torch.float64) + 0.5) / num
     rows = logits.expand(num, -1)
     filters = make_filters([fields] * num)
@@ -126,7 +131,8 @@ def check_exact_sets(implementation: str) -> None:
     near = torch.tensor([0.0, 1e-38, 2e-38, 1.0, 1 + 2**-23, 1 + 2**-22, -3.0])
     for top_k in range(1, 7):
         expected = set(near.topk(top_k).indices.tolist())
-        assert kept_tokens(near, {"top_k": top_k, "temperature": 9.0}, implementation) == expected
+        fields = {"top_k": top_k, "temperature": 9.0}  # each token's share is over 1/10
+        assert kept_tokens(near, fields, implementation, per_token=2) == expected
 
 
 def check_unusable_rows(implementation: str) -> None:
@@ -169,8 +175,13 @@ def check_frequencies(fields: Mapping[str, float], num: int, implementation: str
     assert distance < 37.4  # 99.99 % at 11 degrees of freedom
 
 
-def checks(implementation: str, *, num_draws: int) -> dict[str, Callable[[], None]]:
-    """All of them by name."""
+def checks(
+    implementation: str, *, num_draws: int, num_searched: int | None = None
+) -> dict[str, Callable[[], None]]:
+    """All of them by name.
+
+    num_searched: draws with filters whose threshold is searched; as many as others by default.
+    """
     found: dict[str, Callable[[], None]] = {
         "ties": partial(check_ties, implementation),
         "exact-sets": partial(check_exact_sets, implementation),
@@ -184,11 +195,13 @@ def checks(implementation: str, *, num_draws: int) -> dict[str, Callable[[], Non
                 check_against_reference, fields, vocab_size, scale, implementation
             )
     for name in ("none", "hot", "few", "half", "likely", "together"):
+        is_searched = not FILTERS[name].keys().isdisjoint({"top_k", "top_p"})
+        num = (num_searched if is_searched else None) or num_draws
         found[f"frequencies-{name}"] = partial(
-            check_frequencies, FILTERS[name], num_draws, implementation
+            check_frequencies, FILTERS[name], num, implementation
         )
     return found
 
 
 if __name__ == "__main__":
-    report(checks("triton", num_draws=300))
+    report(checks("triton", num_draws=300, num_searched=150))
