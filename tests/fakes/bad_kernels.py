@@ -19,12 +19,13 @@ def wrong_shapes(x):  # noqa: ANN001, ANN201 Triton's own types
 
 
 _GOOD = prefill_case(4, 128, "bf16", arch=90)
+_NARROW = prefill_case(4, 64, "bf16", arch=90)
 BAD = (
-    dataclasses.replace(_GOOD, name="too few warps", num_warps=2),
+    dataclasses.replace(_GOOD, name="too few warps", num_warps=4),
     dataclasses.replace(
-        _GOOD,
+        _NARROW,
         name="too many stages",
-        constants={**_GOOD.constants, "KEYS": 128},
+        constants={**_NARROW.constants, "KEYS": 128},
         num_stages=8,
     ),
     # Without knowing that addresses are multiples of 16 bytes, nothing can be loaded 16 at a time.
