@@ -83,7 +83,7 @@ bench-handoff: setup ## Measure prefill/decode against the in-process engine on 
 bench-gpu: setup ## Measure kernels, engine and hand-off on a GPU, in parts of under 9 minutes
 	@for part in kernels engine handoff; do timeout 540 $(PY) -m benchmarks.gpu --part $$part; done
 
-faults: setup ## Break a cluster in every way at every moment, an hour (FAULTS="--subset ci": 3 minutes)
+faults: setup ## Break a cluster in every way at every moment, an hour (FAULTS="--subset ci": a minute or two)
 	@$(PY) -m benchmarks.faults run --out benchmarks/faults/results.json $(FAULTS); code=$$?; \
 		$(PY) -m benchmarks.faults mutants && $(PY) -m benchmarks.faults page && exit $$code
 

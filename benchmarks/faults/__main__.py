@@ -13,22 +13,35 @@ namespaces of their own; as anybody else, on loopback.
 from __future__ import annotations
 
 import asyncio
+import importlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from benchmarks.faults import matrix, network
-from benchmarks.faults.mutants import run_mutants
+from benchmarks.faults import mutants as mutation
+from benchmarks.faults.process import Launch, launch
 from benchmarks.faults.report import line_of, write_page
 from benchmarks.faults.result import Cell, Results, read, write
 from benchmarks.faults.runner import Runner
+from benchmarks.faults.scale import FULL, SMALL
 from benchmarks.faults.soak import run_soak
 from benchmarks.faults.thresholds import broken
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.faults.kinds.base import Fault
+    from benchmarks.faults.mutants import Mutant
+    from benchmarks.faults.states import State
 
 app = typer.Typer(add_completion=False)
 
 OnLoopback = Annotated[bool, typer.Option("--loopback", help="No namespaces, even as root.")]
+Launcher = Annotated[
+    str | None, typer.Option(hidden=True, help="MODULE:NAME of what starts processes.")
+]
 Logs = Annotated[bool, typer.Option("--keep-logs", help="Leave the processes' logs behind.")]
 RESULTS = Path("benchmarks/faults/results.json")
 
@@ -38,23 +51,29 @@ def run(
     subset: Annotated[str | None, typer.Option(help="ci: the most telling cells.")] = None,
     faults: Annotated[str | None, typer.Option(help="Parts of names, commas between.")] = None,
     states: Annotated[str | None, typer.Option(help="Parts of names, commas between.")] = None,
+    mutants: Annotated[str | None, typer.Option(help="Then these, commas between.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write results.")] = None,
     add: Annotated[bool, typer.Option(help="Keep other cells that are in --out.")] = False,
     loopback: OnLoopback = False,
     keep_logs: Logs = False,
+    launcher: Launcher = None,
 ) -> None:
-    """Run cells of the matrix."""
+    """Run cells of the matrix; those of a subset under a small load."""
     cells = matrix.select(_names(faults), _names(states), subset=subset)
-    runner = Runner(namespaces=_enter(loopback))
+    broken_services = mutation.select(_names(mutants)) if mutants else []
+    namespaces = _enter(loopback)
+    scale = SMALL if subset else FULL
+    runner = Runner(namespaces=namespaces, scale=scale, launch=_launch(launcher))
     try:
-        results = asyncio.run(runner.run(cells, _show))
+        results = asyncio.run(runner.run([*cells, *_cells(broken_services)], _show))
     finally:
         runner.close(keep_logs=keep_logs)
+    num_missed = _judge(broken_services, results)
     num_broken = results.num_broken
     if out is not None:
         write(_merged(results, out) if add and out.exists() else results, out)
     typer.echo(f"{len(cells)} cells, {num_broken} broke a promise")
-    raise typer.Exit(1 if num_broken else 0)
+    raise typer.Exit(1 if num_broken or num_missed else 0)
 
 
 @app.command()
@@ -68,9 +87,14 @@ def mutants(
     names: Annotated[str | None, typer.Option(help="Which, commas between.")] = None,
     loopback: OnLoopback = False,
 ) -> None:
-    """Break a promise on purpose, and see that the matrix notices; each in a cluster of its own."""
-    missed = asyncio.run(run_mutants(_names(names), namespaces=_enter(loopback), show=typer.echo))
-    raise typer.Exit(1 if missed else 0)
+    """Break a promise on purpose, and see that the matrix notices."""
+    chosen = mutation.select(_names(names))
+    runner = Runner(namespaces=_enter(loopback))
+    try:
+        results = asyncio.run(runner.run(_cells(chosen), lambda cell: None))
+    finally:
+        runner.close()
+    raise typer.Exit(1 if _judge(chosen, results) else 0)
 
 
 @app.command()
@@ -98,11 +122,40 @@ def _enter(loopback: bool) -> bool:
     return True
 
 
+def _launch(place: str | None) -> Launch:
+    if place is None:
+        return launch
+    module, _, name = place.partition(":")
+    found: Launch = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _cells(mutants: Sequence[Mutant]) -> list[tuple[Fault, State]]:
+    return [(mutant, mutant.state) for mutant in mutants]
+
+
+def _judge(mutants: Sequence[Mutant], results: Results) -> int:
+    """Say which were noticed; takes their cells out of the results, and returns how many were not.
+
+    A broken service breaks promises: those cells say nothing about the others.
+    """
+    num_missed = 0
+    for mutant in mutants:
+        (cell,) = [cell for cell in results.cells if cell.fault == mutant.name]
+        results.cells.remove(cell)
+        caught, line = mutant.verdict(cell)
+        num_missed += not caught
+        typer.echo(line)
+    return num_missed
+
+
 def _names(text: str | None) -> list[str] | None:
     return text.split(",") if text else None
 
 
 def _show(cell: Cell) -> None:
+    if cell.fault not in matrix.FAULTS:
+        return  # A mutant's: `_judge` says what was seen.
     typer.echo(line_of(cell, broken(cell)))
 
 

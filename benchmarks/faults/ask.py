@@ -10,7 +10,6 @@ VOCAB_SIZE = 300
 FIRST_TOKEN_ID = 3
 NUM_PREFIXES = 4
 PREFIX_TOKENS = 64
-NUM_ASKS = 48
 VICTIM_PROMPT_TOKENS = 640
 VICTIM_TOKENS = 48
 
@@ -46,12 +45,12 @@ class Ask:
         return int(self.params.get("n", 1))
 
 
-def load_asks(seed: int = 0) -> list[Ask]:
-    """The mix that 32 streams ask over and over."""
+def load_asks(num_asks: int, seed: int = 0) -> list[Ask]:
+    """The mix that all streams ask over and over."""
     rng = random.Random(seed)
     prefixes = [_tokens(rng, PREFIX_TOKENS) for _ in range(NUM_PREFIXES)]
     asks = []
-    for number in range(NUM_ASKS):
+    for number in range(num_asks):
         prompt = prefixes[number % NUM_PREFIXES] + _tokens(rng, rng.choice((5, 17, 40, 100)))
         params = {"max_tokens": rng.choice((16, 24, 40)), "ignore_eos": True}
         asks.append(Ask(prompt, params | _KINDS[number % len(_KINDS)]))

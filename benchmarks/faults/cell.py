@@ -22,12 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.faults.oracle import Oracle
     from benchmarks.faults.stream import Record
 
-#: So many streams have had their first token when the victim is sent.
-NUM_FLOWING = 12
 FLOW_TIMEOUT_S = 5.0
-#: A short outcome says little about the others: they are watched for at least so long. The p99 of
-#: one second's gaps is the longest or the next.
-MIN_WATCH_S = 3.0
 #: Blocks are free a second after the end of the last request (DESIGN I2); this is for the asking.
 RELEASE_S = 2.0
 #: What is still held then will never be free again.
@@ -46,7 +41,8 @@ class Bench:
         self._cluster = cluster
         self._load = load
         self._oracle = oracle
-        self._fillers = oracle.answer_all(load_asks(seed=1))
+        self._scale = cluster.scale
+        self._fillers: list[Ask] = []
 
     async def run(self, fault: Fault, state: State, number: int) -> Cell:
         """One cell; the cluster is whole again afterwards.
@@ -63,6 +59,8 @@ class Bench:
         self._load.forget()
         await fault.prepare(scene)
         ask = self._oracle.answer(victim_ask(number))
+        if state is State.QUEUED and not self._fillers:
+            self._fillers = self._oracle.answer_all(load_asks(self._scale.num_asks, seed=1))
         await self._strike(cell, scene, fault, state, ask)
         self._load.pause()
         await fault.heal(scene)
@@ -77,12 +75,13 @@ class Bench:
         cell.problems += scene.problems
         if not cell.leaked:
             await self._cluster.forget_prefixes()
+        await fault.leave(scene)
         cell.duration_s = time.monotonic() - started_s
         return cell
 
     async def _strike(self, cell: Cell, scene: Scene, fault: Fault, state: State, ask: Ask) -> None:
         self._load.flow()
-        await self._load.wait_full(NUM_FLOWING, FLOW_TIMEOUT_S)
+        await self._load.wait_full(self._scale.num_flowing, FLOW_TIMEOUT_S)
         victim = scene.victim = Victim(self._cluster, self._load, state)
         if not await victim.reach(ask, self._filler):
             cell.problems.append(f"the victim never was {state.value}")
@@ -96,7 +95,7 @@ class Bench:
         cell.outcome = outcome_of(record, fault)
         if cell.outcome == "failed" and self._interrupted(record, fault.touched(scene)):
             cell.outcome = "interrupted"
-        await asyncio.sleep(max(0.0, MIN_WATCH_S - cell.outcome_s))
+        await asyncio.sleep(max(0.0, self._scale.min_watch_s - cell.outcome_s))
         self._watch_others(cell, fault.touched(scene), struck_s)
 
     def _watch_others(self, cell: Cell, touched: Collection[str], struck_s: float) -> None:

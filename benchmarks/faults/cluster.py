@@ -17,7 +17,8 @@ import redis.asyncio
 from baton.v1 import worker_pb2, worker_pb2_grpc
 from benchmarks.faults.model import DRAIN_GRACE_S, MODEL_NAME, NICENESS, OWN_FLAGS, WORKER_FLAGS
 from benchmarks.faults.network import Loopback, Namespaces
-from benchmarks.faults.process import Process
+from benchmarks.faults.process import Process, launch
+from benchmarks.faults.scale import FULL
 from benchmarks.faults.trust import Trust
 from benchmarks.faults.wire.connection import Channel
 from benchmarks.faults.wire.hub import Hub
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.faults.network import Network
+    from benchmarks.faults.process import Launch
+    from benchmarks.faults.scale import Scale
 
 ROUTERS = ("router-0", "router-1")
 PREFILL = ("prefill-0", "prefill-1")
@@ -39,8 +42,6 @@ REDIS = "redis"
 NAMES = (REDIS, *ROUTERS, *WORKERS)
 START_TIMEOUT_S = 120.0
 NUM_READY = 2
-#: Of one router; more wait in its queue.
-MAX_CONCURRENT_REQUESTS = 28
 
 
 class ClusterError(Exception):
@@ -57,15 +58,16 @@ class Cluster:
         *,
         namespaces: bool,
         encrypted: bool = False,
-        modules: Mapping[str, str] | None = None,
-        extra: Mapping[str, Sequence[str]] | None = None,
+        scale: Scale = FULL,
+        launch: Launch = launch,
     ) -> None:
-        """`modules` replaces the main module of a role, `extra` adds flags; `encrypted`: by TLS."""
+        """`encrypted`: by TLS. `launch` starts each process."""
         self.folder = folder
         self.encrypted = encrypted
         self._model = model
-        self._modules = dict(modules or {})
-        self._extra = dict(extra or {})
+        self.scale = scale
+        self._launch = launch
+        self._extra: dict[str, list[str]] = {}
         self.network: Network = Namespaces(NAMES) if namespaces else Loopback(self._pids)
         self.hub = Hub(self.network.source_of)
         self.processes: dict[str, Process] = {}
@@ -258,19 +260,20 @@ class Cluster:
 
     def _command(self, name: str, module: str | None) -> list[str]:
         role = name.partition("-")[0]
-        module = module or self._modules.get(role, f"services.{role}")
+        module = module or f"services.{role}"
         # Addresses of namespaces are this machine's own, though no loopback.
         flags = ["--model", str(self._model), "--host", self.network.host(name), "--insecure-bind"]
         if role == "router":
             flags += [
                 "--port", str(self.http_ports[name]), "--grpc-port", str(self.grpc_ports[name]),
-                "--max-concurrent-requests", str(MAX_CONCURRENT_REQUESTS),
+                "--max-concurrent-requests", str(self.scale.max_concurrent_requests),
                 "--drain-grace-s", str(DRAIN_GRACE_S),
             ]  # fmt: skip
         else:
             flags += ["--name", name, "--served-model-name", MODEL_NAME, *WORKER_FLAGS]
+            flags += ["--num-blocks", str(self.scale.num_blocks)]
             flags += ["--port", str(self.grpc_ports[name]), *OWN_FLAGS[role]]
-        own = [*self.trust.flags(role), *self._extra.get(role, ()), *self._extra.get(name, ())]
+        own = [*self.trust.flags(role), *self._extra.get(name, ())]
         return [*python_command(module), *flags, *own]
 
     def _add(self, name: str, command: Sequence[str], redis_url: str | None = None) -> None:
@@ -279,7 +282,9 @@ class Cluster:
         log = self.folder / f"{name}.log"
         log.write_bytes(b"")
         command, niceness = self.network.command(name, command), NICENESS.get(role, 0)
-        self.processes[name] = Process(name, command, log, environ, niceness=niceness)
+        self.processes[name] = Process(
+            name, command, log, environ, niceness=niceness, launch=self._launch
+        )
 
     def _port(self, name: str) -> int:
         """One that nobody else gets, though nobody listens there yet."""

@@ -1,4 +1,4 @@
-"""Thirty-two streams that never stop asking, half over HTTP and half with the SDK."""
+"""Streams that never stop asking, half over HTTP and half with the SDK."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from benchmarks.faults.cluster import Cluster
     from benchmarks.faults.stream import Client
 
-NUM_STREAMS = 32
 #: Each has one connection of its own.
 NUM_SDK_CLIENTS = 4
 FAILURE_PAUSE_S = 0.2
@@ -81,9 +80,9 @@ class Load:
         return record, task
 
     async def __aenter__(self) -> Load:
-        trust = self._cluster.trust
+        trust, num_streams = self._cluster.trust, self._cluster.scale.num_streams
         url = f"{trust.scheme}://127.0.0.1:{self._cluster.front_http}"
-        limits = httpx.Limits(max_connections=2 * NUM_STREAMS)
+        limits = httpx.Limits(max_connections=2 * num_streams)
         http = httpx.AsyncClient(trust_env=False, timeout=None, limits=limits, verify=trust.context)
         await self._stack.enter_async_context(http)
         for _ in range(NUM_SDK_CLIENTS):
@@ -91,7 +90,7 @@ class Load:
             baton = AsyncBaton(address, credentials=trust.credentials)
             self._sdk.append(SdkClient(await self._stack.enter_async_context(baton)))
         clients: list[Client] = []
-        for number in range(NUM_STREAMS // 2):
+        for number in range(num_streams // 2):
             clients += [HttpClient(http, url), self._sdk[number % NUM_SDK_CLIENTS]]
         self._tasks = [asyncio.create_task(self._stream(client)) for client in clients]
         return self

@@ -11,14 +11,12 @@ if TYPE_CHECKING:
 
 MODEL_NAME = "tiny"
 BLOCK_SIZE = 16
-NUM_BLOCKS = 640
 #: Small chunks, so that a victim's prompt is computed and sent in many.
 MAX_NUM_BATCHED_TOKENS = 64
 DTYPE = "float32"
 
 ENGINE_FLAGS = (
     "--block-size", str(BLOCK_SIZE),
-    "--num-blocks", str(NUM_BLOCKS),
     "--max-num-batched-tokens", str(MAX_NUM_BATCHED_TOKENS),
     "--max-num-seqs", "32",
     "--dtype", DTYPE,

@@ -2,79 +2,103 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.faults import matrix
-from benchmarks.faults.runner import Runner
+from benchmarks.faults.kinds.base import Fault, Scene
 from benchmarks.faults.states import State
 from benchmarks.faults.thresholds import LEAK, WRONG, broken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from benchmarks.faults.result import Cell
 
 PACKAGE = "benchmarks.faults.broken"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    """A broken service, the cell that must notice it, and the promise that it must see broken."""
+class Mutant(Fault):
+    """A fault while all services of a role are broken; what was promised must be seen broken."""
 
-    name: str
-    role: str
-    fault: str
-    state: State
-    promise: str
+    def __init__(self, mutant: str, *, role: str, fault: str, state: State, promise: str) -> None:
+        """`mutant` is a module of the broken services."""
+        self.mutant = mutant
+        self.state = state
+        self._role = role
+        self._fault = matrix.FAULTS[fault]
+        self._promise = promise
+        self.name = f"{mutant} in {fault}"
+        self.is_crash, self.cancels = self._fault.is_crash, self._fault.cancels
+
+    def verdict(self, cell: Cell) -> tuple[bool, str]:
+        """Whether the cell has noticed it, and a line that says so."""
+        found = broken(cell)
+        caught = self._promise in found
+        seen = "; ".join(found.values()) or "nothing"
+        said = "caught" if caught else f"MISSED (wanted: {self._promise})"
+        return caught, f"{cell.fault} @ {cell.state}: {said}; seen: {seen}"
+
+    async def prepare(self, scene: Scene) -> None:
+        """See `Fault`."""
+        await self._restart(scene, f"{PACKAGE}.{self.mutant}")
+        await self._fault.prepare(scene)
+
+    async def inject(self, scene: Scene) -> None:
+        """See `Fault`."""
+        await self._fault.inject(scene)
+
+    async def heal(self, scene: Scene) -> None:
+        """See `Fault`."""
+        await self._fault.heal(scene)
+
+    async def restore(self, scene: Scene) -> None:
+        """See `Fault`."""
+        await self._fault.restore(scene)
+
+    async def leave(self, scene: Scene) -> None:
+        """See `Fault`: what a broken service holds ends with it."""
+        await self._restart(scene, None)
+
+    def touched(self, scene: Scene) -> set[str]:
+        """See `Fault`."""
+        return self._fault.touched(scene)
+
+    async def _restart(self, scene: Scene, module: str | None) -> None:
+        for name in scene.cluster.of_role(self._role):
+            scene.cluster.restart(name, module=module)
+        await scene.cluster.wait_ready()
 
 
 MUTANTS = (
     Mutant(
-        name="checksum_off",
+        "checksum_off",
         role="decode",
         fault="zmq corrupted",
         state=State.TRANSFERRING,
         promise=WRONG,
     ),
     Mutant(
-        name="late_accepted", role="decode", fault="zmq late", state=State.TRANSFERRING,
+        "late_accepted", role="decode", fault="zmq late", state=State.TRANSFERRING,
         promise=WRONG,
     ),
     Mutant(
-        name="release_skipped", role="prefill", fault="client gone", state=State.STREAMING,
+        "release_skipped", role="prefill", fault="client gone", state=State.STREAMING,
         promise=LEAK,
     ),
     Mutant(
-        name="replay_skipped", role="decode", fault="kill decode", state=State.STREAMING,
+        "replay_skipped", role="decode", fault="kill decode", state=State.STREAMING,
         promise=WRONG,
     ),
 )  # fmt: skip
 
 
-async def run_mutants(
-    names: Sequence[str] | None, *, namespaces: bool, show: Callable[[str], None]
-) -> list[str]:
-    """Run each mutant, or some, in its cell; returns the names of those that nobody noticed."""
-    missed = []
-    for mutant in MUTANTS:
-        if names and mutant.name not in names:
-            continue
-        runner = Runner(namespaces=namespaces, modules={mutant.role: f"{PACKAGE}.{mutant.name}"})
-        try:
-            cells = [(matrix.FAULTS[mutant.fault], mutant.state)]
-            results = await runner.run(cells, lambda cell: None)
-        finally:
-            runner.close()
-        (cell,) = results.cells
-        caught = mutant.promise in broken(cell)
-        if not caught:
-            missed.append(mutant.name)
-        show(_line(mutant, cell, broken(cell), caught=caught))
-    return missed
+def select(names: Sequence[str] | None) -> list[Mutant]:
+    """All of them, or some by name.
 
-
-def _line(mutant: Mutant, cell: Cell, promises: dict[str, str], *, caught: bool) -> str:
-    seen = "; ".join(promises.values()) or "nothing"
-    verdict = "caught" if caught else f"MISSED (wanted: {mutant.promise})"
-    return f"{mutant.name} in {cell.fault} @ {cell.state}: {verdict}; seen: {seen}"
+    Raises:
+        ValueError: there is none of that name.
+    """
+    by_name = {mutant.mutant: mutant for mutant in MUTANTS}
+    if unknown := set(names or ()) - set(by_name):
+        raise ValueError(f"there are no mutants {sorted(unknown)}")
+    return [by_name[name] for name in names] if names else list(MUTANTS)

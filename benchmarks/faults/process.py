@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 from cli.places import ROOT, python_environ
 
@@ -22,6 +22,59 @@ POLL_S = 0.02
 START_NICENESS = 10
 
 
+class Program(Protocol):
+    """The part of `subprocess.Popen` that is needed here."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal, or None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; returns the exit code."""
+        ...
+
+    def send_signal(self, number: int) -> None:
+        """Send it, if the program has not ended."""
+        ...
+
+    def kill(self) -> None:
+        """End it without warning."""
+        ...
+
+
+class Launch(Protocol):
+    """Starts a program that dies with this process."""
+
+    def __call__(
+        self, command: Sequence[str], *, environ: Mapping[str, str], log: IO[bytes], niceness: int
+    ) -> Program:
+        """`niceness` is what it has while it loads; `log` gets what it writes."""
+        ...
+
+
+def launch(
+    command: Sequence[str], *, environ: Mapping[str, str], log: IO[bytes], niceness: int
+) -> Program:
+    """See `Launch`: as a new program, which loads all its code."""
+    # The wish to die with us is made by a script between us and the program.
+    back = ["/usr/bin/nice", "-n", str(niceness)] if niceness else []
+    child = [*back, sys.executable, "-P", str(ROOT / "cli" / "child.py"), str(os.getpid())]
+    return subprocess.Popen(
+        [*child, *command],
+        cwd=ROOT,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    )
+
+
 class Process:
     """A program in a process group of its own, with a log that its restarts go on with."""
 
@@ -33,6 +86,7 @@ class Process:
         environ: Mapping[str, str] | None = None,
         *,
         niceness: int = 0,
+        launch: Launch = launch,
     ) -> None:
         """`niceness` is what it has once it serves."""
         self.name = name
@@ -41,7 +95,8 @@ class Process:
         self.log = log
         self._niceness = niceness
         self._stands_back = False
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._launch = launch
+        self._popen: Program | None = None
 
     @property
     def pid(self) -> int:
@@ -60,19 +115,13 @@ class Process:
 
     def start(self, command: Sequence[str] | None = None) -> None:
         """Start it, or start it again; `command` instead of its own for this time only."""
-        # The wish to die with us is made by a script between us and the program.
         self._stands_back = self._popen is not None and os.geteuid() == 0
-        back = ["/usr/bin/nice", "-n", str(START_NICENESS)] if self._stands_back else []
-        child = [*back, sys.executable, "-P", str(ROOT / "cli" / "child.py"), str(os.getpid())]
         with self.log.open("ab") as log:
-            self._popen = subprocess.Popen(
-                [*child, *(command or self.command)],
-                cwd=ROOT,
-                env={**python_environ(), "OMP_NUM_THREADS": "1", **self.environ},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                process_group=0,
+            self._popen = self._launch(
+                command or self.command,
+                environ={**python_environ(), "OMP_NUM_THREADS": "1", **self.environ},
+                log=log,
+                niceness=START_NICENESS if self._stands_back else 0,
             )
 
     def come_forward(self) -> None:

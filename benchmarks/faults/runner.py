@@ -19,12 +19,16 @@ from benchmarks.faults.cluster import Cluster, ClusterError
 from benchmarks.faults.load import Load
 from benchmarks.faults.model import write_model
 from benchmarks.faults.oracle import Oracle
+from benchmarks.faults.process import launch
 from benchmarks.faults.result import Cell, Results
+from benchmarks.faults.scale import FULL
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from benchmarks.faults.kinds.base import Fault
+    from benchmarks.faults.process import Launch
+    from benchmarks.faults.scale import Scale
     from benchmarks.faults.states import State
 
 QUIET_S = 6.0
@@ -36,10 +40,10 @@ DISK_MIB = 96
 class Runner:
     """Owns the oracle, the load's requests and the folder; use as a context manager."""
 
-    def __init__(self, *, namespaces: bool, modules: Mapping[str, str] | None = None) -> None:
-        """`modules` replaces the main module of a role."""
+    def __init__(self, *, namespaces: bool, scale: Scale = FULL, launch: Launch = launch) -> None:
+        """`launch` starts each process of a cluster."""
         self._namespaces = namespaces
-        self._modules = modules
+        self._scale, self._launch = scale, launch
         self.folder = Path(tempfile.mkdtemp(prefix="baton-faults-"))
         if namespaces:
             # In a mount namespace of our own: it ends with us.
@@ -48,7 +52,7 @@ class Runner:
         model = write_model(self.folder)
         self._model = model
         self.oracle = Oracle(model)
-        self._asks = self.oracle.answer_all(load_asks())
+        self._asks = self.oracle.answer_all(load_asks(scale.num_asks))
 
     def close(self, *, keep_logs: bool = False) -> None:
         """Give everything back."""
@@ -68,7 +72,8 @@ class Runner:
             self.folder,
             namespaces=self._namespaces,
             encrypted=encrypted,
-            modules=self._modules,
+            scale=self._scale,
+            launch=self._launch,
         )
         async with cluster, Load(cluster, self._asks) as load:
             yield cluster, load, Bench(cluster, load, self.oracle)
@@ -87,7 +92,8 @@ class Runner:
         while left:
             encrypted = left[0][1][0].encrypted
             async with self.bench(encrypted=encrypted) as (_, load, bench):
-                quiet_ms = quiet_ms or await measure_quiet(load)
+                if self._scale.compares_itl:
+                    quiet_ms = quiet_ms or await measure_quiet(load)
                 while left and left[0][1][0].encrypted == encrypted:
                     number, (fault, state) = left.pop(0)
                     cell = await self._cell(bench, fault, state, number)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from benchmarks.faults.ask import VICTIM_TOKENS
-from benchmarks.faults.cluster import MAX_CONCURRENT_REQUESTS, ROUTERS
+from benchmarks.faults.cluster import ROUTERS
 from benchmarks.faults.wire.connection import Channel, Connection, Way
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Victim:
     async def reach(self, ask: Ask, fillers: Callable[[], Ask]) -> bool:
         """Send it, and return at the moment that was asked for; False: it never came."""
         if self._state is State.QUEUED:
-            for _ in range(MAX_CONCURRENT_REQUESTS + 4):
+            for _ in range(self._cluster.scale.max_concurrent_requests + 4):
                 self._load.ask(fillers())
         self.record, self.task = self._load.ask(ask, victim=True)
         self.record.on_token = self._on_token

@@ -5,6 +5,7 @@ Speed is not asserted here: a busy machine makes streams slow, not wrong.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.faults import matrix
-from benchmarks.faults.mutants import MUTANTS
 from benchmarks.faults.result import Results, read
 from benchmarks.faults.thresholds import ITL, SLOW, broken
 from cli.places import ROOT, python_environ
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from benchmarks.faults.states import State
 
 RUN_TIMEOUT_S = 420
-MUTANT_TIMEOUT_S = 200
+#: One here; `python -m benchmarks.faults mutants` has all.
+MUTANTS = ("checksum_off",)
 
 pytestmark = [
     pytest.mark.timeout(RUN_TIMEOUT_S + 30),
@@ -32,21 +33,21 @@ pytestmark = [
 ]
 
 
-def faults(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "benchmarks.faults", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=python_environ(), capture_output=True, text=True,
-        timeout=timeout_s, check=False,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """All cells in one run: its cluster stays up between them."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, str]:
+    """All cells in one run, whose cluster stays up between them; and what it said."""
     path: Path = tmp_path_factory.mktemp("faults") / "results.json"
-    done = faults("run", "--subset", "ci", "--out", str(path), timeout_s=RUN_TIMEOUT_S)
+    command = [
+        sys.executable, "-P", "-m", "benchmarks.faults", "run", "--subset", "ci",
+        "--mutants", ",".join(MUTANTS), "--out", str(path),
+        "--launcher", "tests.fakes.warm_launch:launch",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=ROOT, env=python_environ(), capture_output=True, text=True,
+        timeout=RUN_TIMEOUT_S, check=False,
+    )  # fmt: skip
     assert path.exists(), done.stdout + done.stderr
-    return read(path)
+    return read(path), done.stdout
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     ],
 )
 def test_nothing_is_lost_or_wrong_or_left_behind(
-    results: Results, fault: str, state: State
+    run: tuple[Results, str], fault: str, state: State
 ) -> None:
+    results, _ = run
     (cell,) = [cell for cell in results.cells if cell.key == (fault, state.value)]
     if cell.skipped:
         pytest.skip(cell.skipped)
@@ -66,10 +68,7 @@ def test_nothing_is_lost_or_wrong_or_left_behind(
     assert {name: text for name, text in seen.items() if name not in (ITL, SLOW)} == {}, cell
 
 
-@pytest.mark.parametrize("name", ["checksum_off"])
-def test_the_matrix_notices_a_broken_service(name: str) -> None:
-    """One here; `python -m benchmarks.faults mutants` has all."""
-    assert name in {mutant.name for mutant in MUTANTS}
-    done = faults("mutants", "--names", name, timeout_s=MUTANT_TIMEOUT_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{name} in" in done.stdout
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_matrix_notices_a_broken_service(run: tuple[Results, str], name: str) -> None:
+    _, said = run
+    assert re.search(f"^{name} in .*: caught; seen: [0-9]+ wrong tokens", said, re.MULTILINE), said

@@ -37,18 +37,26 @@ _PID = struct.Struct("!i")
 _END = struct.Struct("!id")
 _MAX_REQUEST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNET = 0x40000000
 
 
 class WarmProcess:
     """`python -m MODULE …`, with the part of `subprocess.Popen` that tests need."""
 
     def __init__(
-        self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: IO[bytes]
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        log: IO[bytes],
+        network: str | None = None,
     ) -> None:
+        """`network` is the file of the network namespace that it lives in, if not in ours."""
         self.returncode: int | None = None
         self._ended, theirs = os.pipe()
         try:
-            request = {"argv": list(argv), "cwd": str(cwd), "env": dict(env)}
+            request = {"argv": list(argv), "cwd": str(cwd), "env": dict(env), "network": network}
             loaded = ROUTER if argv[0] == "services.router" else WORKERS
             self.pid = _nursery(loaded).start(request, [log.fileno(), theirs])
         finally:
@@ -91,6 +99,12 @@ class WarmProcess:
 
 
 _ended_cpu_s: list[float] = []
+
+
+def load_all() -> None:
+    """Begin to load what copies are made of, before the first copy is wanted."""
+    for loaded in (WORKERS, ROUTER):
+        _nursery(loaded)
 
 
 def ended_copies_cpu_s() -> float:
@@ -185,6 +199,7 @@ def _become(request: Mapping[str, object], log: int, parent: int) -> NoReturn:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+    _enter(request["network"])
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)
@@ -195,6 +210,15 @@ def _become(request: Mapping[str, object], log: int, parent: int) -> NoReturn:
     sys.argv = [module, *flags]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit()
+
+
+def _enter(network: object) -> None:
+    if network is None:
+        return
+    fd = os.open(str(network), os.O_RDONLY | os.O_CLOEXEC)
+    if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot enter {network}")
+    os.close(fd)
 
 
 def main(fd: int, loaded: Sequence[str]) -> None:

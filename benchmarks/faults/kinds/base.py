@@ -83,6 +83,9 @@ class Fault(ABC):
     async def restore(self, scene: Scene) -> None:  # noqa: B027 few have anything to restore
         """When nothing runs: what `prepare` or the fault has replaced is made what it was."""
 
+    async def leave(self, scene: Scene) -> None:  # noqa: B027 few leave anything behind
+        """When all has been counted; the cluster is ready again afterwards."""
+
     def touched(self, scene: Scene) -> set[str]:
         """Processes whose streams are affected; all others must not notice."""
         return {scene.target}

@@ -14,7 +14,6 @@ from benchmarks.faults.kinds.base import Fault, Scene
 from benchmarks.faults.stream import Record, take_event
 from benchmarks.load.event_stream import EventDecoder
 
-NUM_LONG = 20
 LONG_TOKENS = 1500
 SLOW_TOKENS = 400
 SLOW_S = 4.0
@@ -38,7 +37,10 @@ class OutOfBlocks(Fault):
     async def prepare(self, scene: Scene) -> None:
         """See `Fault`."""
         if not self._asks:
-            asks = [_ask(f"long-{n}", LONG_TOKENS, max_tokens=24) for n in range(NUM_LONG)]
+            asks = [
+                _ask(f"long-{n}", LONG_TOKENS, max_tokens=24)
+                for n in range(scene.cluster.scale.num_long)
+            ]
             self._asks = [scene.oracle.answer(ask) for ask in asks]
 
     async def inject(self, scene: Scene) -> None:

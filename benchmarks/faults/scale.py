@@ -1,0 +1,50 @@
+"""How much load a cluster is under, and how long it is watched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Of a run. What its cells break and promise is the same at every scale."""
+
+    num_streams: int
+    #: So many streams have had their first token when the victim is sent.
+    num_flowing: int
+    #: Different requests of the streams.
+    num_asks: int
+    #: Of one router; more wait in its queue.
+    max_concurrent_requests: int
+    #: Of one worker.
+    num_blocks: int
+    #: Prompts of 1,500 tokens that need more blocks than all decode workers have.
+    num_long: int
+    #: Where an outcome comes sooner, the other streams are watched for so long.
+    min_watch_s: float
+    #: Whether the times between tokens are compared with those of the quiet cluster.
+    compares_itl: bool
+
+
+FULL = Scale(
+    num_streams=32,
+    num_flowing=12,
+    num_asks=48,
+    max_concurrent_requests=28,
+    num_blocks=640,
+    num_long=20,
+    # The p99 of one second's gaps is the longest or the next.
+    min_watch_s=3.0,
+    compares_itl=True,
+)
+#: A quarter of the load, for a suite that has a minute and does not judge speed.
+SMALL = Scale(
+    num_streams=8,
+    num_flowing=5,
+    num_asks=24,
+    max_concurrent_requests=7,
+    num_blocks=224,
+    num_long=7,
+    min_watch_s=1.0,
+    compares_itl=False,
+)

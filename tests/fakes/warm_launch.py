@@ -1,0 +1,29 @@
+"""Starts the services of the fault matrix as copies: `benchmarks.faults run --launcher`."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING
+
+from benchmarks.faults import process
+from cli.places import ROOT, python_command
+from tests.fakes.warm_process import WarmProcess, load_all
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_IN_NETWORK = "--net="
+_PYTHON = python_command("")[:-1]
+
+load_all()
+
+
+def launch(
+    command: Sequence[str], *, environ: Mapping[str, str], log: IO[bytes], niceness: int
+) -> process.Program:
+    """See `process.Launch`. A copy has loaded its code and need not stand back."""
+    network, program = None, list(command)
+    if len(program) > 1 and program[1].startswith(_IN_NETWORK):
+        network, program = program[1].removeprefix(_IN_NETWORK), program[2:]
+    if program[: len(_PYTHON)] != _PYTHON:
+        return process.launch(command, environ=environ, log=log, niceness=niceness)
+    return WarmProcess(program[len(_PYTHON) :], cwd=ROOT, env=environ, log=log, network=network)
