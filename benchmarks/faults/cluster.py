@@ -62,11 +62,9 @@ class Cluster:
         launch: Launch = launch,
     ) -> None:
         """`encrypted`: by TLS. `launch` starts each process."""
-        self.folder = folder
-        self.encrypted = encrypted
+        self.folder, self.encrypted = folder, encrypted
         self._model = model
-        self.scale = scale
-        self._launch = launch
+        self.scale, self._launch = scale, launch
         self._extra: dict[str, list[str]] = {}
         self.network: Network = Namespaces(NAMES) if namespaces else Loopback(self._pids)
         self.hub = Hub(self.network.source_of)
@@ -260,7 +258,6 @@ class Cluster:
 
     def _command(self, name: str, module: str | None) -> list[str]:
         role = name.partition("-")[0]
-        module = module or f"services.{role}"
         # Addresses of namespaces are this machine's own, though no loopback.
         flags = ["--model", str(self._model), "--host", self.network.host(name), "--insecure-bind"]
         if role == "router":
@@ -273,8 +270,8 @@ class Cluster:
             flags += ["--name", name, "--served-model-name", MODEL_NAME, *WORKER_FLAGS]
             flags += ["--num-blocks", str(self.scale.num_blocks)]
             flags += ["--port", str(self.grpc_ports[name]), *OWN_FLAGS[role]]
-        own = [*self.trust.flags(role), *self._extra.get(name, ())]
-        return [*python_command(module), *flags, *own]
+        flags += [*self.trust.flags(role), *self._extra.get(name, ())]
+        return [*python_command(module or f"services.{role}"), *flags]
 
     def _add(self, name: str, command: Sequence[str], redis_url: str | None = None) -> None:
         role = name.partition("-")[0]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _IN_NETWORK = "--net="
 _PYTHON = python_command("")[:-1]
 
+# The runner loads its own code meanwhile.
 load_all()
 
 

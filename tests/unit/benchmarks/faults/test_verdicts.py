@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.faults import matrix
+from benchmarks.faults import matrix, mutants
 from benchmarks.faults.ask import Ask, Expected
 from benchmarks.faults.picture import save_picture
 from benchmarks.faults.report import line_of
@@ -40,6 +40,21 @@ def cell(**what: Any) -> Cell:
 
 def test_a_cell_in_which_all_went_well_breaks_nothing() -> None:
     assert broken(cell(itl_p99_ms=19.0, num_gaps=MIN_GAPS)) == {}
+
+
+def test_a_mutant_is_caught_by_its_own_promise_only() -> None:
+    (mutant,) = mutants.select(["checksum_off"])
+    caught, said = mutant.verdict(cell(num_wrong=3))
+    assert caught
+    assert "caught; seen: 3 wrong tokens" in said
+    caught, said = mutant.verdict(cell(num_failed=2))
+    assert not caught
+    assert "MISSED (wanted: wrong tokens); seen: 2 failed requests" in said
+
+
+def test_a_mutant_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="checksum_of'"):
+        mutants.select(["checksum_of"])
 
 
 @pytest.mark.parametrize(
