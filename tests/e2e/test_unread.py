@@ -10,7 +10,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from baton.v1 import router_pb2
+from baton.v1 import router_pb2, router_pb2_grpc
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Far more bytes than a connection takes from a sender whose receiver does not read.
 NUM_TOKENS = 1500
+#: A window that stays as small as gRPC's first one: it is full after some tokens.
+SMALL_WINDOW = (("grpc.http2.lookahead_bytes", 65_535), ("grpc.http2.bdp_probe", 0))
 NUM_ALTERNATIVES = 20
 NUM_ANSWERS = 8
 
@@ -60,7 +62,8 @@ def test_who_never_reads_loses_its_place_and_is_told(cluster: Cluster) -> None:
             "n": NUM_ANSWERS,
         },
     )
-    call = cluster.router_stub().Generate(request, timeout=120)
+    channel = grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}", options=SMALL_WINDOW)
+    call = router_pb2_grpc.RouterStub(channel).Generate(request, timeout=120)
     wait_for(cluster, 1)
     wait_for(cluster, 0)
     cluster.wait_idle()
@@ -68,3 +71,4 @@ def test_who_never_reads_loses_its_place_and_is_told(cluster: Cluster) -> None:
         list(call)
     assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "nobody read the answer" in failure.value.details()
+    channel.close()
