@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -21,7 +19,7 @@ from cli.ports import free_port
 from tests.e2e.asking import ask, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.oracle import expect
-from tests.e2e.processes import ROOT, Cluster
+from tests.e2e.processes import Cluster, Process
 from tests.fakes.redis_server import RedisServer
 
 if TYPE_CHECKING:
@@ -34,6 +32,8 @@ log = structlog.get_logger(__name__)
 NUM_PROMPTS = 6
 PROMPT_TOKENS = 5 * BLOCK_SIZE + 3
 RECOVERY_S = 30.0
+#: Between two requests of a thread: the machine has better to do than to answer without a pause.
+PAUSE_S = 0.05
 
 
 @pytest.fixture
@@ -87,6 +87,7 @@ class Load:
             except grpc.RpcError as error:
                 reply = error
             self.answers.append((number, reply))
+            self._over.wait(PAUSE_S)
 
 
 def holders(cluster: Cluster, prompt: Sequence[int]) -> dict[str, int]:
@@ -201,15 +202,6 @@ def test_a_worker_that_was_stopped_past_its_lease_comes_back_with_all_it_holds(
     on_redis.wait_idle()
 
 
-OTHER_HASHES = """
-import runpy
-from shared.kv import block_hash
-plain = block_hash._digest
-block_hash._digest = lambda *fields: plain(b"other", *fields)
-runpy.run_module("services.decode", run_name="__main__", alter_sys=True)
-"""
-
-
 @pytest.mark.parametrize("directory", ["redis", "router"])
 def test_a_worker_that_hashes_otherwise_ends_with_both_digests(
     checkpoint: Path, tmp_path: Path, redis_server: RedisServer, directory: str
@@ -220,18 +212,13 @@ def test_a_worker_that_hashes_otherwise_ends_with_both_digests(
     )
     try:
         until(on_redis.answers, "the router answers")
-        run = subprocess.run(
-            [sys.executable, "-c", OTHER_HASHES, "--model", str(checkpoint), "--name", "odd",
-             *on_redis.directory_flags, *ENGINE_FLAGS],
-            cwd=ROOT, env={"PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "PATH": ""},
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        flags = ("--model", str(checkpoint), *on_redis.directory_flags, *ENGINE_FLAGS)
+        argv = ["tests.fakes.other_hashes", "--name", "odd", *flags]
+        odd = Process("odd", argv, tmp_path / "odd.log")
+        assert odd.popen.wait(60) == 1
     finally:
         on_redis.stop()
-    assert run.returncode == 1
-    (line,) = [
-        line for line in (run.stdout + run.stderr).splitlines() if "directory_refuses" in line
-    ]
+    (line,) = [line for line in odd.log.read_text().splitlines() if "directory_refuses" in line]
     assert "block_hash" in line
     digests = [word for word in line.replace("'", " ").split() if len(word) == 64]
     assert len(set(digests)) == 2
