@@ -16,8 +16,8 @@ from tests.e2e.asking import prompt_of
 if TYPE_CHECKING:
     from tests.e2e.processes import Cluster
 
-NUM_REQUESTS = 500
-NUM_CANCELLED = 100
+NUM_REQUESTS = 240
+NUM_CANCELLED = 60
 CONCURRENCY = 16
 
 
