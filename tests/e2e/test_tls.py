@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 NUM_TOKENS = 24
 PROMPT_TOKENS = 5 * BLOCK_SIZE + 3
+#: So many requests use the certificates of each renewal.
+NUM_AFTER = 8
 
 
 @dataclass
@@ -62,41 +64,49 @@ class Running:
         return {one.record.worker.name: one.record.address for one in found}
 
 
-@pytest.fixture(params=["router", "redis"])
+@pytest.fixture(scope="module", params=["router", "redis"])
 def running(
-    request: pytest.FixtureRequest,
-    checkpoint: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
+    """For all tests with this directory; the last one replaces the certificates."""
+    tmp_path = tmp_path_factory.mktemp(f"tls-{request.param}")
     certificates = make_certificates(tmp_path / "certs")
-    redis_server = None
-    if request.param == "redis":
-        ca = Authority.load(certificates.ca, certificates.ca_key)
-        redis_server = SecureRedis(tmp_path / "redis", ca)
-        redis_server.start()
+    if request.param == "router":
+        yield from cluster_with(certificates, checkpoint, tmp_path, None)
+        return
+    redis_server = SecureRedis(
+        tmp_path / "redis", Authority.load(certificates.ca, certificates.ca_key)
+    )
+    redis_server.start()
+    with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("BATON_REDIS_PASSWORD_FILE", str(redis_server.password_file))
+        yield from cluster_with(certificates, checkpoint, tmp_path, redis_server.url)
+    with redis_server.client() as client:
+        assert client.keys("baton:worker:*") == []
+    redis_server.kill()
+
+
+def cluster_with(
+    certificates: CertificateFolder, model: Path, folder: Path, redis_url: str | None
+) -> Iterator[Running]:
+    """Stopped at the end, and nothing had to be killed."""
     spec = ClusterSpec(
-        model=checkpoint,
+        model=model,
         served_model_name="tiny",
-        log_folder=tmp_path,
+        log_folder=folder,
         port=free_port(),
         grpc_port=free_port(),
         num_prefill=2,
         worker_flags=(*ENGINE_FLAGS, "--connectors", "zmq"),
-        redis_url=None if redis_server is None else redis_server.url,
+        redis_url=redis_url,
         certificates=certificates,
     )
     with LocalCluster(spec) as local:
         local.start()
         local.wait_ready(lambda _: None)
         with open_channel(spec.directory, Secure(certificates.ca)) as channel:
-            yield Running(local, certificates, checkpoint, channel)
+            yield Running(local, certificates, model, channel)
     assert local.killed == []
-    if redis_server is not None:
-        with redis_server.client() as client:
-            assert client.keys("baton:worker:*") == []
-        redis_server.kill()
 
 
 def test_the_tokens_are_those_of_one_engine(running: Running, oracle: LLM) -> None:
@@ -195,10 +205,11 @@ def test_certificates_are_renewed_under_load_and_no_request_fails(
         for _ in range(3):
             make_certificates(running.certificates.path)
             # Each process looks once a second, when there is a reason to.
+            over.wait(1.1)
             before = len(answers)
-            while len(answers) < before + 20:
+            while len(answers) < before + NUM_AFTER:
                 running.local.require_running()
-                over.wait(1.1)
+                over.wait(0.05)
         workers = {process.name: process for process in running.local.workers}
         restarted = workers["prefill-0"]
         restarted.ask_to_stop()
