@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from shared.engine.sampling_params import SamplingParams
 
@@ -11,6 +12,30 @@ if TYPE_CHECKING:
 
     from shared.engine.events import PositionLogprobs
     from shared.engine.llm import LLM
+    from shared.engine.request_output import RequestOutput
+
+    Asked = tuple[tuple[int, ...], SamplingParams, int, tuple[str, ...]]
+
+_answers: WeakKeyDictionary[LLM, list[tuple[Asked, RequestOutput]]] = WeakKeyDictionary()
+
+
+def answer_of(
+    oracle: LLM,
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    *,
+    n: int = 1,
+    stop: str | Sequence[str] = (),
+) -> RequestOutput:
+    """All answers to a prompt; computed once, because several clusters are asked the same."""
+    asked = (tuple(prompt), sampling, n, (stop,) if isinstance(stop, str) else tuple(stop))
+    known = _answers.setdefault(oracle, [])
+    for question, answer in known:
+        if question == asked:
+            return answer
+    (answer,) = oracle.generate([list(prompt)], sampling, n=n, stop=stop)
+    known.append((asked, answer))
+    return answer
 
 
 def expect(
@@ -18,7 +43,7 @@ def expect(
 ) -> tuple[int, ...]:
     """The tokens of one answer."""
     sampling = SamplingParams(ignore_eos=True, stop_token_ids=stop, **params)  # type: ignore[arg-type]
-    return tuple(oracle.generate([list(prompt)], sampling)[0].outputs[0].token_ids)
+    return tuple(answer_of(oracle, prompt, sampling).outputs[0].token_ids)
 
 
 def expect_logprobs(
@@ -28,4 +53,4 @@ def expect_logprobs(
     sampling = SamplingParams(
         max_tokens=max_tokens, temperature=0.0, logprobs=num_top, ignore_eos=True
     )
-    return oracle.generate([list(prompt)], sampling)[0].outputs[0].logprobs
+    return answer_of(oracle, prompt, sampling).outputs[0].logprobs

@@ -14,6 +14,7 @@ from baton.v1 import common_pb2, router_pb2
 from baton_client import BatonError
 from shared.engine.grammar.wire import grammar_from_wire
 from shared.engine.sampling_params import SamplingParams
+from tests.e2e.oracle import answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +63,7 @@ def expected(oracle: LLM, stream: Stream) -> list[CompletionOutput]:
     if "grammar" in params:
         params["grammar"] = grammar_from_wire(common_pb2.Grammar(**params["grammar"]))
     sampling = SamplingParams(**params)
-    return list(oracle.generate([stream.prompt], sampling, n=n, stop=stop)[0].outputs)
+    return list(answer_of(oracle, stream.prompt, sampling, n=n, stop=stop).outputs)
 
 
 def late_stop(oracle: LLM, stream: Stream) -> str:

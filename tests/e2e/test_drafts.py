@@ -29,7 +29,8 @@ METHODS = ("draft_model", "eagle", "eagle3", "medusa")
 NGRAM = "ngram"
 #: They read hidden states of the prompt, which the prefill worker sends.
 HEADS = ("eagle", "eagle3")
-NUM_TOKENS = 200
+#: One of the thoughts ends before these do, and one does not.
+NUM_TOKENS = 104
 DRAFTS = "baton_spec_decode_num_drafts_total"
 #: So often has a worker guessed for these streams before it is killed.
 NUM_BEFORE = 4
