@@ -1,9 +1,8 @@
-"""A decode worker or a router is lost in the middle of streams: nobody sees it in an answer."""
+"""A decode worker is lost in the middle of streams, and no answer shows it."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import time
@@ -13,10 +12,6 @@ import httpx
 import pytest
 
 from baton.v1 import common_pb2
-from baton_client import Baton
-from cli.cluster import Cluster as LocalCluster
-from cli.cluster import ClusterSpec
-from cli.ports import free_port
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster, is_idle
@@ -73,7 +68,7 @@ def read_sse(cluster: Cluster) -> Callable[[Stream], None]:
         }  # fmt: skip
         url = f"{cluster.url}/v1/completions"
         with (
-            httpx.Client(trust_env=False, timeout=WAIT_S) as http,
+            httpx.Client(trust_env=False, verify=False, timeout=WAIT_S) as http,
             http.stream("POST", url, json=body) as reply,
         ):
             for line in reply.iter_lines():
@@ -88,7 +83,9 @@ def read_sse(cluster: Cluster) -> Callable[[Stream], None]:
 
 
 def metrics(cluster: Cluster) -> str:
-    return httpx.get(f"{cluster.url}/metrics", trust_env=False, timeout=WAIT_S).text
+    # Without a TLS context, which takes longer to make than the answer.
+    url = f"{cluster.url}/metrics"
+    return httpx.get(url, trust_env=False, verify=False, timeout=WAIT_S).text
 
 
 def num_replays(cluster: Cluster) -> dict[str, int]:
@@ -175,48 +172,3 @@ def test_a_stopped_and_a_killed_decode_worker_cost_no_answer(
     killed = run_through(two_decode, oracle, signal.SIGKILL)
     two_decode.workers.pop(killed).kill()
     two_decode.wait_idle(timeout_s=20)
-
-
-def test_a_request_outlives_its_router(checkpoint: Path, oracle: LLM, tmp_path: Path) -> None:
-    """The SDK goes on at the other router with what it has."""
-    spec = ClusterSpec(
-        model=checkpoint,
-        served_model_name="tiny",
-        log_folder=tmp_path,
-        port=free_port(),
-        grpc_port=free_port(),
-        num_routers=2,
-        worker_flags=ENGINE_FLAGS,
-    )
-    params = [ASKED["greedy"], ASKED["seeded, several"], ASKED["penalties"]]
-    streams = [Stream(str(i), prompt_of(40 + i, seed=80 + i), p) for i, p in enumerate(params)]
-    with LocalCluster(spec) as local:
-        local.start()
-        local.wait_ready(lambda _: None)
-        addresses = [f"127.0.0.1:{port}" for _, port in local.router_ports]
-        with Baton(addresses) as baton:
-            for stream in streams:
-                stream.start(read_with_sdk(baton))
-            until(
-                lambda: all(s.num_seen >= NUM_BEFORE or s.error for s in streams), "all have begun"
-            )
-            first = local.routers[0]
-            assert first.pid is not None
-            os.kill(first.pid, signal.SIGKILL)
-            for stream in streams:
-                assert stream.thread is not None
-                stream.thread.join(WAIT_S)
-                check(oracle, stream)
-
-
-def read_with_sdk(baton: Baton) -> Callable[[Stream], None]:
-    def read(stream: Stream) -> None:
-        params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
-        with baton.stream_generate(stream.prompt, **params) as pieces:
-            for piece in pieces:
-                index = piece.index
-                stream.texts[index] = stream.texts.get(index, "") + piece.text
-                stream.token_ids.setdefault(index, []).extend(piece.token_ids)
-                stream.num_seen = min(map(len, stream.token_ids.values()))
-
-    return read

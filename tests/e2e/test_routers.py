@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -12,24 +13,33 @@ import httpx
 import pytest
 
 from baton.v1 import router_pb2, router_pb2_grpc
+from baton_client import Baton
 from cli.cluster import Cluster, ClusterSpec
 from cli.ports import free_port, is_free
+from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.stream import NUM_TOKENS, WAIT_S, Stream, check
+from tests.e2e.test_replay import ASKED, NUM_BEFORE, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from shared.engine.llm import LLM
 
 NUM_REQUESTS = 24
 
 
-@pytest.fixture
-def routers(checkpoint: Path, tmp_path: Path) -> Iterator[Cluster]:
-    """Two of them, with a prefill and a decode worker that both know."""
+@pytest.fixture(scope="module")
+def routers(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two of them, with a prefill and a decode worker that both know.
+
+    Each test kills the first one, and the last test leaves it so.
+    """
     spec = ClusterSpec(
         model=checkpoint,
         served_model_name="tiny",
-        log_folder=tmp_path,
+        log_folder=tmp_path_factory.mktemp("routers"),
         port=free_port(),
         grpc_port=free_port(),
         num_routers=2,
@@ -47,7 +57,7 @@ def routers(checkpoint: Path, tmp_path: Path) -> Iterator[Cluster]:
 def ask_http(cluster: Cluster) -> str:
     """One request on a connection of its own, which the system gives to any router."""
     body = {"model": "tiny", "prompt": "hello", "max_tokens": 3, "temperature": 0}
-    with httpx.Client(trust_env=False) as http:
+    with httpx.Client(trust_env=False, verify=False) as http:
         reply = http.post(f"{cluster.spec.url}/v1/completions", json=body, timeout=30)
     assert reply.status_code == 200, reply.text
     return str(reply.json()["choices"][0]["text"])
@@ -68,7 +78,7 @@ def ask_grpc(cluster: Cluster, number: int, request_id: str = "") -> str:
 
 def num_answered(port: int) -> int:
     """Of one router, by its own metrics."""
-    text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, verify=False).text
     found = re.findall(r"^baton_request_success_total{[^}]*} ([\d.]+)$", text, re.MULTILINE)
     return sum(int(float(number)) for number in found)
 
@@ -103,12 +113,45 @@ def test_both_routers_answer_on_one_port_and_one_of_them_suffices(routers: Clust
     own_port = routers.router_ports[0][0]
     while not is_healthy(own_port):
         routers.require_running()
+        time.sleep(0.05)
     assert {ask_http(routers) for _ in range(NUM_REQUESTS)} == texts
     assert num_answered(own_port) > 0
 
 
 def is_healthy(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+        reply = httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, verify=False)
     except httpx.ConnectError:
         return False
+    return reply.status_code == 200
+
+
+def test_a_request_outlives_its_router(routers: Cluster, oracle: LLM) -> None:
+    """The SDK goes on at the other router with what it has."""
+    params = [ASKED["greedy"], ASKED["seeded, several"], ASKED["penalties"]]
+    streams = [Stream(str(i), prompt_of(40 + i, seed=80 + i), p) for i, p in enumerate(params)]
+    addresses = [f"127.0.0.1:{port}" for _, port in routers.router_ports]
+    with Baton(addresses) as baton:
+        for stream in streams:
+            stream.start(read_with_sdk(baton))
+        until(lambda: all(s.num_seen >= NUM_BEFORE or s.error for s in streams), "all have begun")
+        first = routers.routers[0]
+        assert first.pid is not None
+        os.kill(first.pid, signal.SIGKILL)
+        for stream in streams:
+            assert stream.thread is not None
+            stream.thread.join(WAIT_S)
+            check(oracle, stream)
+
+
+def read_with_sdk(baton: Baton) -> Callable[[Stream], None]:
+    def read(stream: Stream) -> None:
+        params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
+        with baton.stream_generate(stream.prompt, **params) as pieces:
+            for piece in pieces:
+                index = piece.index
+                stream.texts[index] = stream.texts.get(index, "") + piece.text
+                stream.token_ids.setdefault(index, []).extend(piece.token_ids)
+                stream.num_seen = min(map(len, stream.token_ids.values()))
+
+    return read
