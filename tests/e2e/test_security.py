@@ -74,9 +74,9 @@ def test_a_tenant_cannot_tell_by_time_what_another_has_asked(guarded: Guarded) -
     spied: dict[bool, list[float]] = {True: [], False: []}
     own: dict[bool, list[float]] = {True: [], False: []}
     for number, asked_before in enumerate(trials):
-        prompt = prompt_of(60 * BLOCK_SIZE, seed=1000 + number)
+        prompt = prompt_of(40 * BLOCK_SIZE, seed=1000 + number)
         # In either case somebody has just been served, so that only the prefix differs.
-        unrelated = prompt_of(60 * BLOCK_SIZE, seed=2000 + number)
+        unrelated = prompt_of(40 * BLOCK_SIZE, seed=2000 + number)
         guarded.ask("a", prompt if asked_before else unrelated)
         num_cached, ttft_s = guarded.ask("b", prompt)
         assert num_cached == 0
