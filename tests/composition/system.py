@@ -9,7 +9,8 @@ from tests.composition.request import NUM_SHARED, PROMPT, Asked, Leaver, refusal
 from tests.composition.rules import rule_of
 from tests.composition.settings import BLOCK_SIZE, worker_flags
 from tests.e2e.asking import GREEDY, ask, prompt_of, until
-from tests.e2e.processes import Cluster, free_port
+from tests.e2e.processes import Cluster
+from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,9 @@ import pytest
 from shared.engine.llm import LLM
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.e2e.guarded import Guarded
-from tests.e2e.processes import Cluster, free_port
+from tests.e2e.processes import Cluster
 from tests.fakes.keys import CLUSTER_TOKEN, cluster_token_file, keys_on_disk
+from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -18,6 +17,7 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.v1 import router_pb2_grpc, worker_pb2, worker_pb2_grpc
+from tests.fakes.ports import free_port
 from tests.fakes.warm_process import WarmProcess
 
 if TYPE_CHECKING:
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 90.0
-
-
-def free_port() -> int:
-    """A loopback port that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(slots=True)

@@ -15,8 +15,9 @@ from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from tests.e2e.asking import ask, prompt_of, until
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.oracle import expect
-from tests.e2e.processes import Cluster, free_port
+from tests.e2e.processes import Cluster
 from tests.e2e.stream import WAIT_S, Stream, check, read_grpc
+from tests.fakes.ports import free_port
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from baton.v1 import common_pb2, router_pb2
 from scripts.e2e_spans import STAGES, spans_under
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
-from tests.e2e.processes import Cluster, free_port
+from tests.e2e.processes import Cluster
 from tests.fakes.metrics_table import documented, exposed
 from tests.fakes.otlp_collector import ExportedSpan, OtlpCollector
+from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

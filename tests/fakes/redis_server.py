@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -12,17 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from tests.fakes.ports import free_port
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 START_TIMEOUT_S = 20.0
-
-
-def free_port() -> int:
-    """A loopback port that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def require_redis() -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.processes import ROOT, Cluster, free_port
+from tests.e2e.processes import ROOT, Cluster
+from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,7 +16,8 @@ from cli.doctor.surroundings import (
     check_tracing,
 )
 from cli.secure import Secure
-from tests.fakes.redis_server import RedisServer, free_port
+from tests.fakes.ports import free_port
+from tests.fakes.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
