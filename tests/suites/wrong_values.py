@@ -6,6 +6,7 @@ walks signatures covers new parameters by itself.
 
 from __future__ import annotations
 
+import functools
 import math
 import types
 import typing
@@ -58,7 +59,7 @@ def fits(hint: Any, value: Any) -> bool:  # noqa: PLR0911 one line per kind of a
             fits(args[0], key) and fits(args[1], item) for key, item in value.items()
         )
     if typing.is_typeddict(hint):
-        hints = typing.get_type_hints(hint, localns=NAMES)
+        hints = _keys(hint)
         return (
             isinstance(value, dict)
             and all(key in value for key in _required(hint))
@@ -79,7 +80,7 @@ def sample(hint: Any) -> Any:
     if origin is Mapping:
         return {sample(args[0]): sample(args[1])}
     if typing.is_typeddict(hint):
-        hints = typing.get_type_hints(hint, localns=NAMES)
+        hints = _keys(hint)
         return {key: sample(hints[key]) for key in _required(hint)}
     return {bool: True, int: 1, float: 0.5, str: "x"}.get(hint)
 
@@ -103,12 +104,19 @@ def nested_values_for(hint: Any) -> typing.Iterator[Any]:
             yield {sample(args[0]): value}
     elif typing.is_typeddict(hint):
         whole = sample(hint)
-        for key, inner in typing.get_type_hints(hint, localns=NAMES).items():
+        for key, inner in _keys(hint).items():
             yield {name: value for name, value in whole.items() if name != key}
             for value in values_for(inner):
                 yield {**whole, key: value}
 
 
+@functools.cache
+def _keys(hint: Any) -> Mapping[str, Any]:
+    """The keys of a TypedDict with their annotations. Enter what these mention in NAMES first."""
+    return typing.get_type_hints(hint, localns=NAMES)
+
+
+@functools.cache
 def _required(hint: Any) -> list[str]:
     """`__required_keys__` does not see NotRequired in annotations that are strings."""
     hints = typing.get_type_hints(hint, localns=NAMES, include_extras=True)
