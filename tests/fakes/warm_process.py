@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-#: What is imported, not run, before the first copy is made. The router goes without torch.
-ROUTER = ("services.router.__main__",)
+#: What is imported, not run, before the first copy is made. Only workers need torch.
 WORKERS = ("services.decode.__main__", "services.prefill.__main__")
+LOADED = {
+    "services.router": ("services.router.__main__",),
+    "tests.fakes.cluster_command": ("tests.fakes.cluster_command",),
+}
 _PID = struct.Struct("!i")
 #: A copy's exit code, and the seconds of CPU that it took.
 _END = struct.Struct("!id")
@@ -57,7 +60,7 @@ class WarmProcess:
         self._ended, theirs = os.pipe()
         try:
             request = {"argv": list(argv), "cwd": str(cwd), "env": dict(env), "network": network}
-            loaded = ROUTER if argv[0] == "services.router" else WORKERS
+            loaded = LOADED.get(argv[0], WORKERS)
             self.pid = _nursery(loaded).start(request, [log.fileno(), theirs])
         finally:
             os.close(theirs)

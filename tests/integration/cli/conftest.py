@@ -6,7 +6,7 @@ import os
 import queue
 import subprocess
 import threading
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import psutil
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from cli.places import ROOT, python_command, python_environ
 from cli.ports import free_port
 from tests.fakes.background import under_a_parent_that_ignores
+from tests.fakes.warm_process import WarmProcess
 
 if TYPE_CHECKING:
     import signal
@@ -39,19 +40,10 @@ class Command:
         self.lines: list[str] = []
         self._new: queue.Queue[str | None] = queue.Queue()
         arguments = [name, str(self.port), str(self.grpc_port), str(folder), *flags]
-        self._popen = subprocess.Popen(
-            [
-                *under_a_parent_that_ignores(ignoring),
-                *python_command("tests.fakes.cluster_command"),
-                *arguments,
-            ],
-            cwd=ROOT,
-            env={**python_environ(), "COLUMNS": "200"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            process_group=0,
-        )
+        output, write_end = os.pipe()
+        self._output = os.fdopen(output, encoding="utf-8")
+        with os.fdopen(write_end, "wb") as log:
+            self._process = _start(arguments, ignoring, log)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -69,39 +61,63 @@ class Command:
 
     def children(self) -> list[psutil.Process]:
         """The services."""
-        return psutil.Process(self._popen.pid).children(recursive=True)
+        return psutil.Process(self._process.pid).children(recursive=True)
 
     def send(self, number: signal.Signals) -> None:
         """To the command alone, not to its group."""
-        os.kill(self._popen.pid, number)
+        os.kill(self._process.pid, number)
 
     def wait(self) -> int:
         """The exit code."""
-        code = self._popen.wait(TIMEOUT_S)
+        code = self._process.wait(TIMEOUT_S)
         self._reader.join(TIMEOUT_S)
         return code
 
     def close(self) -> None:
         """Leave nothing behind, whatever the test did."""
-        if self._popen.poll() is None:
+        if self._process.poll() is None:
             for child in self.children():
                 child.kill()
-            self._popen.kill()
+            self._process.kill()
         self.wait()
-        assert self._popen.stdout is not None
-        self._popen.stdout.close()
+        self._output.close()
 
     def _read(self) -> None:
-        assert self._popen.stdout is not None
-        for line in self._popen.stdout:
+        for line in self._output:
             self.lines.append(line.rstrip("\n"))
             self._new.put(line)
         self._new.put(None)
 
 
+def _start(
+    arguments: list[str], ignoring: str | None, log: IO[bytes]
+) -> WarmProcess | subprocess.Popen[bytes]:
+    module = "tests.fakes.cluster_command"
+    environ = {**python_environ(), "COLUMNS": "200"}
+    if ignoring is None:
+        return WarmProcess([module, *arguments], cwd=ROOT, env=environ, log=log)
+    return subprocess.Popen(
+        [*under_a_parent_that_ignores(ignoring), *python_command(module), *arguments],
+        cwd=ROOT,
+        env=environ,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    )
+
+
 @pytest.fixture
 def ports() -> tuple[int, int]:
     return free_port(), free_port()
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """A cluster for tests that leave it as it is."""
+    up = Command("up", tmp_path_factory.mktemp("up"), ports=(free_port(), free_port()))
+    up.wait_for("Ctrl-C")
+    yield up
+    up.close()
 
 
 @pytest.fixture

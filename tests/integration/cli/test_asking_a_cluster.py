@@ -39,18 +39,14 @@ def findings(command: Command) -> dict[str, Finding]:
     return {finding.subject: finding for finding in found}
 
 
-def test_chat_answers_a_question_on_stdout(command: Callable[..., Command]) -> None:
-    up = command("up")
-    up.wait_for("Ctrl-C")
+def test_chat_answers_a_question_on_stdout(up: Command) -> None:
     result = baton("chat", "--address", f"127.0.0.1:{up.grpc_port}", "-m", "What?")
     assert result.returncode == 0, result.stderr
     assert result.stdout == "".join(WORDS) + "\n"
     assert "first token" in result.stderr
 
 
-def test_chat_reads_questions_until_its_input_ends(command: Callable[..., Command]) -> None:
-    up = command("up")
-    up.wait_for("Ctrl-C")
+def test_chat_reads_questions_until_its_input_ends(up: Command) -> None:
     address = f"127.0.0.1:{up.grpc_port}"
     result = baton("chat", "--address", address, stdin="What?\n\n/reset\nAnd?\n")
     assert result.returncode == 0, result.stderr
@@ -63,11 +59,7 @@ def test_chat_without_a_cluster_says_how_to_start_one() -> None:
     assert "baton up" in result.stderr
 
 
-def test_doctor_sees_the_cluster_and_how_blocks_get_across(
-    command: Callable[..., Command],
-) -> None:
-    up = command("up")
-    up.wait_for("Ctrl-C")
+def test_doctor_sees_the_cluster_and_how_blocks_get_across(up: Command) -> None:
     found = findings(up)
     assert {finding.level for finding in found.values()} == {Level.OK}
     assert "60 of 64 blocks free" in found["decode-0"].text
@@ -89,12 +81,13 @@ def test_doctor_says_why_two_workers_cannot_work_together(
     assert pair.advice
 
 
-def test_doctor_reports_a_worker_that_does_not_answer(command: Callable[..., Command]) -> None:
-    up = command("up")
-    up.wait_for("Ctrl-C")
+def test_doctor_reports_a_worker_that_does_not_answer(up: Command) -> None:
     [victim] = [child for child in up.children() if "prefill-0" in child.cmdline()]
     victim.suspend()
-    found = findings(up)
+    try:
+        found = findings(up)
+    finally:
+        victim.resume()
     assert found["prefill-0"].level is Level.FAIL
     assert "DEADLINE_EXCEEDED" in found["prefill-0"].text
 
