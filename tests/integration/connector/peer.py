@@ -1,4 +1,7 @@
-"""A worker in a process of its own, to be killed: `python -m … shm|zmq sender|receiver DIR`."""
+"""A worker in a process of its own, to be killed: `python -m … shm|zmq sender|receiver DIR`.
+
+A sender reads its ticket from the pipe DIR/ticket.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +55,12 @@ async def main(kind: str, role: str, folder: Path) -> None:
         _say(to_json(inbound.ticket))
         await inbound.wait(60)
     else:
-        ticket = from_json(await asyncio.to_thread(sys.stdin.readline))
+        with (folder / "ticket").open() as pipe:
+            ticket = from_json(await asyncio.to_thread(pipe.readline))
         outbound = await connector.connect(ticket, 5)
         await outbound.push(0, range(3))
         _say("pushed")
-    await asyncio.to_thread(sys.stdin.readline)
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +19,13 @@ from shared.connector.registry import ConnectorSettings, create
 from shared.errors import TransferError, TransferFailure
 from shared.kv.memory import KVMemory
 from tests.fakes.host_device import HostDevice
+from tests.fakes.warm_process import WarmProcess
 from tests.integration.connector.harnesses import keep_to_loopback
 from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_json, to_json
 from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from shared.connector.base import Connector
 
@@ -58,32 +58,44 @@ async def parent(kind: str, folder: Path) -> AsyncIterator[Connector]:
         memory.close()
 
 
-@asynccontextmanager
-async def child(kind: str, role: str, folder: Path) -> AsyncIterator[Process]:
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "tests.integration.connector.peer", kind, role, str(folder)),
-        stdin=pipe,
-        stdout=pipe,
-        cwd=ROOT,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+class Child:
+    """The process at the other end, and the two pipes to it."""
+
+    def __init__(self, kind: str, role: str, folder: Path) -> None:
+        os.mkfifo(folder / "ticket")
+        # For both directions, so that nothing waits for a child that has ended.
+        self._ticket = (folder / "ticket").open("r+b", buffering=0)
+        output, write_end = os.pipe()
+        self._output = os.fdopen(output, encoding="utf-8")
+        argv = ["tests.integration.connector.peer", kind, role, str(folder)]
+        with os.fdopen(write_end, "wb") as log:
+            self.process = WarmProcess(argv, cwd=ROOT, env=os.environ, log=log)
+
+    async def line(self) -> str:
+        """The next line that it writes."""
+        async with asyncio.timeout(30):
+            return await asyncio.to_thread(self._output.readline)
+
+    def tell(self, ticket: str) -> None:
+        """Have a sender push to the transfer of this ticket."""
+        self._ticket.write(ticket.encode() + b"\n")
+
+    def kill(self) -> None:
+        """End it, if it runs."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.kill()
+        self._output.close()
+        self._ticket.close()
 
 
-async def _line(process: Process) -> str:
-    async with asyncio.timeout(30):
-        return (await process.stdout.readline()).decode()
-
-
-async def _tell(process: Process, line: str) -> None:
-    process.stdin.write(line.encode() + b"\n")
-    await process.stdin.drain()
+@contextmanager
+def child(kind: str, role: str, folder: Path) -> Iterator[Child]:
+    with closing(Child(kind, role, folder)) as started:
+        yield started
 
 
 async def _is_lost(awaitable: object) -> None:
@@ -108,26 +120,28 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("kind", "how"), WAYS)
 async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: Path) -> None:
     segments = _segments()
-    async with parent(kind, folder) as connector, child(kind, "sender", folder) as process:
-        inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
-        await _tell(process, to_json(inbound.ticket))
-        assert await _line(process) == "pushed\n"
-        process.send_signal(how)
-        await _is_lost(inbound.wait(30))
+    async with parent(kind, folder) as connector:
+        with child(kind, "sender", folder) as sender:
+            inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
+            sender.tell(to_json(inbound.ticket))
+            assert await sender.line() == "pushed\n"
+            sender.process.send_signal(how)
+            await _is_lost(inbound.wait(30))
     assert _segments() == segments
 
 
 @pytest.mark.parametrize(("kind", "how"), WAYS)
 async def test_a_lost_receiver_is_noticed(kind: str, how: signal.Signals, folder: Path) -> None:
-    async with parent(kind, folder) as connector, child(kind, "receiver", folder) as process:
-        ticket = from_json(await _line(process))
-        outbound = await connector.connect(ticket, 5)
-        await outbound.push(0, range(8))
-        process.send_signal(how)
-        if how is signal.SIGKILL:
-            await process.wait()
-        await _is_lost(outbound.finish(30))
-        await outbound.abort()
+    async with parent(kind, folder) as connector:
+        with child(kind, "receiver", folder) as receiver:
+            ticket = from_json(await receiver.line())
+            outbound = await connector.connect(ticket, 5)
+            await outbound.push(0, range(8))
+            receiver.process.send_signal(how)
+            if how is signal.SIGKILL:
+                receiver.process.wait(30)
+            await _is_lost(outbound.finish(30))
+            await outbound.abort()
 
 
 @pytest.mark.parametrize("kind", ["shm", "cuda_ipc"])
@@ -135,18 +149,17 @@ async def test_the_memory_of_a_killed_sender_is_read_without_harm(
     kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = BlockAccess.write
-    async with parent(kind, folder) as connector, child(kind, "sender", folder) as process:
+    async with parent(kind, folder) as connector:
+        with child(kind, "sender", folder) as sender:
 
-        async def after_its_death(io: BlockAccess, *args: object) -> object:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            return await write(io, *args)
+            async def after_its_death(io: BlockAccess, *args: object) -> object:
+                sender.kill()
+                return await write(io, *args)
 
-        monkeypatch.setattr(BlockAccess, "write", after_its_death)
-        inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
-        await _tell(process, to_json(inbound.ticket))
-        await _is_lost(inbound.wait(30))
+            monkeypatch.setattr(BlockAccess, "write", after_its_death)
+            inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
+            sender.tell(to_json(inbound.ticket))
+            await _is_lost(inbound.wait(30))
         assert inbound.num_blocks_received == 3
         memory = connector._device._memory if kind == "cuda_ipc" else connector._memory
         assert (np.asarray(memory.blocks[:3]) == BYTE).all()
