@@ -16,6 +16,7 @@ from shared.engine.request import EngineRequest
 from shared.engine.sampling_params import SamplingParams
 from shared.engine.sequence import Sequence
 from shared.engine.token_choice import choose_tokens
+from shared.kv.identity import KVIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,4 +130,4 @@ def measure_sampling(bench: Bench) -> None:
 def _sequence(index: int, fields: dict[str, Any]) -> Sequence:
     sampling = SamplingParams(max_tokens=2, seed=index, **fields)
     request = EngineRequest(request_id=str(index), prompt_token_ids=(1, 2, 3), sampling=sampling)
-    return Sequence(request, arrival=index, root_hash=bytes(32))
+    return Sequence(request, arrival=index, identity=KVIdentity(bytes(32)))

@@ -17,7 +17,7 @@ from services.router.routing.scheduler import Scheduler
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.directory.index import BlockIndex
 from shared.identity import Role, WorkerId
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def measure(num_workers: int, num_tokens: int, *, num_decisions: int) -> Decisio
     """`num_workers` prefill workers and one decode worker; each holds a beginning of the prompt."""
     rng = random.Random(1)
     prompt = [rng.randrange(100_000) for _ in range(num_tokens)]
-    root = root_hash(NAMESPACE)
-    hash_us = min(_timed_us(lambda: hash_blocks(root, prompt, BLOCK_SIZE)) for _ in range(5))
-    hashes = hash_blocks(root, prompt, BLOCK_SIZE)
+    identity = KVIdentity(NAMESPACE)
+    hash_us = min(_timed_us(lambda: identity.hash_blocks(prompt, BLOCK_SIZE)) for _ in range(5))
+    hashes = identity.hash_blocks(prompt, BLOCK_SIZE)
     scheduler = _scheduler(num_workers, hashes)
     open_bookings = _fill_book(scheduler, num_workers, num_tokens, rng)
     request = RoutingRequest(num_prompt_tokens=num_tokens, max_tokens=100, block_hashes=hashes)

@@ -16,7 +16,7 @@ from services.router.routing.scheduler import MAX_SOURCES
 from services.router.ttft_margin import TtftMargin
 from shared.engine.beam_search import check_beam_search
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 from shared.rpc.protocol import CONSTRAINTS_MINOR
 
 if TYPE_CHECKING:
@@ -196,8 +196,8 @@ class Planner:
         if space is None:
             return ()
         namespace, block_size = space
-        root = root_hash(namespace, cache_salt=job.request.cache_salt)
-        return hash_blocks(root, token_ids, block_size)
+        identity = KVIdentity(namespace, salt=job.request.cache_salt)
+        return identity.hash_blocks(token_ids, block_size)
 
 
 def _from_drained(route: Route, losses: Losses, *, num_tokens: int) -> Route:

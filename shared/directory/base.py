@@ -138,7 +138,7 @@ class BlockUpdate:
 
 
 class BlockDirectory(Protocol):
-    """Who holds which block, in whatever tier. Hashes are digests of shared/kv/block_hash.py."""
+    """Who holds which block, in whatever tier. Hashes are those of `shared/kv/identity.py`."""
 
     async def publish(self, update: BlockUpdate) -> None:
         """Apply a delta. An update that was applied already is ignored.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.errors import IncompatiblePeerError, InvalidRequestError
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 
 if TYPE_CHECKING:
     from shared.directory.base import WorkerRecord
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 FIELD = "block_hash"
-#: Salt, LoRA, ids of one to three bytes, and two blocks: everything that enters a hash.
-_SALT, _LORA = b"probe", "probe"
+#: Salt, adapter, ids of one to three bytes, and two blocks: what enters the hash of any block.
+_SALT, _ADAPTER = b"probe", b"probe"
 _NUM_BLOCKS = 2
 _STRIDE = 40_503
 
 
 def probe_digest(namespace: bytes, block_size: int) -> str:
-    """Hex digest of the probe's last block, in a namespace of shared/kv/block_hash.py."""
+    """Return the hex digest of the probe's last block in a namespace."""
     tokens = [(number * _STRIDE) % 2**18 for number in range(_NUM_BLOCKS * block_size)]
-    root = root_hash(namespace, cache_salt=_SALT, lora=_LORA)
-    return hash_blocks(root, tokens, block_size)[-1].hex()
+    identity = KVIdentity(namespace, salt=_SALT, adapter=_ADAPTER)
+    return identity.hash_blocks(tokens, block_size)[-1].hex()
 
 
 def check_probe(record: WorkerRecord) -> None:

@@ -25,9 +25,9 @@ from shared.engine.speculation.build import build_pipeline
 from shared.engine.step_pipeline import failure
 from shared.engine.validation import RequestValidator, find_receiving
 from shared.errors import InternalError, InvalidRequestError
-from shared.kv.block_hash import root_hash
 from shared.kv.block_pool import BlockPool
 from shared.kv.content_log import ContentLog
+from shared.kv.identity import KVIdentity
 from shared.kv.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ class Engine:
             raise InvalidRequestError(
                 f"request {request.request_id} is here already", param="request_id"
             )
-        root = root_hash(self.namespace, cache_salt=request.cache_salt)
-        seq = Sequence(request, arrival=next(self._arrivals), root_hash=root)
+        identity = KVIdentity(self.namespace, salt=request.cache_salt)
+        seq = Sequence(request, arrival=next(self._arrivals), identity=identity)
         self._scheduler.add(self._parts.processors.prepare(seq))
         self._parts.states_keeper.note(request)
         self._stalled = False

@@ -10,7 +10,7 @@ import torch
 
 from shared.engine.kv_cache_dtype import torch_dtype
 from shared.errors import ConfigError
-from shared.kv.block_hash import namespace_hash
+from shared.kv.identity import namespace_hash
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.prefault import Prefault

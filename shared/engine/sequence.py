@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from shared.engine.request import KVSource
 from shared.engine.sampler.state import SamplingState
 from shared.engine.speculation.base import NO_DRAFT
-from shared.kv.block_hash import hash_blocks
 
 if TYPE_CHECKING:
     from shared.engine.events import PositionLogprobs
     from shared.engine.prompt_states import PlacedStates
     from shared.engine.request import EngineRequest
+    from shared.kv.identity import KVIdentity
 
 
 class Status(Enum):
@@ -46,6 +46,7 @@ class Sequence:
         "draft",
         "final_token_ids",
         "grammar",
+        "identity",
         "is_greedy",
         "needs_host_tokens",
         "num_cached_tokens",
@@ -58,7 +59,6 @@ class Sequence:
         "num_unknown_tokens",
         "prompt_logprobs",
         "request",
-        "root_hash",
         "row",
         "sampling_state",
         "states",
@@ -67,10 +67,10 @@ class Sequence:
         "was_admitted",
     )
 
-    def __init__(self, request: EngineRequest, *, arrival: int, root_hash: bytes) -> None:
+    def __init__(self, request: EngineRequest, *, arrival: int, identity: KVIdentity) -> None:
         self.request = request
         self.arrival = arrival
-        self.root_hash = root_hash
+        self.identity = identity
         self.status = Status.WAITING
         #: Prompt and output. An array: slices of it become tensors without a loop.
         self.token_ids = array("q", request.prompt_token_ids)
@@ -147,9 +147,9 @@ class Sequence:
         num_blocks = num_tokens // block_size
         num_known = len(self.block_hashes)
         if num_known < num_blocks:
-            parent = self.block_hashes[-1] if self.block_hashes else self.root_hash
             tokens = self.token_ids[num_known * block_size : num_blocks * block_size]
-            self.block_hashes.extend(hash_blocks(parent, tokens, block_size))
+            known = self.block_hashes
+            known.extend(self.identity.hash_blocks(tokens, block_size, behind=known))
         return self.block_hashes[:num_blocks]
 
     def append_token(self, token_id: int) -> bool:

@@ -2,12 +2,13 @@
 
 A hash is SHA-256 over the parent's hash and the block's token ids. The chain starts at a root that
 names everything else that the bytes of a block depend on, so blocks of different models, dtypes,
-layouts, LoRA adapters or tenants never share a hash. Python's `hash()` plays no part.
+layouts, adapters or tenants never share a hash. Python's `hash()` plays no part. The callers use
+`identity.KVIdentity`, which knows what that is.
 
 Every field is preceded by its length as u32 little-endian, which makes the encoding injective:
 
     namespace = H("baton.kv.namespace.v1", fingerprint, dtype, kv dtype, layout version, block size)
-    root      = H("baton.kv.root.v1", namespace, lora, cache salt)
+    root      = H("baton.kv.root.v1", namespace, adapter, salt)
     block     = H("baton.kv.block.v1", parent, token ids as u32 little-endian, extra, …)
 """
 
@@ -23,41 +24,19 @@ if TYPE_CHECKING:
 HASH_BYTES = 32
 
 
-def namespace_hash(
-    *, model_fingerprint: str, dtype: str, kv_dtype: str, layout_version: int, block_size: int
-) -> bytes:
-    """What workers must have in common to share blocks. The directory shows it in hex."""
-    return _digest(
-        b"baton.kv.namespace.v1",
-        model_fingerprint.encode(),
-        dtype.encode(),
-        kv_dtype.encode(),
-        _u32(layout_version),
-        _u32(block_size),
-    )
-
-
-def identity_hash(model_fingerprint: str, kv_dtype: str) -> bytes:
-    """What workers must have in common to write one answer: whatever decides their tokens.
-
-    The fingerprint knows weights, config and dtype. How tokens are cut into blocks decides nothing.
-    """
-    return _digest(b"baton.model.identity.v1", model_fingerprint.encode(), kv_dtype.encode())
-
-
-def root_hash(namespace: bytes, *, cache_salt: bytes = b"", lora: str = "") -> bytes:
-    """The parent of a sequence's first block. `cache_salt` keeps tenants apart."""
-    return _digest(b"baton.kv.root.v1", namespace, lora.encode(), cache_salt)
+def root_hash(namespace: bytes, adapter: bytes = b"", salt: bytes = b"") -> bytes:
+    """Return the parent of a sequence's first block."""
+    return digest(b"baton.kv.root.v1", namespace, adapter, salt)
 
 
 def block_hash(parent: bytes, token_ids: Sequence[int], extras: Iterable[bytes] = ()) -> bytes:
-    """The hash of one full block. `extras` is for content that token ids do not say."""
+    """Return the hash of one full block. `extras` is for content that token ids do not say."""
     packed = struct.pack(f"<{len(token_ids)}I", *token_ids)
-    return _digest(b"baton.kv.block.v1", parent, packed, *extras)
+    return digest(b"baton.kv.block.v1", parent, packed, *extras)
 
 
 def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """`block_hash` of each full block of `token_ids`, the first one's parent being `root`.
+    """Return `block_hash` of each full block of `token_ids`; the first one's parent is `root`.
 
     Three times as fast as block by block: a router hashes every prompt.
     """
@@ -72,13 +51,14 @@ def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
     hashes = []
     parent = root
     for start in range(0, 4 * num_tokens, block_bytes):
-        # What _digest makes of the same fields.
+        # What digest makes of the same fields.
         parent = sha256(head + parent + middle + packed[start : start + block_bytes]).digest()
         hashes.append(parent)
     return hashes
 
 
-def _digest(*fields: bytes) -> bytes:
+def digest(*fields: bytes) -> bytes:
+    """Return the SHA-256 of the fields, each with its length before it."""
     return hashlib.sha256(b"".join(_u32(len(field)) + field for field in fields)).digest()
 
 

@@ -18,7 +18,7 @@ from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
-from shared.kv.block_hash import identity_hash
+from shared.kv.identity import model_identity
 from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -104,7 +104,7 @@ class WorkerParts:
             block_size=self.layout.block_size,
             num_blocks=self.engine.stats().num_blocks,
             max_model_len=self.max_model_len,
-            identity=identity_hash(self.peer_info.model_fingerprint, self.layout.dtype).hex(),
+            identity=model_identity(self.peer_info.model_fingerprint, self.layout.dtype).hex(),
             generation=self.config.model.model_generation,
             probe=probe_digest(bytes.fromhex(self.peer_info.namespace), self.layout.block_size),
         )

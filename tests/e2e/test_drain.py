@@ -20,7 +20,7 @@ from baton.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 from tests.e2e.asking import GREEDY, Reply, ask, prompt_of, until
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS, add_decode
 from tests.e2e.oracle import expect
@@ -57,7 +57,7 @@ def test_what_a_stopped_worker_cannot_finish_is_ended_as_draining_and_stays_read
         assert isinstance(caught.value, grpc.Call)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert ("baton-error", "DrainingError") in list(caught.value.trailing_metadata())
-        hashes = hash_blocks(root_hash(bytes.fromhex(info.peer.namespace)), tokens, BLOCK_SIZE)
+        hashes = KVIdentity(bytes.fromhex(info.peer.namespace)).hash_blocks(tokens, BLOCK_SIZE)
         lookup = transfer_pb2.LookupRequest(block_hashes=hashes)
         held = transfer_pb2_grpc.TransferStub(channel).Lookup(lookup, timeout=5).num_blocks
         # KV of the last token that was given out is computed with the next one.

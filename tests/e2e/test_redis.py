@@ -105,9 +105,9 @@ def holders(cluster: Cluster, prompt: Sequence[int]) -> dict[str, int]:
 
 
 def block_hashes(namespace: str, prompt: Sequence[int]) -> list[bytes]:
-    from shared.kv.block_hash import hash_blocks, root_hash
+    from shared.kv.identity import KVIdentity
 
-    return hash_blocks(root_hash(bytes.fromhex(namespace)), list(prompt), BLOCK_SIZE)
+    return KVIdentity(bytes.fromhex(namespace)).hash_blocks(list(prompt), BLOCK_SIZE)
 
 
 def until(condition: Callable[[], bool], what: str) -> float:

@@ -14,7 +14,7 @@ from services.router.keys_file import parse_keys
 from shared.connector.registry import ConnectorSettings, create
 from shared.errors import TransferError
 from shared.identity import WorkerId
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 from shared.kv.memory import KVMemory
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.wire import layout_from_wire, ticket_from_wire, ticket_to_wire
@@ -72,7 +72,7 @@ def held_hashes(guarded: Guarded, seed: int) -> list[bytes]:
         if stored.caller.tenant.name == "a"
     )
     namespace = bytes.fromhex(info_of(guarded, "decode-0").peer.namespace)
-    return hash_blocks(root_hash(namespace, cache_salt=caller.cache_salt(None)), prompt, BLOCK_SIZE)
+    return KVIdentity(namespace, salt=caller.cache_salt(None)).hash_blocks(prompt, BLOCK_SIZE)
 
 
 async def test_a_stolen_or_replayed_ticket_brings_nothing(guarded: Guarded, tmp_path: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from baton.v1 import transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from shared.connector.registry import ConnectorSettings, create
 from shared.identity import WorkerId
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 from shared.kv.memory import KVMemory
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.wire import layout_from_wire, ticket_to_wire
@@ -28,7 +28,7 @@ ME = WorkerId("test", "1")
 
 
 def hashes_of(info: worker_pb2.GetInfoResponse, prompt: list[int]) -> list[bytes]:
-    return hash_blocks(root_hash(bytes.fromhex(info.peer.namespace)), prompt, BLOCK_SIZE)
+    return KVIdentity(bytes.fromhex(info.peer.namespace)).hash_blocks(prompt, BLOCK_SIZE)
 
 
 async def fetch(cluster: Cluster, prompt: list[int], runtime_dir: Path) -> tuple[int, int, int]:

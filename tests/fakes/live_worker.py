@@ -22,7 +22,7 @@ from services.prefill.__main__ import add_prefill
 from services.prefill.config import PrefillConfig
 from shared.engine.config import EngineConfig
 from shared.identity import Role
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 from shared.rpc.server import RpcServer
 from shared.rpc.wire import worker_id_to_wire
 from shared.text.token_table import read_token_table
@@ -128,7 +128,7 @@ class LiveWorker:
     def hashes(self, prompt: Sequence[int]) -> list[bytes]:
         """Of the prompt's full blocks."""
         namespace = bytes.fromhex(self.parts.peer_info.namespace)
-        return hash_blocks(root_hash(namespace), prompt, BLOCK_SIZE)
+        return KVIdentity(namespace).hash_blocks(prompt, BLOCK_SIZE)
 
     async def cached_bytes(self, prompt: Sequence[int]) -> np.ndarray:
         """The bytes of the prompt's leading blocks that are in the cache [blocks, block bytes]."""

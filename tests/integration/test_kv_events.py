@@ -12,9 +12,9 @@ import zmq.asyncio
 
 from shared.engine.engine_thread import EngineThread
 from shared.errors import ConfigError
-from shared.kv.block_hash import hash_blocks, root_hash
 from shared.kv.change_log import CacheChange
 from shared.kv.content_log import ContentLog
+from shared.kv.identity import KVIdentity
 from shared.kv.tier import BlockTier
 from shared.worker.kv_events import END_OF_REPLAY, KvEventPublisher
 from tests.fakes.engines import make_engine, make_request
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 BLOCK_SIZE = 4
-HASHES = hash_blocks(root_hash(b"n"), range(24), BLOCK_SIZE)
+HASHES = KVIdentity(b"n").hash_blocks(range(24), BLOCK_SIZE)
 LOW = [int.from_bytes(value[-8:], "big") for value in HASHES]
 
 

@@ -13,7 +13,7 @@ from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.engine.llm import LLM
 from shared.engine.sampling_params import SamplingParams
 from shared.identity import Role, WorkerId
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ async def test_what_one_publishes_the_other_does_not_find(models: tuple[Path, Pa
     stored = [key for change in ours.engine.take_cache_changes() for key in change.stored]
     await blocks.publish(BlockUpdate(worker=worker, sequence=1, stored=stored))
     for llm, expected in ((ours, {worker: 4}), (theirs, {})):
-        hashes = hash_blocks(root_hash(llm.engine.namespace), PROMPT, BLOCK_SIZE)
+        hashes = KVIdentity(llm.engine.namespace).hash_blocks(PROMPT, BLOCK_SIZE)
         assert await blocks.lookup(hashes) == expected
     assert ours.engine.model_fingerprint != theirs.engine.model_fingerprint
     for llm in (ours, theirs):

@@ -24,7 +24,7 @@ from shared.engine.offload.block_file import (
     write_block,
 )
 from shared.errors import ConfigError
-from shared.kv.block_hash import HASH_BYTES
+from shared.kv.identity import HASH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 from shared.rpc.cancellation import run_to_end
 from shared.worker.reuse.settings import ReusePolicy
 
@@ -150,8 +150,9 @@ class PrefixReuse:
         )
         if num_blocks <= 0:
             return None
-        root = root_hash(self._namespace, cache_salt=request.cache_salt)
-        hashes = hash_blocks(root, token_ids[: num_blocks * self._block_size], self._block_size)
+        identity = KVIdentity(self._namespace, salt=request.cache_salt)
+        prefix = token_ids[: num_blocks * self._block_size]
+        hashes = identity.hash_blocks(prefix, self._block_size)
         return _Prompt(request.request_id, tuple(hashes), others)
 
     async def _bring(self, prompt: _Prompt, pins: list[int], report: PrefixFetchReport) -> None:

@@ -16,7 +16,7 @@ from services.router.routing.base import RoutingRequest
 from shared.directory.base import BlockUpdate
 from shared.errors import OverloadedError
 from shared.identity import Role
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 from tests.fakes.scripted_decode import Script, Step, say
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _client(bench: Bench) -> httpx.AsyncClient:
 
 
 async def _holds(bench: Bench, worker: ScriptedDecode, num_blocks: int) -> None:
-    hashes = hash_blocks(root_hash(NAMESPACE), PROMPT, BLOCK_SIZE)[:num_blocks]
+    hashes = KVIdentity(NAMESPACE).hash_blocks(PROMPT, BLOCK_SIZE)[:num_blocks]
     update = BlockUpdate(worker=worker.record.worker, sequence=1, stored=hashes)
     await bench.parts.blocks.publish(update)
 

@@ -10,6 +10,7 @@ from shared.engine.batch_layout import BatchLayout
 from shared.engine.sequence import Sequence, Status
 from shared.engine.step_buffers import HostStepBuffers, StagedStepBuffers
 from shared.errors import InternalError
+from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
 
 CPU = torch.device("cpu")
@@ -17,7 +18,7 @@ NUM_BYTES = 1 << 14
 
 
 def make_sequence(prompt: range, blocks: list[int], num_computed: int) -> Sequence:
-    seq = Sequence(make_request("a", prompt), arrival=0, root_hash=bytes(32))
+    seq = Sequence(make_request("a", prompt), arrival=0, identity=KVIdentity(bytes(32)))
     seq.block_table.extend(blocks)
     seq.num_computed_tokens = num_computed
     seq.status = Status.RUNNING

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from shared.engine.sequence import Sequence
 from shared.engine.waiting_queue import FcfsQueue, PriorityQueue, WaitingQueue
+from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
 
 
 def make_sequence(arrival: int, priority: int = 0) -> Sequence:
     request = make_request(str(arrival), [1], priority=priority)
-    return Sequence(request, arrival=arrival, root_hash=bytes(32))
+    return Sequence(request, arrival=arrival, identity=KVIdentity(bytes(32)))
 
 
 def drained(queue: WaitingQueue) -> list[int]:

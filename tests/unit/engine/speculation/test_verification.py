@@ -11,6 +11,7 @@ from shared.engine.sampler.sampler import sample
 from shared.engine.sequence import Sequence
 from shared.engine.speculation.base import Draft
 from shared.engine.speculation.verification import verify
+from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ PARAMS: dict[str, dict[str, Any]] = {
 
 def sequence(name: str, params: dict[str, Any], index: int = 0) -> Sequence:
     request = make_request(name, PROMPT, max_tokens=20, sample_index=index, **params)
-    return Sequence(request, arrival=0, root_hash=b"")
+    return Sequence(request, arrival=0, identity=KVIdentity(b""))
 
 
 def one_by_one(rows: torch.Tensor, seq: Sequence, draft: Seq[int]) -> list[Any]:

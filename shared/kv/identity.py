@@ -1,0 +1,99 @@
+"""The identity of KV blocks: two blocks have one hash only if the same bytes would be computed.
+
+`KVIdentity` is the only caller of `block_hash`. Router, engine, reuse between workers, offload and
+the directory's self-check all hash through it, so that an input that changes a byte of KV is named
+in one place. What changes none (the connector, the device, the number of ranks) is not in it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.kv.block_hash import HASH_BYTES, block_hash, digest, hash_blocks, root_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["HASH_BYTES", "KVIdentity", "PlacedItem", "model_identity", "namespace_hash"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedItem:
+    """An image or a sound whose rows take the place of a range of a prompt's tokens."""
+
+    #: Of the item's content, never of its name.
+    digest: bytes
+    #: The first token that it takes the place of.
+    start: int
+    num_tokens: int
+
+    @property
+    def end(self) -> int:
+        """The token behind the last one."""
+        return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class KVIdentity:
+    """All that the bytes of a sequence's blocks depend on besides the token ids."""
+
+    #: Of the model and the block's layout: see `namespace_hash`.
+    namespace: bytes
+    #: Keeps the caches of tenants apart.
+    salt: bytes = b""
+    #: Digest of the adapter's weights; empty without an adapter.
+    adapter: bytes = b""
+    #: In the order of their places; they do not overlap.
+    items: tuple[PlacedItem, ...] = ()
+
+    def hash_blocks(
+        self, token_ids: Sequence[int], block_size: int, behind: Sequence[bytes] = ()
+    ) -> list[bytes]:
+        """Return the hashes of the full blocks of `token_ids`.
+
+        `behind` are the hashes of the blocks before them: the first token of `token_ids` is token
+        number `len(behind) * block_size` of the sequence. A rest shorter than a block has no hash.
+        """
+        parent = behind[-1] if behind else root_hash(self.namespace, self.adapter, self.salt)
+        if not self.items:
+            return hash_blocks(parent, token_ids, block_size)
+        hashes = []
+        for start in range(0, len(token_ids) - block_size + 1, block_size):
+            extras = self._extras(len(behind) * block_size + start, block_size)
+            parent = block_hash(parent, token_ids[start : start + block_size], extras)
+            hashes.append(parent)
+        return hashes
+
+    def _extras(self, first: int, block_size: int) -> Iterator[bytes]:
+        """Yield, for each item that begins in or reaches into a block, its digest and its place."""
+        for item in self.items:
+            if item.start < first + block_size and first < item.end:
+                yield item.digest + struct.pack("<iI", item.start - first, item.num_tokens)
+
+
+def namespace_hash(
+    *, model_fingerprint: str, dtype: str, kv_dtype: str, layout_version: int, block_size: int
+) -> bytes:
+    """Return the digest of what workers must have in common to share blocks.
+
+    The directory shows it in hex.
+    """
+    return digest(
+        b"baton.kv.namespace.v1",
+        model_fingerprint.encode(),
+        dtype.encode(),
+        kv_dtype.encode(),
+        struct.pack("<I", layout_version),
+        struct.pack("<I", block_size),
+    )
+
+
+def model_identity(model_fingerprint: str, kv_dtype: str) -> bytes:
+    """Return the digest of what workers must have in common to write one answer.
+
+    It covers what decides their tokens: the fingerprint covers weights, config and dtype. How
+    tokens are cut into blocks decides nothing.
+    """
+    return digest(b"baton.model.identity.v1", model_fingerprint.encode(), kv_dtype.encode())
