@@ -21,7 +21,7 @@ from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
 from shared.engine.request import EngineRequest
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from shared.model.attention.base import AttentionMetadata

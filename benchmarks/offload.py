@@ -24,10 +24,10 @@ from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.events import Admitted, NewTokens
 from shared.engine.request import EngineRequest
-from shared.engine.sampling_params import SamplingParams
 from shared.kv.offload.manager import BlockOffloadManager, OffloadPolicy
 from shared.kv.tier import BlockTier
 from shared.model.loader import load_model
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from shared.model.loader import LoadedModel

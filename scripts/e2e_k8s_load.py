@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scripts.e2e_k8s_cluster import kubectl
 from scripts.e2e_load import NUM_TOKENS
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

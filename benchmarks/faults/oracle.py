@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.faults.ask import Ask, Expected
 from benchmarks.faults.model import BLOCK_SIZE, DTYPE, MAX_NUM_BATCHED_TOKENS
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

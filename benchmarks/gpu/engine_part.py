@@ -16,7 +16,7 @@ from shared.engine.decode_graphs import EagerRecorder
 from shared.engine.engine import Engine
 from shared.engine.events import Failed, NewTokens
 from shared.engine.request import EngineRequest
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from benchmarks.gpu.bench import Bench

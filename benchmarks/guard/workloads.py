@@ -34,11 +34,11 @@ def block_hash() -> Work:
 def engine() -> Work:
     """Eight requests, half of them with a common prefix, from admission to the last token."""
     from shared.engine.llm import LLM
-    from shared.engine.sampling_params import SamplingParams
     from shared.model.random_checkpoint import (
         CheckpointSpec,
         write_random_checkpoint,
     )
+    from shared.request.sampling_params import SamplingParams
 
     with tempfile.TemporaryDirectory() as folder:
         write_random_checkpoint(Path(folder), CheckpointSpec())
@@ -82,7 +82,7 @@ def openai_stream() -> Work:
     from services.router.models import ServedModels
     from services.router.openai.app import create_app
     from services.router.openai.backend import Backend
-    from shared.engine.events import FinishReason
+    from shared.request.answer import FinishReason
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 

@@ -18,8 +18,8 @@ from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
 from shared.engine.events import NewTokens
 from shared.engine.request import EngineRequest
-from shared.engine.sampling_params import SamplingParams
 from shared.model.loader import load_model
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

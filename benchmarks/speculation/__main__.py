@@ -21,7 +21,7 @@ from benchmarks.peers.models import MODELS
 from benchmarks.speculation.following import following_folder, sliced_folder, successors
 from benchmarks.speculation.workloads import WORKLOADS
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

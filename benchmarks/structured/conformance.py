@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jsonschema
 
 from benchmarks.structured.schemas import generate_schema
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
-from shared.engine.sampling_params import SamplingParams
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

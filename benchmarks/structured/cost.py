@@ -11,9 +11,9 @@ import torch
 
 from shared.engine.events import NewTokens
 from shared.engine.grammar.registry import create_backend
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.request import EngineRequest
 from shared.engine.sampler.grammar_mask import allowed_tokens
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.prompt_states import StatesWish
     from shared.engine.request_stream import RequestStream
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
     from shared.telemetry.tracing import Span
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 

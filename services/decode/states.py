@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from shared.engine.prompt_states import PlacedStates, StatesFormat
-    from shared.engine.sampling_params import SamplingParams
     from shared.engine.speculation.config import SpeculationConfig
+    from shared.request.sampling_params import SamplingParams
     from shared.worker.peers import Peer
 
 #: Before anything was moved: a wait for states behind the KV, and a byte of them. Milliseconds.

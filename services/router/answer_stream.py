@@ -18,8 +18,8 @@ from services.router.wire import (
     token_detail,
 )
 from shared.directory.generations import identity_of
-from shared.engine.events import FinishReason
 from shared.errors import BatonError, InvalidRequestError
+from shared.request.answer import FinishReason
 from shared.text.answer_text import AnswerText
 
 if TYPE_CHECKING:

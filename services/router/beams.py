@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Protocol
 from services.router.answer_stream import AnswerStream
 from services.router.generation import AnswerPiece, TokenDetail
 from services.router.merge import Merge
-from shared.engine.beam_search import BeamSearch, Candidate
-from shared.engine.llm_beams import beam_finish, beam_text
 from shared.errors import InternalError
+from shared.request.beam_answer import beam_finish, beam_text
+from shared.request.beam_search import BeamSearch, Candidate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from services.router.job import Job
     from services.router.routing.base import Route
-    from shared.engine.beam_search import Beam
+    from shared.request.beam_search import Beam
     from shared.text.tokenizer import Tokenizer
 
 

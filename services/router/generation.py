@@ -9,7 +9,7 @@ import msgspec
 
 from services.router.routing.trail import Trail
 from services.router.tenant import ANONYMOUS, Tenant
-from shared.engine.events import FinishReason  # noqa: TC001 read at run time by msgspec
+from shared.request.answer import FinishReason  # noqa: TC001 read at run time by msgspec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from services.router.resume import AnswerSoFar
     from services.router.routing.explain import Explanation
     from services.router.tracing import RequestTrace
-    from shared.engine.beam_search import BeamOptions
-    from shared.engine.extra_args import ExtraArg
-    from shared.engine.grammar.spec import GrammarSpec
+    from shared.request.beam_search import BeamOptions
+    from shared.request.extra_args import ExtraArg
+    from shared.request.grammar.spec import GrammarSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

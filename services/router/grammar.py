@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.grammar.checks import check_spec
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.grammar.checks import check_spec
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 if TYPE_CHECKING:
     from services.router.tenant import Tenant
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
 
 _NUM_REMEMBERED = 256
 #: Looking at one of this length takes some milliseconds.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from services.router.answer_stream import AnswerStream
     from services.router.generation import AnswerPiece, GenerationRequest
     from services.router.ttft_margin import TtftMargin
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from shared.config import flag_name, setting
-from shared.engine.grammar.checks import MAX_CHARS as MAX_GRAMMAR_CHARS
-from shared.engine.sampling_params import MAX_LOGPROBS
 from shared.errors import ConfigError, InvalidRequestError, PayloadTooLargeError
+from shared.request.grammar.checks import MAX_CHARS as MAX_GRAMMAR_CHARS
+from shared.request.sampling_params import MAX_LOGPROBS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -14,9 +14,9 @@ from services.router.routing.base import PrefixSource, RoutingRequest
 from services.router.routing.explain import explain
 from services.router.routing.scheduler import MAX_SOURCES
 from services.router.ttft_margin import TtftMargin
-from shared.engine.beam_search import check_beam_search
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError
 from shared.kv.identity import KVIdentity
+from shared.request.beam_search import check_beam_search
 from shared.rpc.protocol import CONSTRAINTS_MINOR
 
 if TYPE_CHECKING:

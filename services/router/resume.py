@@ -10,7 +10,7 @@ from shared.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
 
 PARAM = "resume_from"
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from services.router.grammar import check_grammar
 from services.router.limits import DEFAULT_LIMITS, check_params
-from shared.engine.sampling_params import SamplingParams, read_seed
 from shared.errors import InvalidRequestError
+from shared.request.sampling_params import SamplingParams, read_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

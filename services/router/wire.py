@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, decode_pb2
 from services.router.generation import Timings, TokenDetail, TokenText, Usage
-from shared.engine.events import FinishReason
-from shared.engine.grammar.wire import grammar_to_wire
+from shared.request.answer import FinishReason
+from shared.request.grammar.wire import grammar_to_wire
 from shared.rpc.wire import extra_args_to_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from services.router.endpoint import Endpoint
     from services.router.routing.base import PrefixSource
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
     from shared.text.tokenizer import Tokenizer
 
 _FINISH_REASONS = {

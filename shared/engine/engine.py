@@ -10,7 +10,6 @@ import structlog
 
 from shared.engine.counters import EngineCounters
 from shared.engine.engine_stats import read_stats
-from shared.engine.events import FinishReason
 from shared.engine.kv_staging import KVStaging
 from shared.engine.kv_storage import plan_memory, read_layout, read_namespace
 from shared.engine.model_parts import build_model_parts
@@ -29,6 +28,7 @@ from shared.kv.block_pool import BlockPool
 from shared.kv.content_log import ContentLog
 from shared.kv.identity import KVIdentity
 from shared.kv.prefix_cache import PrefixCache
+from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

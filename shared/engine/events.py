@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,32 +14,8 @@ if TYPE_CHECKING:
     from shared.engine.offload.stats import TierStats
     from shared.engine.prompt_states import PlacedStates
     from shared.kv.tier import BlockTier
+    from shared.request.answer import FinishReason, PositionLogprobs
     from shared.telemetry.plain_histogram import PlainHistogram
-
-
-class FinishReason(StrEnum):
-    """Why a sequence ended."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    ABORT = "abort"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One candidate token. `rank` counts from 1."""
-
-    token_id: int
-    logprob: float
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class PositionLogprobs:
-    """The chosen token of one position and the most likely alternatives, best first."""
-
-    chosen: TokenLogprob
-    top: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.beam_search import BeamOptions, check_beam_search, require_no_constraints
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.grammar.build import build_grammars
@@ -21,9 +20,10 @@ from shared.engine.llm_defaults import read_default_sampling
 from shared.engine.llm_prompts import ReadPrompt, read_prompts
 from shared.engine.request import EngineRequest
 from shared.engine.request_output import Answer, RequestOutput
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
 from shared.model.loader import load_model
+from shared.request.beam_search import BeamOptions, check_beam_search, require_no_constraints
+from shared.request.sampling_params import SamplingParams
 from shared.text.answer_text import AnswerText
 from shared.text.chat_template import ChatTemplate
 from shared.text.token_table import TokenTable
@@ -32,8 +32,8 @@ from shared.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shared.engine.events import PositionLogprobs
     from shared.engine.llm_prompts import Prompt
+    from shared.request.answer import PositionLogprobs
 
     Message = Mapping[str, Any]
 

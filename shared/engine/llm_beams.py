@@ -8,18 +8,18 @@ The steps of all beams of all prompts are one batch.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shared.engine.beam_search import BeamSearch, Candidate
-from shared.engine.events import FinishReason, PositionLogprobs
 from shared.engine.request_output import CompletionOutput
-from shared.text.answer_text import AnswerText
+from shared.request.answer import PositionLogprobs
+from shared.request.beam_answer import beam_finish, beam_text
+from shared.request.beam_search import BeamSearch, Candidate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.engine.beam_search import Beam, BeamOptions
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.beam_search import Beam, BeamOptions
+    from shared.request.sampling_params import SamplingParams
     from shared.text.tokenizer import Tokenizer
 
     #: Prompt, resumed tokens and parameters in, the next token's alternatives out; in one batch.
@@ -89,29 +89,6 @@ def run_searches(searches: Sequence[PromptBeams], compute: Compute) -> None:
         positions = iter(compute(steps))
         for each in open_searches:
             each.search.advance([_candidates(next(positions)) for _ in each.search.running])
-
-
-def beam_finish(beam: Beam[Any]) -> FinishReason:
-    """Why it ended."""
-    return FinishReason.LENGTH if beam.stop_token_id is None else FinishReason.STOP
-
-
-def beam_text(
-    beam: Beam[Any],
-    tokenizer: Tokenizer,
-    prompt_ids: Sequence[int],
-    *,
-    skip_special_tokens: bool,
-    include_stop_str_in_output: bool = False,
-) -> str:
-    """The text of an answer, as a stream of its tokens would have given it."""
-    text = AnswerText(
-        tokenizer,
-        prompt_ids=prompt_ids,
-        include_stop_str_in_output=include_stop_str_in_output,
-        skip_special_tokens=skip_special_tokens,
-    )
-    return text.feed(beam.token_ids, final=True, stop_token_id=beam.stop_token_id).text
 
 
 def _candidates(position: PositionLogprobs) -> list[Candidate[PositionLogprobs]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import ConfigError, InvalidRequestError
+from shared.request.sampling_params import SamplingParams
 from shared.text.generation_defaults import FILE, GenerationDefaults
 
 #: What vLLM's parameters have unless told otherwise.

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from shared.engine.batch import Batch, BatchBuilder
     from shared.engine.decode_graphs import DecodeGraphs
-    from shared.engine.events import PositionLogprobs
     from shared.engine.readback import PendingTokens, Readback
     from shared.engine.sequence import Sequence
     from shared.engine.speculation.base import CapturingModel, HiddenNeeds
     from shared.engine.speculation.verification import Verified
     from shared.engine.states_pool import StatesKeeper
     from shared.model.attention.base import AttentionMetadata
+    from shared.request.answer import PositionLogprobs
 
 #: Rows of logits that exist at a time when the prompt's own logprobs are wanted.
 _PROMPT_LOGPROB_ROWS = 256

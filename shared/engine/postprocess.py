@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.engine.events import Computed, Failed, FinishReason, NewTokens
+from shared.engine.events import Computed, Failed, NewTokens
 from shared.engine.sequence import Status
 from shared.engine.speculation.base import NO_DRAFT
 from shared.engine.stop import finish_reason_for, is_last_token
 from shared.errors import InternalError, InvalidRequestError
+from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
-    from shared.engine.events import EngineEvent, PositionLogprobs
+    from shared.engine.events import EngineEvent
     from shared.engine.model_runner import LaunchedStep, StepResult
     from shared.engine.scheduler import Scheduler
     from shared.engine.sequence import Sequence
     from shared.engine.speculation.verification import Verified
+    from shared.request.answer import PositionLogprobs
 
 
 class Postprocessor:

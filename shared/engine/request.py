@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shared.engine.grammar.base import Grammar
     from shared.engine.prompt_states import StatesWish
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
 
 
 class KVSource(StrEnum):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shared.engine.events import Admitted, Failed, FinishReason, NewTokens
+from shared.engine.events import Admitted, Failed, NewTokens
+from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
-    from shared.engine.events import EngineEvent, PositionLogprobs
+    from shared.engine.events import EngineEvent
+    from shared.request.answer import PositionLogprobs
     from shared.text.answer_text import AnswerText
 
 

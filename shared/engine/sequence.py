@@ -11,10 +11,10 @@ from shared.engine.sampler.state import SamplingState
 from shared.engine.speculation.base import NO_DRAFT
 
 if TYPE_CHECKING:
-    from shared.engine.events import PositionLogprobs
     from shared.engine.prompt_states import PlacedStates
     from shared.engine.request import EngineRequest
     from shared.kv.identity import KVIdentity
+    from shared.request.answer import PositionLogprobs
 
 
 class Status(Enum):

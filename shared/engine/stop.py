@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.engine.events import FinishReason
+from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
 
 
 def finish_reason_for(

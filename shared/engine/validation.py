@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.engine.request import EngineRequest
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
 
 
 def find_receiving(sequences: Mapping[str, Sequence], request_id: str) -> Sequence:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from shared.engine.events import Failed
 from shared.engine.request import EngineRequest
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import WorkerLostError
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from shared.engine.engine_thread import EngineThread

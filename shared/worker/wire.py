@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, transfer_pb2
 from shared.connector.base import Offer, Ticket
-from shared.engine.events import FinishReason, PositionLogprobs, TokenLogprob
-from shared.engine.grammar.wire import grammar_from_wire
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
 from shared.kv.layout import KVLayout
+from shared.request.answer import FinishReason, PositionLogprobs, TokenLogprob
+from shared.request.grammar.wire import grammar_from_wire
+from shared.request.sampling_params import SamplingParams
 from shared.rpc.wire import extra_args_from_wire, worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:

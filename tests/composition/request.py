@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from baton.v1 import common_pb2, router_pb2
-from shared.engine.beam_search import BeamOptions
-from shared.engine.sampling_params import SamplingParams
+from shared.request.beam_search import BeamOptions
+from shared.request.sampling_params import SamplingParams
 from tests.composition.axes import GRAMMARS, REQUESTS
 from tests.composition.rules import is_exact
 from tests.e2e.asking import prompt_of

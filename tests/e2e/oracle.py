@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.events import PositionLogprobs
     from shared.engine.llm import LLM
     from shared.engine.request_output import RequestOutput
 

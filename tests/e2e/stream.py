@@ -12,8 +12,8 @@ import pytest
 
 from baton.v1 import common_pb2, router_pb2
 from baton_client import BatonError
-from shared.engine.grammar.wire import grammar_from_wire
-from shared.engine.sampling_params import SamplingParams
+from shared.request.grammar.wire import grammar_from_wire
+from shared.request.sampling_params import SamplingParams
 from tests.e2e.oracle import answer_of
 
 if TYPE_CHECKING:

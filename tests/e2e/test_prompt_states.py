@@ -14,8 +14,8 @@ import pytest
 
 from baton.v1 import common_pb2, router_pb2
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
 from shared.model.random_tokenizer import write_tokenizer
+from shared.request.sampling_params import SamplingParams
 from tests.e2e.asking import GREEDY, TIMEOUT_S, ask, until
 from tests.e2e.conftest import ENGINE_FLAGS, STALL_S, add_decode
 from tests.e2e.processes import Cluster

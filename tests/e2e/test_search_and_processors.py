@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from cli.batch.command import BatchOptions, run_batch
-from shared.engine.beam_search import BeamOptions
-from shared.engine.sampling_params import SamplingParams
+from shared.request.beam_search import BeamOptions
+from shared.request.sampling_params import SamplingParams
 from tests.e2e.asking import prompt_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from baton.v1 import common_pb2, router_pb2
 from benchmarks.structured.conformance import make_cases, run
 from benchmarks.structured.systems import ask_engine, ask_router
-from shared.engine.grammar.wire import grammar_from_wire
+from shared.request.grammar.wire import grammar_from_wire
 from tests.e2e.asking import ask, ask_many, prompt_of
 from tests.e2e.oracle import expect
 

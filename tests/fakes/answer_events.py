@@ -16,7 +16,7 @@ from services.router.chat_events import (
     ToolCallBegin,
 )
 from services.router.generation import AnswerPiece, Usage
-from shared.engine.events import FinishReason
+from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

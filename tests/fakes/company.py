@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shared.engine.events import NewTokens
 from shared.engine.request import EngineRequest
 from shared.engine.request_stream import is_last
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 from tests.fakes.neighbours import LONG, NEIGHBOURS, Neighbour
 
 if TYPE_CHECKING:

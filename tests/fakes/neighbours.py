@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.prompt_states import StatesWish
 from shared.engine.speculation.base import HiddenNeeds
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from services.router.generation import AnswerPiece, Timings, TokenDetail, TokenText, Usage
-from shared.engine.events import FinishReason
+from shared.request.answer import FinishReason
 from shared.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from services.router.generation import AnswerPiece
 from services.router.grpc_answers import AnswerWriter
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
-from shared.engine.events import FinishReason
+from shared.request.answer import FinishReason
 from tests.fuzz.cases import COUNTS, profile
 from tests.suites.text_parsers import AnswerParser, check_nothing_lost, read
 

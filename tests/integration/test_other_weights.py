@@ -11,10 +11,10 @@ from shared.directory.base import BlockUpdate, WorkerRecord
 from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
 from shared.identity import Role, WorkerId
 from shared.kv.identity import KVIdentity
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from shared.engine.grammar.positions import (
     count_valid,
     fill_mask_behind,
 )
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.sampler.grammar_mask import allowed_tokens
 from shared.errors import InvalidRequestError
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 if TYPE_CHECKING:
     from shared.engine.grammar.base import Grammar, GrammarBackend

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.chat_events import Finish
 from services.router.chat_whole import WholeAnswer
 from services.router.generation import AnswerPiece
-from shared.engine.events import FinishReason
+from shared.request.answer import FinishReason
 from shared.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:

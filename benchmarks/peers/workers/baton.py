@@ -19,8 +19,8 @@ from benchmarks.peers.workers.wire import (
 from shared.engine.events import Failed, NewTokens
 from shared.engine.llm import LLM
 from shared.engine.request import EngineRequest
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import ConfigError
+from shared.request.sampling_params import SamplingParams
 from shared.version import VERSION
 
 if TYPE_CHECKING:

@@ -519,7 +519,7 @@ class SamplingParams(_message.Message):
     @_builtins.property
     def extra_args(self) -> _containers.MessageMap[_builtins.str, Global___ExtraArg]:
         """For the workers' own logits processors; others know nothing of them. Bounded: see
-        shared/engine/extra_args.py. Sent as `grammar` is.
+        shared/request/extra_args.py. Sent as `grammar` is.
         """
 
     def __init__(

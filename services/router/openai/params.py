@@ -8,14 +8,14 @@ from services.router.generation import GenerationParams
 from services.router.limits import check_params
 from services.router.openai.errors import FieldError
 from services.router.openai.structured import read_grammar
-from shared.engine.beam_search import BeamOptions, require_no_constraints
-from shared.engine.extra_args import read_extra_args
 from shared.errors import UnsupportedError
+from shared.request.beam_search import BeamOptions, require_no_constraints
+from shared.request.extra_args import read_extra_args
 
 if TYPE_CHECKING:
     from services.router.limits import RequestLimits
     from services.router.openai.schema_base import GenerationBody
-    from shared.engine.extra_args import ExtraArg
+    from shared.request.extra_args import ExtraArg
 
 
 def read_params(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from services.router.generation import AnswerPiece
-from shared.engine.events import FinishReason
+from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -19,7 +19,7 @@ from pydantic import (
 
 from services.router.limits import MAX_TEMPERATURE
 from services.router.openai.unsupported import IGNORED, REFUSED
-from shared.engine.extra_args import MAX_ARGS
+from shared.request.extra_args import MAX_ARGS
 
 _INT32_MAX = 2**31 - 1
 _INT64_MIN = -(2**63)
@@ -33,7 +33,7 @@ NumLogprobs = Annotated[int, Field(ge=0, le=20)]
 NumTokens = Annotated[int, Field(ge=0, le=_INT32_MAX)]
 NonEmpty = Annotated[str, Field(min_length=1)]
 _SCALAR = {"type": ["string", "number", "boolean"]}
-#: Checked by shared/engine/extra_args.py, which says better what is wrong.
+#: Checked by shared/request/extra_args.py, which says better what is wrong.
 ExtraArgs = Annotated[
     Any,
     WithJsonSchema(

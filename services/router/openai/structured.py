@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from services.router.grammar import choice_grammar, json_schema_grammar, structural_tag_grammar
 from services.router.openai.errors import FieldError
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.errors import UnsupportedError
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,7 +11,7 @@ from services.router.chat_events import (
     ToolCallArguments,
     ToolCallBegin,
 )
-from shared.engine.events import FinishReason
+from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from services.router.chat_events import ChatReader
 from services.router.parsers.answer import TextAnswerReader
-from shared.engine.grammar.spec import Thinking
+from shared.request.grammar.spec import Thinking
 
 if TYPE_CHECKING:
     from services.router.generation import GenerationParams

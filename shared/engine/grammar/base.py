@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.engine.grammar.spec import GrammarSpec
+    from shared.request.grammar.spec import GrammarSpec
 
 
 class Matcher(Protocol):

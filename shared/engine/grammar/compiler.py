@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from shared.engine.grammar.base import Grammar, PlacedGrammar
     from shared.engine.grammar.placement import Placement
-    from shared.engine.grammar.spec import GrammarSpec
     from shared.engine.grammar.stats import GrammarStats
     from shared.engine.request import EngineRequest
+    from shared.request.grammar.spec import GrammarSpec
 
 T = TypeVar("T")
 

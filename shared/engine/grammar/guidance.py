@@ -16,15 +16,15 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 from shared.engine.grammar.json_schema_map import map_schemas
 from shared.engine.grammar.json_schema_strings import exact_formats
 from shared.engine.grammar.positions import set_bit
-from shared.engine.grammar.spec import GrammarKind
 from shared.errors import InvalidRequestError, UnsupportedError
+from shared.request.grammar.spec import GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from shared.engine.grammar.spec import GrammarSpec
+    from shared.request.grammar.spec import GrammarSpec
     from shared.text.token_table import TokenTable
 
 #: What the library writes into a grammar's JSON: it has no word for what a grammar takes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.engine.grammar.regex import repeats_in_choices
+from shared.request.grammar.regex import repeats_in_choices
 
 #: Any character that stands for itself in a JSON string: no quote, backslash, control character or
 #: surrogate.

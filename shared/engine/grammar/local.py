@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from shared.engine.grammar.base import CompiledGrammar, Grammar, Matcher
     from shared.engine.grammar.host.compiled import HostedCompiled
     from shared.engine.grammar.host.hosts import GrammarHosts
-    from shared.engine.grammar.spec import GrammarSpec
     from shared.engine.grammar.stats import GrammarStats
     from shared.engine.grammar.strikes import Strikes
+    from shared.request.grammar.spec import GrammarSpec
 
 
 class LocalCompiled:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from shared.engine.grammar.cost import GrammarCost
     from shared.engine.grammar.host.compiled import HostedCompiled
     from shared.engine.grammar.host.hosts import GrammarHosts
-    from shared.engine.grammar.spec import GrammarSpec
     from shared.engine.grammar.stats import GrammarStats
+    from shared.request.grammar.spec import GrammarSpec
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.engine.grammar.base import Grammar
-    from shared.engine.grammar.spec import Thinking
+    from shared.request.grammar.spec import Thinking
 
 
 class ThinkingGrammar:

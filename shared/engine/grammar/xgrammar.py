@@ -13,15 +13,15 @@ import xgrammar
 
 from shared.engine.grammar.json_schema_map import map_schemas
 from shared.engine.grammar.json_schema_strings import InexactPatternError, exact_strings
-from shared.engine.grammar.spec import GrammarKind
 from shared.errors import InvalidRequestError, UnsupportedError
+from shared.request.grammar.spec import GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from shared.engine.grammar.spec import GrammarSpec
+    from shared.request.grammar.spec import GrammarSpec
     from shared.text.token_table import TokenTable
 
 #: Blanks and line ends in a row between two parts of a JSON text: enough for an indented one. With

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shared.engine.events import PositionLogprobs, TokenLogprob
+from shared.request.answer import PositionLogprobs, TokenLogprob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shared.engine.events import PositionLogprobs
     from shared.engine.sampler.state import SamplingState
+    from shared.request.answer import PositionLogprobs
 
 _STAGES = (
     follow_grammars,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from shared.engine.grammar.base import Grammar
     from shared.engine.sampler.processors.attached import Attached
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
 
 
 class SamplingState:

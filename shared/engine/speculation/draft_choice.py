@@ -14,8 +14,8 @@ from shared.model.drafts.choice import most_likely
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
-    from shared.engine.sampling_params import SamplingParams
     from shared.engine.sequence import Sequence
+    from shared.request.sampling_params import SamplingParams
 
 
 class DraftChoice:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.engine.events import PositionLogprobs
     from shared.engine.sequence import Sequence
+    from shared.request.answer import PositionLogprobs
 
 
 @dataclass(frozen=True, slots=True)

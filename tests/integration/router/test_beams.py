@@ -11,17 +11,17 @@ import pytest
 from baton.v1 import decode_pb2
 from services.router.generation import GenerationParams
 from services.router.openai.answers import stream_answers
-from shared.engine.beam_search import BeamOptions, BeamSearch, Candidate
-from shared.engine.events import FinishReason
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import DrainingError, InvalidRequestError
 from shared.identity import Role
+from shared.request.answer import FinishReason
+from shared.request.beam_search import BeamOptions, BeamSearch, Candidate
+from shared.request.sampling_params import SamplingParams
 from tests.fakes.scripted_decode import Script, Step, position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.beam_search import Beam
+    from shared.request.beam_search import Beam
     from tests.integration.router.conftest import Bench
 
 EOS = 0

@@ -22,7 +22,7 @@ from baton_client import (
     UnsupportedError,
 )
 from services.router.parsers.plan import ChatFormats
-from shared.engine.grammar.spec import GrammarKind, Thinking
+from shared.request.grammar.spec import GrammarKind, Thinking
 from tests.fakes.grpc_door import served
 from tests.fakes.openai_api import OpenAIApi
 from tests.fakes.tool_api import CALLS, TEMPLATE, THOUGHT, TIME, WEATHER, tool_api

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton.v1 import common_pb2, decode_pb2
-from shared.engine.events import FinishReason
 from shared.identity import Role
+from shared.request.answer import FinishReason
 from tests.fakes.scripted_decode import Script, Step, never, one_by_one, say
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from baton.v1 import common_pb2, decode_pb2
 from services.router import sessions
 from services.router.resume import AnswerSoFar
 from services.router.retry import MAX_FRUITLESS
-from shared.engine.events import FinishReason
 from shared.errors import DrainingError, InternalError, InvalidRequestError, WorkerLostError
 from shared.identity import Role
+from shared.request.answer import FinishReason
 from tests.fakes.scripted_decode import Script, ScriptedDecode, Step, never, say
 
 if TYPE_CHECKING:

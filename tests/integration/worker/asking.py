@@ -7,7 +7,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shared.engine.request import EngineRequest
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 from shared.worker.reuse.settings import ReusePolicy
 from shared.worker.reuse.source import sources_from_wire
 from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker

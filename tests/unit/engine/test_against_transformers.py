@@ -11,8 +11,8 @@ import torch
 from tests.fakes.engines import generate, make_engine, make_request
 
 if TYPE_CHECKING:
-    from shared.engine.events import PositionLogprobs
     from shared.model.loader import LoadedModel
+    from shared.request.answer import PositionLogprobs
 
 NUM_TOKENS = 12
 RNG = np.random.default_rng(5)

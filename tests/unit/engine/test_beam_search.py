@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from shared.engine.beam_search import BeamOptions, BeamSearch, Candidate
-from shared.engine.events import FinishReason
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
+from shared.request.answer import FinishReason
+from shared.request.beam_search import BeamOptions, BeamSearch, Candidate
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shared.engine.events import Admitted, FinishReason
+from shared.engine.events import Admitted
 from shared.errors import InternalError, InvalidRequestError, UnavailableError
+from shared.request.answer import FinishReason
 from tests.fakes.engines import (
     StepMode,
     cached_hashes,

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.engine_thread import EngineThread
-from shared.engine.events import Admitted, Failed, FinishReason, NewTokens
+from shared.engine.events import Admitted, Failed, NewTokens
 from shared.engine.request import KVSource
 from shared.errors import InternalError, InvalidRequestError, UnavailableError
 from shared.kv.tier import BlockTier
+from shared.request.answer import FinishReason
 from tests.fakes.engines import StepMode, expected_tokens, make_engine, make_request
 from tests.fakes.model import FakeLoadedModel
 

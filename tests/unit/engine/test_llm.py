@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from shared.engine.events import FinishReason
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import ConfigError, InvalidRequestError
+from shared.request.answer import FinishReason
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.events import FinishReason, NewTokens
+from shared.engine.events import NewTokens
 from shared.engine.request_stream import is_last
 from shared.engine.waiting_queue import SchedulingPolicy
+from shared.request.answer import FinishReason
 from tests.fakes.engines import Run, StepMode, drain, expected_tokens, make_engine, make_request
 from tests.fakes.model import VOCAB_SIZE, FakeLoadedModel
 

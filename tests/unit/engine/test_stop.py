@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shared.engine.events import FinishReason
-from shared.engine.sampling_params import SamplingParams
 from shared.engine.stop import finish_reason_for
+from shared.request.answer import FinishReason
+from shared.request.sampling_params import SamplingParams
 
 FIELDS: dict[str, Any] = {"max_tokens": 5, "eos_token_ids": (1,), "stop_token_ids": (2,)}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 from tests.fakes.transformers_models import greedy, random_model, random_prompt, save
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import ConfigError
 from shared.model.native.threads import plan_threads
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from pathlib import Path

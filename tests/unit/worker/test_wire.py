@@ -8,10 +8,10 @@ import pytest
 
 from baton.v1 import common_pb2
 from shared.connector.base import Offer, Ticket
-from shared.engine.events import FinishReason, PositionLogprobs, TokenLogprob
 from shared.errors import InvalidRequestError
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
+from shared.request.answer import FinishReason, PositionLogprobs, TokenLogprob
 from shared.rpc.wire import extra_args_to_wire
 from shared.worker import wire
 

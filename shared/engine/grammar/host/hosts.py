@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from shared.engine.grammar.budget import CpuBudget
     from shared.engine.grammar.host.zygote import Zygote
-    from shared.engine.grammar.spec import GrammarSpec
     from shared.engine.grammar.stats import GrammarStats
+    from shared.request.grammar.spec import GrammarSpec
 
 #: Processes at a time. One without a use is ended when another owner needs one.
 MAX_HOSTS = 16

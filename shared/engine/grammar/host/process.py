@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from shared.engine.grammar.base import Grammar
-    from shared.engine.grammar.spec import GrammarSpec
     from shared.engine.grammar.stats import GrammarStats
+    from shared.request.grammar.spec import GrammarSpec
 
 #: A process that does not read for so long is ended.
 _SEND_S = 1.0

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shared.engine.grammar.checks import check_spec
 from shared.engine.grammar.cost import measure_token_s
 from shared.engine.grammar.host.messages import (
     Close,
@@ -33,8 +32,9 @@ from shared.engine.grammar.host.messages import (
     receive,
     send,
 )
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
+from shared.request.grammar.checks import check_spec
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 if TYPE_CHECKING:
     import socket

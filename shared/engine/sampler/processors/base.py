@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
 
 #: What a processor remembers of a sequence.
 State = TypeVar("State")

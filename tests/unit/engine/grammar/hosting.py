@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shared.engine.grammar.base import Grammar, GrammarBackend, PlacedGrammar
     from shared.engine.grammar.registry import BackendName
-    from shared.engine.grammar.spec import GrammarSpec
+    from shared.request.grammar.spec import GrammarSpec
     from shared.text.token_table import TokenTable
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from shared.engine.grammar.base import CompiledGrammar, GrammarBackend, Matcher
-    from shared.engine.grammar.spec import GrammarSpec
+    from shared.request.grammar.spec import GrammarSpec
 
 #: Far more than a grammar process takes for any grammar of these tests.
 COMPILE_S = 0.5

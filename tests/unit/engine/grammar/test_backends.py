@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shared.engine.grammar.positions import advance
-from shared.engine.grammar.regex import repeats_in_choices
 from shared.engine.grammar.registry import BackendName, create_backend
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.errors import ConfigError, UnsupportedError
+from shared.request.grammar.regex import repeats_in_choices
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.text.token_table import TokenTable
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.tiny_tokenizer import byte_level

@@ -12,11 +12,11 @@ from shared.engine.grammar.compiler import GrammarCompiler
 from shared.engine.grammar.host.hosts import GrammarHosts
 from shared.engine.grammar.placement import Placement
 from shared.engine.grammar.registry import BackendName
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.grammar.stats import GrammarStats
 from shared.engine.request import EngineRequest
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import ConfigError, InvalidRequestError, OverloadedError, UnsupportedError
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.sampling_params import SamplingParams
 from tests.unit.engine.grammar.hosting import make_compiler
 
 if TYPE_CHECKING:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.events import Failed, FinishReason, NewTokens
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
+from shared.engine.events import Failed, NewTokens
 from shared.engine.llm import LLM
 from shared.engine.request import EngineRequest, KVSource
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import InternalError, InvalidRequestError, UnavailableError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.request.answer import FinishReason
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.sampling_params import SamplingParams
 from tests.unit.engine.grammar.engines import finish
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from shared.engine.grammar.registry import BackendName
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.errors import InvalidRequestError, UnavailableError
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from tests.unit.engine.grammar.hosting import make_hosts
 
 if TYPE_CHECKING:

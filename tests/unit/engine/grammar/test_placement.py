@@ -17,13 +17,13 @@ from shared.engine.grammar.host.compiled import HostedCompiled
 from shared.engine.grammar.host.process import GrammarHost
 from shared.engine.grammar.local import LocalCompiled
 from shared.engine.grammar.registry import BackendName, create_backend
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.grammar.stats import GrammarStats
 from shared.engine.grammar.strikes import MAX_STRIKES, PERIOD_S, Strikes
 from shared.engine.llm import LLM
 from shared.engine.request import EngineRequest
-from shared.engine.sampling_params import SamplingParams
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.sampling_params import SamplingParams
 from shared.text.token_table import TokenTable
 from tests.unit.engine.grammar.engines import finish
 from tests.unit.engine.grammar.hosting import ALL_HERE, make_placement

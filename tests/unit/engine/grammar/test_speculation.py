@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.structured.conformance import make_cases, run
 from benchmarks.structured.systems import ask_engine
-from shared.engine.events import FinishReason
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.request.answer import FinishReason
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.sampling_params import SamplingParams
 from tests.fakes.proposers import custom
 
 if TYPE_CHECKING:

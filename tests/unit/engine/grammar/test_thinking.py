@@ -11,15 +11,15 @@ import torch
 
 from shared.engine.events import Admitted, NewTokens
 from shared.engine.grammar.positions import advance, count_valid, fill_mask_behind
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec, Thinking
 from shared.engine.grammar.thinking import ThinkingGrammar
-from shared.engine.grammar.wire import grammar_from_wire, grammar_to_wire
 from shared.engine.llm import LLM
 from shared.engine.request import EngineRequest
 from shared.engine.sampler.grammar_mask import allowed_tokens
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
+from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire
+from shared.request.sampling_params import SamplingParams
 from tests.unit.engine.speculation.settings import speculate
 
 if TYPE_CHECKING:

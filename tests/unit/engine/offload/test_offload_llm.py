@@ -13,9 +13,9 @@ from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
 from shared.engine.llm import LLM
-from shared.engine.sampling_params import SamplingParams
 from shared.kv.offload.manager import OffloadPolicy
 from shared.kv.tier import BlockTier
+from shared.request.sampling_params import SamplingParams
 from tests.fakes.engines import make_request
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.engine.events import FinishReason
 from shared.errors import ConfigError, UnavailableError
 from shared.kv.tier import BlockTier
+from shared.request.answer import FinishReason
 from tests.fakes.engines import cached_hashes, drain, expected_tokens, generate, make_request
 from tests.fakes.model import FakeLoadedModel
 from tests.fakes.offload import (

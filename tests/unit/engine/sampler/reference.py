@@ -11,7 +11,7 @@ from shared.engine.sampler.random import uniforms
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shared.engine.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams
 
 
 def processed(

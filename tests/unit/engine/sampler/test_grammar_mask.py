@@ -9,7 +9,7 @@ import torch
 
 from shared.engine.sampler.grammar_mask import allowed_tokens, follow_grammars
 from shared.engine.sampler.state import SamplingState
-from shared.engine.sampling_params import SamplingParams
+from shared.request.sampling_params import SamplingParams
 
 
 class _Upward:

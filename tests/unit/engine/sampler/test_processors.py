@@ -15,10 +15,10 @@ from shared.engine.sampler.processors import load
 from shared.engine.sampler.processors.attached import ProcessorSet, apply_processors
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
-from shared.engine.sampling_params import SamplingParams
 from shared.engine.sequence import Sequence
 from shared.errors import ConfigError, InvalidRequestError
 from shared.kv.identity import KVIdentity
+from shared.request.sampling_params import SamplingParams
 from tests.fakes.engines import generate, make_engine, make_request
 from tests.fakes.logits_processors import NoRepeat, Sharpen, Shift
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kernels.sampling.drawing import Filters
 from kernels.sampling.reference import kept
 from shared.engine.sampler.random import Purpose, uniforms
-from shared.engine.sampling_params import SamplingParams
 from shared.engine.speculation.rejection import accept_drawn, distribution
+from shared.request.sampling_params import SamplingParams
 
 VOCAB = 8
 #: Chi-square with 7 degrees of freedom is over this once in 10,000 times.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from shared.engine.events import FinishReason
 from shared.engine.llm import LLM
 from shared.engine.request import KVSource
-from shared.engine.sampling_params import SamplingParams
 from shared.model.loader import LoadedModel, load_model
+from shared.request.answer import FinishReason
+from shared.request.sampling_params import SamplingParams
 from tests.fakes.engines import (
     StepMode,
     cached_hashes,

@@ -8,8 +8,8 @@ import pytest
 from anthropic.types import Message as OfficialMessage
 
 from services.router.generation import AnswerPiece
-from shared.engine.events import FinishReason
 from shared.errors import OverloadedError, WorkerLostError
+from shared.request.answer import FinishReason
 from tests.fakes.official_events import message_events
 from tests.fakes.openai_api import MODEL
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from shared.engine.beam_search import BeamOptions
+from shared.request.beam_search import BeamOptions
 from tests.fakes.openai_api import LIMITS, OpenAIApi
 
 if TYPE_CHECKING:

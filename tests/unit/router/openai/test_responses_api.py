@@ -8,8 +8,8 @@ import pytest
 from openai.types.responses import Response as OfficialResponse
 
 from services.router.generation import AnswerPiece
-from shared.engine.events import FinishReason
 from shared.errors import WorkerLostError
+from shared.request.answer import FinishReason
 from tests.fakes.official_events import response_events, without_times
 from tests.fakes.openai_api import MODEL, OpenAIApi
 

@@ -10,8 +10,8 @@ import pytest
 from services.router.grammar import check_grammar
 from services.router.openai.schema_completion import CompletionBody
 from services.router.openai.structured import read_grammar
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.errors import InvalidRequestError, UnsupportedError
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 SCHEMA = {"type": "object", "properties": {"ü": {"type": "string"}}}
 TEXT = json.dumps(SCHEMA, ensure_ascii=False)

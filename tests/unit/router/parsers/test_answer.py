@@ -17,7 +17,7 @@ from services.router.chat_whole import WholeAnswer
 from services.router.generation import AnswerPiece
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
-from shared.engine.events import FinishReason
+from shared.request.answer import FinishReason
 
 CALL = '<tool_call>{"name": "search", "arguments": {"q": 1}}</tool_call>'
 THOUGHT = "<think>\nA <tool_call> may help.\n</think>\n\n"

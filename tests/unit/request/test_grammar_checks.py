@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.grammar.checks import MAX_CHARS, check_spec
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
 from shared.errors import InvalidRequestError, UnsupportedError
+from shared.request.grammar.checks import MAX_CHARS, check_spec
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 
 def check(schema: Any) -> None:

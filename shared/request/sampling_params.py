@@ -7,14 +7,14 @@ import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from shared.engine.extra_args import check_extra_args
 from shared.errors import InternalError, InvalidRequestError
+from shared.request.extra_args import check_extra_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.engine.extra_args import ExtraArg
-    from shared.engine.grammar.spec import GrammarSpec
+    from shared.request.extra_args import ExtraArg
+    from shared.request.grammar.spec import GrammarSpec
 
 #: Below this temperature the argmax is taken, as vLLM does.
 GREEDY_TEMPERATURE = 1e-5
@@ -71,7 +71,7 @@ class SamplingParams:
     grammar: GrammarSpec | None = None
     #: Most tokens that are guessed per step; 0: none. None: what the engine is set to.
     num_speculative_tokens: int | None = None
-    #: For custom logits processors; see shared/engine/extra_args.py for what it may hold.
+    #: For custom logits processors; see shared/request/extra_args.py for what it may hold.
     extra_args: Mapping[str, ExtraArg] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

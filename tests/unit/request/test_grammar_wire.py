@@ -15,10 +15,10 @@ from services.router.grammar import (
 )
 from services.router.grpc_wire import params_from_wire
 from services.router.tenant import ANONYMOUS, Tenant
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec
-from shared.engine.grammar.wire import grammar_from_wire, grammar_to_wire
-from shared.engine.sampling_params import SamplingParams
 from shared.errors import InvalidRequestError
+from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire
+from shared.request.sampling_params import SamplingParams
 
 
 @pytest.mark.parametrize("kind", GrammarKind)

@@ -15,8 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from shared.engine.sampling_params import MAX_LOGPROBS, SamplingParams
 from shared.errors import InvalidRequestError
+from shared.request.sampling_params import MAX_LOGPROBS, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 
-from shared.engine.grammar.json_schema_branches import check_enumeration, check_one_of
-from shared.engine.grammar.json_schema_refs import check_loops, resolve
-from shared.engine.grammar.regex import check_string_pattern
 from shared.errors import InvalidRequestError, UnsupportedError
+from shared.request.grammar.json_schema_branches import check_enumeration, check_one_of
+from shared.request.grammar.json_schema_refs import check_loops, resolve
+from shared.request.grammar.regex import check_string_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

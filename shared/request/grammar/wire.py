@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from baton.v1 import common_pb2
-from shared.engine.grammar.spec import GrammarKind, GrammarSpec, Thinking
 from shared.errors import InvalidRequestError
+from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
 
 _KINDS = {
     common_pb2.GRAMMAR_KIND_JSON_SCHEMA: GrammarKind.JSON_SCHEMA,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.grammar.json_schema import check_schema
-from shared.engine.grammar.regex import check_regex
-from shared.engine.grammar.spec import GrammarKind
 from shared.errors import InvalidRequestError
+from shared.request.grammar.json_schema import check_schema
+from shared.request.grammar.regex import check_regex
+from shared.request.grammar.spec import GrammarKind
 
 if TYPE_CHECKING:
-    from shared.engine.grammar.spec import GrammarSpec
+    from shared.request.grammar.spec import GrammarSpec
 
 #: Of a spec's text. Compiling takes time and memory in proportion, or worse.
 MAX_CHARS = 128 * 1024

@@ -1,0 +1,1 @@
+"""What a request asks for and what an answer consists of, in every process."""

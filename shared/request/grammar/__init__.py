@@ -1,0 +1,1 @@
+"""What an answer must look like, and which of that can be followed exactly."""
