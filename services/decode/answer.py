@@ -13,14 +13,14 @@ from services.decode.prefill_attempt import HandOffReport
 from shared.engine.events import Admitted, Failed, NewTokens
 from shared.engine.request import EngineRequest, KVSource
 from shared.engine.stop import finish_reason_for
-from shared.worker.reuse.source import sources_from_wire
-from shared.worker.wire import (
+from shared.request.wire import (
     finish_reason_to_wire,
     logprobs_to_wire,
     prompt_logprobs_to_wire,
     sampling_from_wire,
-    split_resumed,
 )
+from shared.worker.reuse.source import sources_from_wire
+from shared.worker.wire import split_resumed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

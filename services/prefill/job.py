@@ -11,7 +11,7 @@ from baton.v1 import prefill_pb2
 from services.prefill.publisher import Publisher
 from shared.engine.events import Admitted, Computed, Failed, NewTokens
 from shared.errors import InternalError, TransferError
-from shared.worker.wire import logprobs_to_wire, prompt_logprobs_to_wire
+from shared.request.wire import logprobs_to_wire, prompt_logprobs_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -12,11 +12,12 @@ from services.prefill.job import PrefillJob
 from services.prefill.states_sender import StatesSender, wish_of
 from shared.engine.request import EngineRequest
 from shared.errors import InvalidRequestError
+from shared.request.wire import sampling_from_wire
 from shared.rpc.cancellation import run_to_end
 from shared.worker.outgoing import check_ticket
 from shared.worker.pump import pumped
 from shared.worker.reuse.source import sources_from_wire
-from shared.worker.wire import sampling_from_wire, split_resumed, ticket_from_wire
+from shared.worker.wire import split_resumed, ticket_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence

@@ -12,14 +12,11 @@ from services.router.generation import AnswerPiece
 from services.router.pieces import merge_into
 from services.router.resume import PARAM
 from services.router.routing.learn import learn_decode, learn_prefill
-from services.router.wire import (
-    finish_reason_from_wire,
-    prompt_details,
-    token_detail,
-)
+from services.router.wire import prompt_details, token_detail
 from shared.directory.generations import identity_of
 from shared.errors import BatonError, InvalidRequestError
 from shared.request.answer import FinishReason
+from shared.request.wire import finish_reason_from_wire
 from shared.text.answer_text import AnswerText
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from baton.v1 import common_pb2, router_pb2
 from services.router.generation import GenerationParams
 from services.router.resume import AnswerSoFar
-from services.router.wire import finish_reason_to_wire, timings_to_wire, usage_to_wire
+from services.router.wire import timings_to_wire, usage_to_wire
 from shared.request.extra_args import read_extra_args
 from shared.request.grammar.wire import grammar_from_wire
-from shared.rpc.wire import extra_args_from_wire
+from shared.request.wire import extra_args_from_wire, finish_reason_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,7 @@ from services.router.answer_stream import AnswerStream, Call
 from services.router.beams import BeamAnswers
 from services.router.merge import Merge
 from services.router.retry import Losses, RetryPolicy, reason_of
-from services.router.wire import candidate_to_wire, prefix_sources_to_wire, sampling_to_wire
+from services.router.wire import candidate_to_wire, prefix_sources_to_wire
 from shared.errors import (
     BatonError,
     DeadlineError,
@@ -26,6 +26,7 @@ from shared.errors import (
     WorkerLostError,
 )
 from shared.identity import Role
+from shared.request.wire import sampling_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence

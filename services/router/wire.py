@@ -6,63 +6,14 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, decode_pb2
 from services.router.generation import Timings, TokenDetail, TokenText, Usage
-from shared.request.answer import FinishReason
-from shared.request.grammar.wire import grammar_to_wire
-from shared.rpc.wire import extra_args_to_wire, worker_id_to_wire
+from shared.rpc.wire import worker_id_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from services.router.endpoint import Endpoint
     from services.router.routing.base import PrefixSource
-    from shared.request.sampling_params import SamplingParams
     from shared.text.tokenizer import Tokenizer
-
-_FINISH_REASONS = {
-    common_pb2.FINISH_REASON_STOP: FinishReason.STOP,
-    common_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
-    common_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
-}
-_FINISH_REASONS_BACK = {reason: wire for wire, reason in _FINISH_REASONS.items()}
-
-
-def finish_reason_from_wire(value: common_pb2.FinishReason.ValueType) -> FinishReason | None:
-    """UNSPECIFIED, for a sequence that goes on, becomes None."""
-    return _FINISH_REASONS.get(value)
-
-
-def finish_reason_to_wire(reason: FinishReason | None) -> common_pb2.FinishReason.ValueType:
-    """None, for a sequence that goes on, becomes UNSPECIFIED."""
-    return common_pb2.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH_REASONS_BACK[reason]
-
-
-def sampling_to_wire(params: SamplingParams) -> common_pb2.SamplingParams:
-    """All fields."""
-    allowed = params.allowed_token_ids
-    return common_pb2.SamplingParams(
-        max_tokens=params.max_tokens,
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        logit_bias=params.logit_bias,
-        allowed_token_ids=None if allowed is None else common_pb2.TokenIds(ids=allowed),
-        bad_words_token_ids=[common_pb2.TokenIds(ids=ids) for ids in params.bad_words_token_ids],
-        min_tokens=params.min_tokens,
-        eos_token_ids=params.eos_token_ids,
-        stop_token_ids=params.stop_token_ids,
-        ignore_eos=params.ignore_eos,
-        seed=params.fixed_seed,
-        sample_index=params.sample_index,
-        logprobs=params.logprobs,
-        prompt_logprobs=params.prompt_logprobs,
-        grammar=None if params.grammar is None else grammar_to_wire(params.grammar),
-        num_speculative_tokens=params.num_speculative_tokens,
-        extra_args=extra_args_to_wire(params.extra_args),
-    )
 
 
 def candidate_to_wire(endpoint: Endpoint) -> decode_pb2.PrefillCandidate:

@@ -9,7 +9,7 @@ import pytest
 from baton_client import contract
 from baton_client.errors import InvalidRequestError
 from baton_client.options import GenerationParams, chat_request, generate_request
-from shared.rpc.wire import extra_args_from_wire
+from shared.request.wire import extra_args_from_wire
 
 if TYPE_CHECKING:
     from baton_client.messages import Message

@@ -7,11 +7,11 @@ from tokenizers import pre_tokenizers
 
 from services.router.generation import GenerationParams
 from services.router.sampling import SamplingResolver
-from services.router.wire import sampling_to_wire
 from shared.errors import InvalidRequestError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.grammar.wire import grammar_from_wire
 from shared.request.sampling_params import SamplingParams
+from shared.request.wire import sampling_to_wire
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
 from tests.fakes import tiny_tokenizer
