@@ -6,6 +6,7 @@ import math
 import secrets
 from typing import TYPE_CHECKING, TypeVar
 
+from services.router.generation import GenerationParams
 from services.router.grammar import check_grammar
 from services.router.limits import DEFAULT_LIMITS, check_params
 from shared.errors import InvalidRequestError
@@ -14,7 +15,6 @@ from shared.request.sampling_params import SamplingParams, read_seed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from services.router.generation import GenerationParams
     from services.router.limits import RequestLimits
     from shared.text.tokenizer import Tokenizer
 
@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 MAX_LOGIT_BIAS = 100.0
 _UINT32 = 2**32
+#: Parameters that a worker is told by the name that the client used; None means the model's
+#: default, or else the record's.
+_SAME = frozenset(GenerationParams.__slots__) & frozenset(SamplingParams.__slots__)
 
 
 class SamplingResolver:
@@ -50,30 +53,22 @@ class SamplingResolver:
         check_params(params, self._limits)
         check_grammar(params.grammar)
         defaults = self._tokenizer.defaults
-        max_tokens = self._max_tokens(params, len(prompt_token_ids), max_model_len)
-        return SamplingParams(
-            max_tokens=max_tokens,
-            temperature=_first(params.temperature, defaults.temperature, 1.0),
-            top_k=_top_k(_first(params.top_k, defaults.top_k, 0)),
-            top_p=_first(params.top_p, defaults.top_p, 1.0),
-            min_p=_first(params.min_p, defaults.min_p, 0.0),
-            repetition_penalty=_first(params.repetition_penalty, defaults.repetition_penalty, 1.0),
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            logit_bias=self._logit_bias(params.logit_bias),
-            allowed_token_ids=self._allowed(params.allowed_token_ids),
-            bad_words_token_ids=self._bad_words(params.bad_words),
-            min_tokens=params.min_tokens,
-            eos_token_ids=self._tokenizer.eos_token_ids,
-            stop_token_ids=tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
-            ignore_eos=params.ignore_eos,
-            seed=_first(read_seed(params.seed), secrets.randbits(64)),
-            logprobs=params.logprobs,
-            prompt_logprobs=params.prompt_logprobs,
-            grammar=params.grammar,
-            num_speculative_tokens=params.num_speculative_tokens,
-            extra_args=params.extra_args,
-        )
+        given = {
+            name: getattr(defaults, name, None) if value is None else value
+            for name in _SAME
+            for value in (getattr(params, name),)
+        }
+        given |= {
+            "max_tokens": self._max_tokens(params, len(prompt_token_ids), max_model_len),
+            "top_k": _top_k(given["top_k"]),
+            "logit_bias": self._logit_bias(params.logit_bias),
+            "allowed_token_ids": self._allowed(params.allowed_token_ids),
+            "bad_words_token_ids": self._bad_words(params.bad_words),
+            "eos_token_ids": self._tokenizer.eos_token_ids,
+            "stop_token_ids": tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
+            "seed": _first(read_seed(params.seed), secrets.randbits(64)),
+        }
+        return SamplingParams(**{k: value for k, value in given.items() if value is not None})
 
     def _check_prompt(self, ids: Sequence[int], max_model_len: int) -> None:
         if not ids:
@@ -146,8 +141,8 @@ class SamplingResolver:
             yield i
 
 
-def _top_k(value: int) -> int:
-    if value >= _UINT32:
+def _top_k(value: int | None) -> int | None:
+    if value is not None and value >= _UINT32:
         raise InvalidRequestError(f"top_k must be under 2**32, not {value}", param="top_k")
     return value
 

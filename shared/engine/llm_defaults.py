@@ -29,16 +29,9 @@ def read_default_sampling(model_dir: Path, generation_config: str) -> SamplingPa
             f"not {generation_config!r}"
         )
     defaults = GenerationDefaults.load(folder)
-    given = {
-        "max_tokens": defaults.max_tokens,
-        "temperature": defaults.temperature,
-        "top_k": 0 if defaults.top_k == -1 else defaults.top_k,
-        "top_p": defaults.top_p,
-        "min_p": defaults.min_p,
-        "repetition_penalty": defaults.repetition_penalty,
-    }
+    given = {name: getattr(defaults, name) for name in GenerationDefaults.__slots__}
     known = {name: value for name, value in given.items() if value is not None}
     try:
-        return SamplingParams(**{"max_tokens": _MAX_TOKENS, **known})  # type: ignore[arg-type]
+        return SamplingParams(**{"max_tokens": _MAX_TOKENS, **known})
     except InvalidRequestError as error:
         raise ConfigError(f"{folder / FILE}: {error}") from error

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, Tag
 
-from services.router.openai.schema_base import Body, NumTokens, RequestObject, Temperature
+from services.router.openai.field_types import NumTokens, Temperature  # noqa: TC001 read at run time
+from services.router.openai.schema_base import Body, RequestObject
 from services.router.openai.schema_chat import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema_kinds import by_kind, only, text_as
 from services.router.openai.schema_sampling import SamplingExtras

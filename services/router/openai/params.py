@@ -17,11 +17,23 @@ if TYPE_CHECKING:
     from services.router.openai.schema_base import GenerationBody
     from shared.request.extra_args import ExtraArg
 
+#: Fields of a body that are parameters by the same name; null is the parameter's default.
+_SAME = frozenset(GenerationParams.__slots__) - {
+    "max_tokens",
+    "logprobs",
+    "stop",
+    "best_of",
+    "beams",
+    "extra_args",
+    "shown_token_ids",
+    "grammar",
+}
+
 
 def read_params(
     body: GenerationBody, limits: RequestLimits, *, max_tokens: int | None, logprobs: int | None
 ) -> GenerationParams:
-    """How to generate what `body` asks for.
+    """Return how to generate what `body` asks for.
 
     `max_tokens` and `logprobs` are the endpoint's own reading of its fields.
 
@@ -33,32 +45,15 @@ def read_params(
         message = f"min_tokens must be at most max_tokens, which is {max_tokens}, not {min_tokens}"
         raise FieldError(message, param="min_tokens")
     best_of, beams = _read_best_of(body), _read_beams(body)
+    same = {name: getattr(body, name, None) for name in _SAME}
     params = GenerationParams(
+        **{name: value for name, value in same.items() if value is not None},
         max_tokens=max_tokens,
-        temperature=body.temperature,
-        top_k=body.top_k,
-        top_p=body.top_p,
-        min_p=body.min_p,
-        repetition_penalty=body.repetition_penalty,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        logit_bias=body.logit_bias or {},
-        allowed_token_ids=body.allowed_token_ids,
-        bad_words=body.bad_words or (),
-        min_tokens=min_tokens,
+        logprobs=logprobs,
         stop=_read_stop(body.stop),
-        stop_token_ids=body.stop_token_ids or (),
-        include_stop_str_in_output=bool(body.include_stop_str_in_output),
-        ignore_eos=bool(body.ignore_eos),
-        seed=body.seed,
-        n=body.n or 1,
         best_of=best_of,
         beams=beams,
         extra_args=_read_extra_args(body),
-        logprobs=logprobs,
-        prompt_logprobs=body.prompt_logprobs,
-        num_speculative_tokens=body.num_speculative_tokens,
-        skip_special_tokens=body.skip_special_tokens is not False,
         grammar=read_grammar(body),
     )
     check_params(params, limits)

@@ -8,12 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.router.chat_rules import Role  # noqa: TC001 read at run time
 from services.router.chat_tools import MAX_NAME_CHARS, NAME_PATTERN
-from services.router.openai.schema_base import (
-    GenerationBody,
-    NumLogprobs,
-    NumTokens,
-    RequestObject,
-)
+from services.router.openai.field_types import NumLogprobs, NumTokens  # noqa: TC001 read at run time
+from services.router.openai.schema_base import GenerationBody, RequestObject
 
 
 class ChatMessage(RequestObject):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.router.openai.schema_base import GenerationBody, NumLogprobs, NumTokens
+from services.router.openai.field_types import NumLogprobs, NumTokens  # noqa: TC001 read at run time
+from services.router.openai.schema_base import GenerationBody
 
 
 class CompletionBody(GenerationBody):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from services.router.openai.schema_base import Body, TokenId
+from services.router.openai.field_types import TokenId  # noqa: TC001 read at run time
+from services.router.openai.schema_base import Body
 from services.router.openai.schema_chat import ChatPromptFields
 
 
