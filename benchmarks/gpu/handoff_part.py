@@ -19,10 +19,10 @@ import torch
 
 from benchmarks.gpu.engine_part import make_engine, make_request, step
 from benchmarks.gpu.model import make_model
+from shared.connector.device.staged import StagedConnector
+from shared.connector.device.staging_pool import StagingPool
 from shared.connector.local import LocalHub
 from shared.connector.registry import ConnectorSettings, create
-from shared.connector.staged import StagedConnector
-from shared.connector.staging_pool import StagingPool
 from shared.engine.events import Admitted, NewTokens
 from shared.engine.request import KVSource
 from shared.identity import WorkerId

@@ -7,10 +7,10 @@ import secrets
 from typing import TYPE_CHECKING
 
 from shared.connector.base import Offer
-from shared.connector.frame import Frame, decode
-from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
-from shared.connector.receiver import Receiver, Session
-from shared.connector.transport import Transport
+from shared.connector.protocol.frame import Frame, decode
+from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.protocol.receiver import Receiver, Session
+from shared.connector.protocol.transport import Transport
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shared.connector.block_io import BlockIO
-    from shared.connector.inbound import Inbound
-    from shared.connector.link import Link, Wire
-    from shared.connector.tasks import Tasks
+    from shared.connector.protocol.block_io import BlockIO
+    from shared.connector.protocol.inbound import Inbound
+    from shared.connector.protocol.link import Link, Wire
+    from shared.connector.protocol.tasks import Tasks
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from shared.connector.cuda_ipc import CudaIpcConnector
-from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.device.cuda_ipc import CudaIpcConnector
 from shared.connector.local import LocalConnector, LocalHub
-from shared.connector.nixl import NixlConnector
-from shared.connector.shm import ShmConnector
-from shared.connector.zeromq import ZmqConnector
-from shared.connector.zeromq_curve import Curve
-from shared.connector.zeromq_ipc import ZmqIpcConnector
-from shared.connector.zeromq_sockets import PlainText
+from shared.connector.nixl.connector import NixlConnector
+from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.unix.shm import ShmConnector
+from shared.connector.zeromq.connector import ZmqConnector
+from shared.connector.zeromq.curve import Curve
+from shared.connector.zeromq.ipc import ZmqIpcConnector
+from shared.connector.zeromq.sockets import PlainText
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.connector.base import Connector, Offer
-    from shared.connector.device_memory import DeviceMemory
+    from shared.connector.device.memory import DeviceMemory
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shared.connector.device.staged import StagedConnector
+from shared.connector.device.staging_pool import StagingPool
 from shared.connector.instrumented import InstrumentedConnector
 from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
-from shared.connector.staged import StagedConnector
-from shared.connector.staging_pool import StagingPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

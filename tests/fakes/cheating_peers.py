@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from baton.v1 import transfer_pb2
-from shared.connector.block_copy import checksum_blocks
-from shared.connector.checksum import layout_fingerprint, piece_checksum
-from shared.connector.frame import Frame, Kind
-from shared.connector.greeting import hello
+from shared.connector.protocol.block_copy import checksum_blocks
+from shared.connector.protocol.checksum import layout_fingerprint, piece_checksum
+from shared.connector.protocol.frame import Frame, Kind
+from shared.connector.protocol.greeting import hello
 from shared.errors import TransferError, TransferFailure
 from shared.worker.transfer_servicer import TransferServicer
 from shared.worker.wire import ticket_from_wire

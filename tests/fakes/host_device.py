@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.connector import block_io
+from shared.connector.protocol import block_io
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.connector.checksum import layout_fingerprint
-from shared.connector.frame import Frame, Kind, decode
-from shared.connector.greeting import granted, hello, parties
+from shared.connector.protocol.checksum import layout_fingerprint
+from shared.connector.protocol.frame import Frame, Kind, decode
+from shared.connector.protocol.greeting import granted, hello, parties
 from shared.errors import TransferError
 from shared.identity import WorkerId
 from tests.fuzz.cases import COUNTS, open_site, profile
@@ -229,7 +229,7 @@ def _resealed(data: bytes) -> bytes:
 
     import xxhash
 
-    from shared.connector.frame import _FIELDS, HEADER_BYTES
+    from shared.connector.protocol.frame import _FIELDS, HEADER_BYTES
 
     if len(data) < HEADER_BYTES:
         return data

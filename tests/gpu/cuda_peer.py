@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from shared.connector.cuda_ipc import CudaIpcConnector
-from shared.connector.limits import TransferLimits
+from shared.connector.device.cuda_ipc import CudaIpcConnector
+from shared.connector.protocol.limits import TransferLimits
 from shared.engine.cuda_blocks import CudaBlocks
 from shared.engine.cuda_ipc import CudaIpc
 from shared.identity import WorkerId

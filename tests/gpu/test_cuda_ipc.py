@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
 
-    from shared.connector.cuda_ipc import CudaIpcConnector
+    from shared.connector.device.cuda_ipc import CudaIpcConnector
 
 ROOT = Path(__file__).parents[2]
 POISON = 0x7F

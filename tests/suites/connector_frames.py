@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.connector.frame import Frame, Kind
+from shared.connector.protocol.frame import Frame, Kind
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from tests.suites.connector_harness import (

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from shared.connector.block_copy import checksum_blocks
-from shared.connector.checksum import layout_fingerprint, piece_checksum, transfer_digest
-from shared.connector.frame import Frame, Kind
-from shared.connector.greeting import hello
-from shared.connector.limits import TransferLimits
+from shared.connector.protocol.block_copy import checksum_blocks
+from shared.connector.protocol.checksum import layout_fingerprint, piece_checksum, transfer_digest
+from shared.connector.protocol.frame import Frame, Kind
+from shared.connector.protocol.greeting import hello
+from shared.connector.protocol.limits import TransferLimits
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from shared.connector.base import InboundTransfer, Ticket
-    from shared.connector.transport import Transport
+    from shared.connector.protocol.transport import Transport
 
 LAYOUT = KVLayout(num_layers=2, num_kv_heads=1, block_size=4, head_dim=16, dtype="float16")
 BLOCK_BYTES = LAYOUT.block_bytes

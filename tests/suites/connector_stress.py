@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.connector import block_io
-from shared.connector.block_io import BlockAccess
+from shared.connector.protocol import block_io
+from shared.connector.protocol.block_io import BlockAccess
 from shared.errors import TransferError, TransferFailure
 from shared.kv.layout import KVLayout
 from tests.suites.connector_harness import (

@@ -6,11 +6,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.faults.broken.entry import run_service
-from shared.connector.block_io import BlockIO
-from shared.connector.inbound import Inbound
+from shared.connector.protocol.block_io import BlockIO
+from shared.connector.protocol.inbound import Inbound
 
 if TYPE_CHECKING:
-    from shared.connector.frame import Frame
+    from shared.connector.protocol.frame import Frame
 
 _told: ContextVar[int] = ContextVar("told")
 _accept, _write = Inbound.accept, BlockIO.write

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.faults.broken.entry import run_service
-from shared.connector.block_io import Activity
-from shared.connector.receiver import Receiver, Session
+from shared.connector.protocol.block_io import Activity
+from shared.connector.protocol.receiver import Receiver, Session
 
 if TYPE_CHECKING:
-    from shared.connector.frame import Frame
-    from shared.connector.inbound import Inbound
+    from shared.connector.protocol.frame import Frame
+    from shared.connector.protocol.inbound import Inbound
 
 _open, _take = Receiver.open, Receiver._take
 _known: dict[bytes, Inbound] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.faults.wire.connection import Channel, Connection, Way
 from benchmarks.faults.wire.zmtp import Message
-from shared.connector.frame import Kind
+from shared.connector.protocol.frame import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

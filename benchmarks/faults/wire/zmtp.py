@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from shared.connector.frame import ID_BYTES, MAGIC, Kind
+from shared.connector.protocol.frame import ID_BYTES, MAGIC, Kind
 
 _GREETING_BYTES = 64
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _LONG_SIZE = struct.Struct(">Q")
 _SHORT_LIMIT = 255
-#: Of shared/connector/frame.py: magic, version, kind, reason, zero, then the transfer's id.
+#: Of connector/protocol/frame.py: magic, version, kind, reason, zero, then the transfer's id.
 _KIND_AT, _ID_AT = 5, 8
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from shared.connector.block_copy import checksum_blocks
+from shared.connector.protocol.block_copy import checksum_blocks
 
 if TYPE_CHECKING:
     from pathlib import Path

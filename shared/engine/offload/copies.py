@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from shared.connector.block_copy import checksum_blocks, copy_blocks
+from shared.connector.protocol.block_copy import checksum_blocks, copy_blocks
 from shared.kv.memory import KVMemory
 
 if TYPE_CHECKING:

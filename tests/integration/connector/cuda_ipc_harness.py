@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from shared.connector.cuda_ipc import CudaIpcConnector
-from shared.connector.frame import Frame, Kind
+from shared.connector.device.cuda_ipc import CudaIpcConnector
+from shared.connector.protocol.frame import Frame, Kind
 from tests.fakes.host_device import HostDevice
 from tests.integration.connector.harnesses import ShmHarness, ShmRaw
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.connector.limits import TransferLimits
-    from shared.connector.transport import Transport
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.transport import Transport
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 

@@ -12,16 +12,16 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
-from shared.connector.frame import NO_TRANSFER, Frame, Kind, decode
 from shared.connector.local import LocalConnector, LocalHub
-from shared.connector.nixl import NixlConnector
-from shared.connector.nixl_lane import Lane, LaneError
-from shared.connector.nixl_pump import Pump, settle
-from shared.connector.nixl_session import PIECE_NAME
-from shared.connector.packets import Packets, connect
-from shared.connector.shm import ShmConnector
-from shared.connector.zeromq import ZmqConnector
-from shared.connector.zeromq_ipc import ZmqIpcConnector
+from shared.connector.nixl.connector import NixlConnector
+from shared.connector.nixl.lane import Lane, LaneError
+from shared.connector.nixl.pump import Pump, settle
+from shared.connector.nixl.session import PIECE_NAME
+from shared.connector.protocol.frame import NO_TRANSFER, Frame, Kind, decode
+from shared.connector.unix.packets import Packets, connect
+from shared.connector.unix.shm import ShmConnector
+from shared.connector.zeromq.connector import ZmqConnector
+from shared.connector.zeromq.ipc import ZmqIpcConnector
 from shared.errors import TransferError
 from shared.kv.memory import KVMemory
 from tests.suites.connector_harness import LAYOUT, NUM_BLOCKS
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shared.connector.limits import TransferLimits
-    from shared.connector.transport import Transport
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.transport import Transport
     from shared.identity import WorkerId
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from shared.connector.cuda_ipc import CudaIpcConnector
-from shared.connector.device_io import PeerDevice
-from shared.connector.frame import Frame, Kind
+from shared.connector.device.cuda_ipc import CudaIpcConnector
+from shared.connector.device.io import PeerDevice
+from shared.connector.protocol.frame import Frame, Kind
 from shared.engine.cuda_blocks import CudaBlocks
 from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.identity import WorkerId
@@ -40,8 +40,8 @@ from tests.suites.connector_stress import StressSuite
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.connector.limits import TransferLimits
-    from shared.connector.transport import Transport
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.transport import Transport
 
 SENDER = WorkerId("sender", "1")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shared.connector.block_io import BlockAccess
+from shared.connector.protocol.block_io import BlockAccess
 from shared.connector.registry import ConnectorSettings, create
 from shared.errors import TransferError, TransferFailure
 from shared.kv.memory import KVMemory

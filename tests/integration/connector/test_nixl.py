@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.connector.frame import Frame, Kind
-from shared.connector.nixl import NixlConnector
-from shared.connector.nixl_lane import Lane, load_nixl
-from shared.connector.zeromq_curve import Curve
+from shared.connector.nixl.connector import NixlConnector
+from shared.connector.nixl.lane import Lane, load_nixl
+from shared.connector.protocol.frame import Frame, Kind
+from shared.connector.zeromq.curve import Curve
 from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
@@ -36,7 +36,7 @@ from tests.suites.connector_harness import (
 from tests.suites.connector_stress import StressSuite
 
 if TYPE_CHECKING:
-    from shared.connector.limits import TransferLimits
+    from shared.connector.protocol.limits import TransferLimits
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nixl") is None, reason="the extra `nixl` is not installed"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.connector.checksum import layout_fingerprint
-from shared.connector.frame import Kind, decode
-from shared.connector.greeting import hello
-from shared.connector.packets import Packets, connect, listen
+from shared.connector.protocol.checksum import layout_fingerprint
+from shared.connector.protocol.frame import Kind, decode
+from shared.connector.protocol.greeting import hello
+from shared.connector.unix.packets import Packets, connect, listen
 from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import torch
 
-from shared.connector.staged import StagedConnector
-from shared.connector.staging_pool import StagingPool
+from shared.connector.device.staged import StagedConnector
+from shared.connector.device.staging_pool import StagingPool
 from shared.engine.kv_staging import KVStaging
 from shared.errors import TransferError, TransferFailure
 from tests.integration.connector.harnesses import LocalHarness, ShmHarness
@@ -19,9 +19,9 @@ from tests.suites.connector_harness import LAYOUT, NUM_BLOCKS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.connector.limits import TransferLimits
-    from shared.connector.sender import Sender
-    from shared.connector.transport import Transport
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.sender import Sender
+    from shared.connector.protocol.transport import Transport
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 

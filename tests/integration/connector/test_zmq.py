@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.connector.frame import MAX_FRAME_BYTES, Kind
-from shared.connector.zeromq import ZmqConnector
+from shared.connector.protocol.frame import MAX_FRAME_BYTES, Kind
+from shared.connector.zeromq.connector import ZmqConnector
 from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory

@@ -12,12 +12,12 @@ import zmq
 import zmq.asyncio
 
 from shared.connector.base import Offer
-from shared.connector.checksum import layout_fingerprint
-from shared.connector.frame import decode
-from shared.connector.greeting import hello, parties
-from shared.connector.zeromq import ZmqConnector
-from shared.connector.zeromq_curve import Curve
-from shared.connector.zeromq_sockets import KEY_MARK, PlainText
+from shared.connector.protocol.checksum import layout_fingerprint
+from shared.connector.protocol.frame import decode
+from shared.connector.protocol.greeting import hello, parties
+from shared.connector.zeromq.connector import ZmqConnector
+from shared.connector.zeromq.curve import Curve
+from shared.connector.zeromq.sockets import KEY_MARK, PlainText
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from tests.integration.connector.harnesses import ZmqHarness, ZmqRaw
@@ -26,8 +26,8 @@ from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT, NUM_BLOCKS, an_o
 from tests.suites.connector_stress import StressSuite
 
 if TYPE_CHECKING:
-    from shared.connector.limits import TransferLimits
-    from shared.connector.transport import Transport
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.transport import Transport
     from shared.kv.memory import KVMemory
     from tests.suites.connector_harness import Worker
 

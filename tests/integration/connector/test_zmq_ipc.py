@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.connector.zeromq_ipc import ZmqIpcConnector
+from shared.connector.zeromq.ipc import ZmqIpcConnector
 from shared.errors import ConfigError
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory

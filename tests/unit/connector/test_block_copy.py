@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.connector import block_copy
+from shared.connector.protocol import block_copy
 
 
 @pytest.mark.parametrize("size", [64, 240, 241, 4096])

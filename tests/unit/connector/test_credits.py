@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.connector.credits import MAX_PIECES, Credits
+from shared.connector.protocol.credits import MAX_PIECES, Credits
 from shared.errors import TransferError
 
 

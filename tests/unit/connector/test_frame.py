@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.connector.checksum import layout_fingerprint
-from shared.connector.frame import (
+from shared.connector.protocol.checksum import layout_fingerprint
+from shared.connector.protocol.frame import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     MAX_LENGTH,
@@ -17,7 +17,7 @@ from shared.connector.frame import (
     Kind,
     decode,
 )
-from shared.connector.greeting import grant, granted, hello, parties
+from shared.connector.protocol.greeting import grant, granted, hello, parties
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout

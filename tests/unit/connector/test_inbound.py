@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shared.connector import block_io
 from shared.connector.base import Ticket
-from shared.connector.block_copy import checksum_blocks
-from shared.connector.block_io import Activity, BlockIO
-from shared.connector.checksum import piece_checksum
-from shared.connector.inbound import Inbound
+from shared.connector.protocol import block_io
+from shared.connector.protocol.block_copy import checksum_blocks
+from shared.connector.protocol.block_io import Activity, BlockIO
+from shared.connector.protocol.checksum import piece_checksum
+from shared.connector.protocol.inbound import Inbound
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout

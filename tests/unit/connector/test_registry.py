@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shared.connector.base import Offer
-from shared.connector.limits import TransferLimits
 from shared.connector.local import LocalHub
+from shared.connector.protocol.limits import TransferLimits
 from shared.connector.registry import FACTORIES, ConnectorSettings, create, reachable
 from shared.errors import ConfigError
 from shared.identity import WorkerId

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.faults.wire.damage import flipped, truncated
 from benchmarks.faults.wire.zmtp import Message, ZmtpReader
-from shared.connector.frame import Frame, Kind
+from shared.connector.protocol.frame import Frame, Kind
 
 GREETING = bytes(64)
 COMMAND = bytes([4, 3]) + b"abc"

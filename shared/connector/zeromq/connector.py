@@ -12,14 +12,14 @@ import zmq
 import zmq.asyncio
 
 from shared.connector.base import Offer
-from shared.connector.frame import Frame, Kind, decode
-from shared.connector.greeting import parties
-from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
-from shared.connector.receiver import Session
-from shared.connector.runtime_dir import boot_id
-from shared.connector.transport import Transport
-from shared.connector.zeromq_sockets import PlainText, Sockets, SocketSecurity, close, send, watch
-from shared.connector.zeromq_wire import ZmqWire
+from shared.connector.protocol.frame import Frame, Kind, decode
+from shared.connector.protocol.greeting import parties
+from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.protocol.receiver import Session
+from shared.connector.protocol.transport import Transport
+from shared.connector.unix.runtime_dir import boot_id
+from shared.connector.zeromq.sockets import PlainText, Sockets, SocketSecurity, close, send, watch
+from shared.connector.zeromq.wire import ZmqWire
 from shared.errors import ConfigError, TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shared.connector.link import Link, Wire
+    from shared.connector.protocol.link import Link, Wire
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 

@@ -13,20 +13,20 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, TypeAlias
 
 from shared.connector.base import Ticket
-from shared.connector.block_io import INLINE_BYTES, NUM_THREADS
-from shared.connector.checksum import layout_fingerprint
-from shared.connector.credits import MAX_PIECES
-from shared.connector.frame import ID_BYTES, Frame, Kind
-from shared.connector.greeting import grant, parties
-from shared.connector.inbound import Inbound, InPlace
+from shared.connector.protocol.block_io import INLINE_BYTES, NUM_THREADS
+from shared.connector.protocol.checksum import layout_fingerprint
+from shared.connector.protocol.credits import MAX_PIECES
+from shared.connector.protocol.frame import ID_BYTES, Frame, Kind
+from shared.connector.protocol.greeting import grant, parties
+from shared.connector.protocol.inbound import Inbound, InPlace
 from shared.errors import ConfigError, TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from shared.connector.block_io import BlockAccess
-    from shared.connector.inbound import Parts
-    from shared.connector.limits import TransferLimits
+    from shared.connector.protocol.block_io import BlockAccess
+    from shared.connector.protocol.inbound import Parts
+    from shared.connector.protocol.limits import TransferLimits
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
 

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from shared.connector.base import Offer
-from shared.connector.frame import Frame, Kind, decode
-from shared.connector.packets import Packets, connect, listen
-from shared.connector.receiver import Session
-from shared.connector.runtime_dir import boot_id, prepare, remove_stale
-from shared.connector.transport import BaseTransport
+from shared.connector.protocol.frame import Frame, Kind, decode
+from shared.connector.protocol.receiver import Session
+from shared.connector.protocol.transport import BaseTransport
+from shared.connector.unix.packets import Packets, connect, listen
+from shared.connector.unix.runtime_dir import boot_id, prepare, remove_stale
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from shared.connector.block_io import BlockAccess, BlockMemory
-    from shared.connector.inbound import Parts
-    from shared.connector.limits import TransferLimits
-    from shared.connector.link import Link, Wire
-    from shared.connector.receiver import Payload
+    from shared.connector.protocol.block_io import BlockAccess, BlockMemory
+    from shared.connector.protocol.inbound import Parts
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.link import Link, Wire
+    from shared.connector.protocol.receiver import Payload
     from shared.identity import WorkerId
 
 _ACCEPT_RETRY_S = 0.1

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.connector.frame import ID_BYTES, MAX_PIECE_BLOCKS, Frame, Kind
-from shared.connector.inbound import InPlace
-from shared.connector.nixl_lane import Lane, LaneError
-from shared.connector.receiver import Session
+from shared.connector.nixl.lane import Lane, LaneError
+from shared.connector.protocol.frame import ID_BYTES, MAX_PIECE_BLOCKS, Frame, Kind
+from shared.connector.protocol.inbound import InPlace
+from shared.connector.protocol.receiver import Session
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.connector.inbound import Inbound
-    from shared.connector.limits import TransferLimits
-    from shared.connector.nixl_pump import Pump
-    from shared.connector.tasks import Tasks
+    from shared.connector.nixl.pump import Pump
+    from shared.connector.protocol.inbound import Inbound
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.tasks import Tasks
     from shared.kv.memory import KVMemory
 
 #: What a write's notification says: which piece of which transfer.

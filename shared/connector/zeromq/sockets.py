@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 import zmq
 import zmq.asyncio
 
-from shared.connector.frame import MAX_FRAME_BYTES
+from shared.connector.protocol.frame import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     import asyncio

@@ -11,7 +11,7 @@ import structlog
 from kernels.native import block_copy as native
 from kernels.native.build import NativeUnavailableError
 from kernels.native.library import load_library
-from shared.connector.checksum import block_checksum
+from shared.connector.protocol.checksum import block_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

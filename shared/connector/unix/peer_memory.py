@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.connector.block_io import cut
+from shared.connector.protocol.block_io import cut
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shared.connector.frame import Frame
+    from shared.connector.protocol.frame import Frame
 
 
 class PeerMemory:

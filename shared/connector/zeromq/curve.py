@@ -15,7 +15,7 @@ import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils import z85
 
-from shared.connector.zeromq_sockets import KEY_MARK
+from shared.connector.zeromq.sockets import KEY_MARK
 
 if TYPE_CHECKING:
     from shared.identity import WorkerId

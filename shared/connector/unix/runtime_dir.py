@@ -8,7 +8,7 @@ import stat
 import time
 from pathlib import Path
 
-from shared.connector.packets import connect
+from shared.connector.unix.packets import connect
 from shared.errors import ConfigError
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

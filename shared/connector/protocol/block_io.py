@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import numpy as np
 
-from shared.connector.block_copy import checksum_blocks, copy_blocks, prepare
-from shared.connector.checksum import piece_checksum
+from shared.connector.protocol.block_copy import checksum_blocks, copy_blocks, prepare
+from shared.connector.protocol.checksum import piece_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shared.connector.frame import MAX_FRAME_BYTES
+from shared.connector.protocol.frame import MAX_FRAME_BYTES
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:

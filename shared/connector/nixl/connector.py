@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.connector.base import Offer
-from shared.connector.frame import Frame, Kind
-from shared.connector.nixl_lane import Lane, LaneError, load_nixl
-from shared.connector.nixl_pump import Pump
-from shared.connector.nixl_session import LandingSession
-from shared.connector.nixl_wire import NixlWire
-from shared.connector.zeromq import ZmqConnector
+from shared.connector.nixl.lane import Lane, LaneError, load_nixl
+from shared.connector.nixl.pump import Pump
+from shared.connector.nixl.session import LandingSession
+from shared.connector.nixl.wire import NixlWire
+from shared.connector.protocol.frame import Frame, Kind
+from shared.connector.zeromq.connector import ZmqConnector
 from shared.errors import ConfigError, TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from shared.connector.link import Link
-    from shared.connector.receiver import Session
-    from shared.connector.zeromq_wire import ZmqWire
+    from shared.connector.protocol.link import Link
+    from shared.connector.protocol.receiver import Session
+    from shared.connector.zeromq.wire import ZmqWire
 
 _BACKEND = "UCX"
 

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from shared.connector.block_io import BlockAccess
+from shared.connector.protocol.block_io import BlockAccess
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shared.connector.block_io import Part
-    from shared.connector.device_memory import DeviceMemory, MappedMemory
-    from shared.connector.frame import Frame
+    from shared.connector.device.memory import DeviceMemory, MappedMemory
+    from shared.connector.protocol.block_io import Part
+    from shared.connector.protocol.frame import Frame
 
 
 class PeerDevice:

@@ -6,9 +6,9 @@ import secrets
 import socket
 from typing import TYPE_CHECKING
 
-from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
-from shared.connector.runtime_dir import prepare, remove_stale
-from shared.connector.zeromq import ZmqConnector
+from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.unix.runtime_dir import prepare, remove_stale
+from shared.connector.zeromq.connector import ZmqConnector
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Receipt,
         Ticket,
     )
-    from shared.connector.staging_pool import StagingPool
+    from shared.connector.device.staging_pool import StagingPool
     from shared.errors import TransferFailure
     from shared.identity import WorkerId
 

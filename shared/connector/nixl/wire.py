@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shared.connector.frame import NO_TRANSFER, Frame, Kind
-from shared.connector.nixl_lane import Lane, LaneError
-from shared.connector.nixl_pump import settle
-from shared.connector.nixl_session import PIECE_NAME
-from shared.connector.zeromq_wire import ZmqWire
+from shared.connector.nixl.lane import Lane, LaneError
+from shared.connector.nixl.pump import settle
+from shared.connector.nixl.session import PIECE_NAME
+from shared.connector.protocol.frame import NO_TRANSFER, Frame, Kind
+from shared.connector.zeromq.wire import ZmqWire
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.connector.block_io import BlockIO
-    from shared.connector.limits import TransferLimits
-    from shared.connector.link import Link
-    from shared.connector.nixl_pump import Pump
-    from shared.connector.tasks import Tasks
+    from shared.connector.nixl.pump import Pump
+    from shared.connector.protocol.block_io import BlockIO
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.link import Link
+    from shared.connector.protocol.tasks import Tasks
     from shared.kv.memory import KVMemory
 
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import zmq
 import zmq.asyncio
 
-from shared.connector.frame import Frame, decode
-from shared.connector.zeromq_sockets import close, send, watch
+from shared.connector.protocol.frame import Frame, decode
+from shared.connector.zeromq.sockets import close, send, watch
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.connector.block_io import BlockIO
-    from shared.connector.link import Link
-    from shared.connector.tasks import Tasks
+    from shared.connector.protocol.block_io import BlockIO
+    from shared.connector.protocol.link import Link
+    from shared.connector.protocol.tasks import Tasks
 
 #: How long libzmq may keep what was already received, or a closed socket's frames.
 _DRAIN_TIMEOUT_S = 2.0

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from shared.connector.nixl_lane import LaneError
+from shared.connector.nixl.lane import LaneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.connector.nixl_lane import Lane
+    from shared.connector.nixl.lane import Lane
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")

@@ -5,19 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from shared.connector.block_io import BlockIO
-from shared.connector.receiver import Receiver
-from shared.connector.sender import Sender
-from shared.connector.tasks import Tasks
+from shared.connector.protocol.block_io import BlockIO
+from shared.connector.protocol.receiver import Receiver
+from shared.connector.protocol.sender import Sender
+from shared.connector.protocol.tasks import Tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.connector.base import InboundTransfer, Offer, OutboundTransfer, Ticket
-    from shared.connector.block_io import BlockAccess, BlockMemory
-    from shared.connector.frame import Frame
-    from shared.connector.limits import TransferLimits
-    from shared.connector.link import Link, Wire
+    from shared.connector.protocol.block_io import BlockAccess, BlockMemory
+    from shared.connector.protocol.frame import Frame
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.link import Link, Wire
     from shared.errors import TransferFailure
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory

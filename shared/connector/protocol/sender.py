@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from shared.connector.checksum import layout_fingerprint
-from shared.connector.greeting import hello
-from shared.connector.link import Link
-from shared.connector.outbound import Outbound
+from shared.connector.protocol.checksum import layout_fingerprint
+from shared.connector.protocol.greeting import hello
+from shared.connector.protocol.link import Link
+from shared.connector.protocol.outbound import Outbound
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.connector.base import Ticket
-    from shared.connector.block_io import BlockAccess, BlockMemory
-    from shared.connector.frame import Frame
-    from shared.connector.limits import TransferLimits
-    from shared.connector.link import Wire
+    from shared.connector.protocol.block_io import BlockAccess, BlockMemory
+    from shared.connector.protocol.frame import Frame
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.link import Wire
     from shared.identity import WorkerId
 
 _Peer = tuple[str, "WorkerId"]

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.connector.block_io import Activity
-from shared.connector.checksum import layout_fingerprint, transfer_digest
-from shared.connector.frame import MAX_PIECE_BLOCKS, Frame, Kind
+from shared.connector.protocol.block_io import Activity
+from shared.connector.protocol.checksum import layout_fingerprint, transfer_digest
+from shared.connector.protocol.frame import MAX_PIECE_BLOCKS, Frame, Kind
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.base import Ticket
-    from shared.connector.block_io import BlockAccess
-    from shared.connector.limits import TransferLimits
-    from shared.connector.link import Link
+    from shared.connector.protocol.block_io import BlockAccess
+    from shared.connector.protocol.limits import TransferLimits
+    from shared.connector.protocol.link import Link
 
 
 class Outbound:

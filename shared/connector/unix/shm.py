@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.connector.block_io import BlockIO
-from shared.connector.frame import Frame, Kind
-from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
-from shared.connector.peer_memory import PeerMemory
-from shared.connector.unix_transport import OpenedMemory, UnixTransport
+from shared.connector.protocol.block_io import BlockIO
+from shared.connector.protocol.frame import Frame, Kind
+from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.unix.peer_memory import PeerMemory
+from shared.connector.unix.transport import OpenedMemory, UnixTransport
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shared.connector.packets import Packets
-    from shared.connector.receiver import Session
+    from shared.connector.protocol.receiver import Session
+    from shared.connector.unix.packets import Packets
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 

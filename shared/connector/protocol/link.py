@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from shared.connector.credits import Credits
-from shared.connector.frame import NO_TRANSFER, Frame, Kind
-from shared.connector.greeting import granted
+from shared.connector.protocol.credits import Credits
+from shared.connector.protocol.frame import NO_TRANSFER, Frame, Kind
+from shared.connector.protocol.greeting import granted
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shared.connector.base import Ticket
-    from shared.connector.outbound import Outbound
+    from shared.connector.protocol.outbound import Outbound
     from shared.identity import WorkerId
 
 

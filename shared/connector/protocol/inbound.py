@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from shared.connector.base import Receipt
-from shared.connector.block_io import Activity
-from shared.connector.checksum import layout_fingerprint, transfer_digest
+from shared.connector.protocol.block_io import Activity
+from shared.connector.protocol.checksum import layout_fingerprint, transfer_digest
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shared.connector.base import Ticket
-    from shared.connector.block_io import BlockAccess, Part
-    from shared.connector.frame import Frame
+    from shared.connector.protocol.block_io import BlockAccess, Part
+    from shared.connector.protocol.frame import Frame
 
     #: The bytes of a piece.
     Parts: TypeAlias = Sequence[Part]

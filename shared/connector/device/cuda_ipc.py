@@ -18,19 +18,19 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from shared.connector.base import Offer
-from shared.connector.device_io import DeviceIO, PeerDevice
-from shared.connector.frame import Frame, Kind
-from shared.connector.limits import DEFAULT_LIMITS, TransferLimits
-from shared.connector.unix_transport import OpenedMemory, UnixTransport
+from shared.connector.device.io import DeviceIO, PeerDevice
+from shared.connector.protocol.frame import Frame, Kind
+from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.unix.transport import OpenedMemory, UnixTransport
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shared.connector.device_memory import DeviceMemory
-    from shared.connector.packets import Packets
-    from shared.connector.receiver import Session
+    from shared.connector.device.memory import DeviceMemory
+    from shared.connector.protocol.receiver import Session
+    from shared.connector.unix.packets import Packets
     from shared.identity import WorkerId
 
 _FACT = "device."

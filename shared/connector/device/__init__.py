@@ -1,0 +1,1 @@
+"""From and to the memory of an accelerator."""

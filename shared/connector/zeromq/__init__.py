@@ -1,0 +1,1 @@
+"""Over TCP, in the clear or encrypted, and over Unix sockets."""
