@@ -31,8 +31,8 @@ from shared.errors import UnavailableError
 from shared.identity import Role, WorkerId
 from shared.kv.change_log import CacheChange
 from shared.kv.tier import BlockTier
-from shared.worker.change_batch import take_batch
-from shared.worker.membership import MAX_HASHES_PER_UPDATE
+from shared.worker.join.change_batch import take_batch
+from shared.worker.join.membership import MAX_HASHES_PER_UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

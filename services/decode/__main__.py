@@ -17,7 +17,7 @@ from services.decode.states import StatesPolicy, states_counter
 from shared.identity import Role
 from shared.rpc.wire import worker_id_to_wire
 from shared.text.token_table import read_token_table
-from shared.worker.breaker import PeerBreaker
+from shared.worker.peers.breaker import PeerBreaker
 from shared.worker.process import main
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from shared.request.wire import (
     prompt_logprobs_to_wire,
     sampling_from_wire,
 )
+from shared.worker.peers.wire import split_resumed
 from shared.worker.reuse.source import sources_from_wire
-from shared.worker.wire import split_resumed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -27,7 +27,7 @@ from shared.errors import (
 )
 from shared.rpc.retry_budget import RetryBudget
 from shared.rpc.wire import worker_id_from_wire
-from shared.worker.wire import ticket_to_wire
+from shared.worker.peers.wire import ticket_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from shared.identity import WorkerId
     from shared.rpc.channel import ChannelPool
     from shared.telemetry.tracing import Span
-    from shared.worker.breaker import PeerBreaker
-    from shared.worker.peers import Peer, PeerBook
+    from shared.worker.peers.breaker import PeerBreaker
+    from shared.worker.peers.peers import Peer, PeerBook
 
 log = structlog.get_logger(__name__)
 

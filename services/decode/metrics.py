@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import Counter, Histogram
 
 from shared.telemetry.buckets import LATENCY_S
-from shared.worker.request_metrics import RequestTimes
+from shared.worker.health.request_metrics import RequestTimes
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

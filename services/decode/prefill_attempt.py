@@ -12,8 +12,8 @@ import grpc
 
 from shared.errors import TransferError, TransferFailure
 from shared.rpc.status import from_rpc_error
-from shared.worker.incoming import close_inbound
-from shared.worker.stall import StallClock
+from shared.worker.health.stall import StallClock
+from shared.worker.peers.incoming import close_inbound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from baton.v1 import prefill_pb2
     from services.decode.states import StatesInbox
     from shared.connector.base import InboundTransfer, Receipt
-    from shared.worker.peers import Peer
+    from shared.worker.peers.peers import Peer
 
     Call = grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, prefill_pb2.PrefillResponse]
 

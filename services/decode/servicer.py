@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from services.decode.answer import Answer
     from services.decode.metrics import DecodeMetrics
     from shared.telemetry.tracing import Span, Tracer
-    from shared.worker.gate import RequestGate
+    from shared.worker.health.gate import RequestGate
 
 Context = grpc.aio.ServicerContext[object, object]
 

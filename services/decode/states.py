@@ -13,10 +13,10 @@ from baton.v1 import prefill_pb2
 from shared.engine.prompt_states import StatesWish
 from shared.engine.speculation.config import HandOffPolicy
 from shared.errors import TransferError
-from shared.worker.incoming import close_inbound
+from shared.worker.peers.incoming import close_inbound
+from shared.worker.peers.wire import ticket_to_wire
 from shared.worker.reuse.cost_model import PREFILL_PRIOR
 from shared.worker.reuse.linear_cost import LinearCost, Rates
-from shared.worker.wire import ticket_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shared.engine.prompt_states import PlacedStates, StatesFormat
     from shared.engine.speculation.config import SpeculationConfig
     from shared.request.sampling_params import SamplingParams
-    from shared.worker.peers import Peer
+    from shared.worker.peers.peers import Peer
 
 #: Before anything was moved: a wait for states behind the KV, and a byte of them. Milliseconds.
 _DELAY_PRIOR = Rates(0.5, 3e-7)

@@ -14,10 +14,10 @@ from shared.engine.request import EngineRequest
 from shared.errors import InvalidRequestError
 from shared.request.wire import sampling_from_wire
 from shared.rpc.cancellation import run_to_end
-from shared.worker.outgoing import check_ticket
+from shared.worker.peers.outgoing import check_ticket
+from shared.worker.peers.wire import split_resumed, ticket_from_wire
 from shared.worker.pump import pumped
 from shared.worker.reuse.source import sources_from_wire
-from shared.worker.wire import split_resumed, ticket_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shared.engine.request_stream import RequestStream
     from shared.engine.states_pool import StatesPool
     from shared.identity import WorkerId
-    from shared.worker.gate import RequestGate
+    from shared.worker.health.gate import RequestGate
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse
 
 _MIN_INTERVAL_S = 0.05

@@ -14,7 +14,7 @@ from shared.engine.config import EngineConfig
 from shared.errors import ConfigError
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
-from shared.worker.reuse.settings import ReuseSettings
+from shared.worker.reuse_settings import ReuseSettings
 
 #: Hosts that stand for every address of the machine.
 MAX_NICENESS = 19

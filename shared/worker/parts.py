@@ -28,15 +28,15 @@ from shared.rpc.wire import worker_id_to_wire
 from shared.telemetry.build_info import add_build_info
 from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
-from shared.worker.breaker import BreakerMetrics
-from shared.worker.connectors import open_connectors
-from shared.worker.gate import RequestGate
-from shared.worker.grammar_metrics import GrammarCollector
-from shared.worker.metrics import EngineCollector, TransferCollector
-from shared.worker.peers import PeerBook
-from shared.worker.release_meter import ReleaseMeter
+from shared.worker.health.gate import RequestGate
+from shared.worker.health.grammar_metrics import GrammarCollector
+from shared.worker.health.metrics import EngineCollector, TransferCollector
+from shared.worker.health.release_meter import ReleaseMeter
+from shared.worker.peers.breaker import BreakerMetrics
+from shared.worker.peers.connectors import open_connectors
+from shared.worker.peers.peers import PeerBook
+from shared.worker.peers.wire import layout_to_wire, offer_to_wire
 from shared.worker.reuse.assembly import build_reuse
-from shared.worker.wire import layout_to_wire, offer_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

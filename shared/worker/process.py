@@ -26,14 +26,14 @@ from shared.rpc.tls.server import ServerTls
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
 from shared.worker.checks import check_worker
-from shared.worker.drain import drain
-from shared.worker.joining import join, leave, open_places, reason_of
+from shared.worker.health.liveness import Liveness, Watchdog
+from shared.worker.health.metrics_server import serve_metrics
+from shared.worker.health.self_check import SelfCheck
+from shared.worker.join.drain import drain
+from shared.worker.join.joining import join, leave, open_places, reason_of
 from shared.worker.kv_events import publish_kv_events
-from shared.worker.liveness import Liveness, Watchdog
-from shared.worker.metrics_server import serve_metrics
 from shared.worker.parts import WorkerParts, open_parts
-from shared.worker.self_check import SelfCheck
-from shared.worker.transfer_servicer import TransferServicer
+from shared.worker.peers.transfer_servicer import TransferServicer
 from shared.worker.worker_servicer import WorkerServicer
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.engine.engine_thread import EngineThread
-    from shared.worker.gate import RequestGate
-    from shared.worker.release_meter import ReleaseMeter
+    from shared.worker.health.gate import RequestGate
+    from shared.worker.health.release_meter import ReleaseMeter
 
 Context = grpc.aio.ServicerContext[object, object]
 

@@ -17,7 +17,7 @@ from shared.identity import WorkerId
 from shared.kv.identity import KVIdentity
 from shared.kv.memory import KVMemory
 from shared.rpc.wire import worker_id_from_wire
-from shared.worker.wire import layout_from_wire, ticket_from_wire, ticket_to_wire
+from shared.worker.peers.wire import layout_from_wire, ticket_from_wire, ticket_to_wire
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import BLOCK_SIZE
 from tests.e2e.guarded import info_of

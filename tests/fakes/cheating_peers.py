@@ -13,8 +13,8 @@ from shared.connector.protocol.checksum import layout_fingerprint, piece_checksu
 from shared.connector.protocol.frame import Frame, Kind
 from shared.connector.protocol.greeting import hello
 from shared.errors import TransferError, TransferFailure
-from shared.worker.transfer_servicer import TransferServicer
-from shared.worker.wire import ticket_from_wire
+from shared.worker.peers.transfer_servicer import TransferServicer
+from shared.worker.peers.wire import ticket_from_wire
 from tests.integration.connector.harnesses import ZmqRaw
 
 if TYPE_CHECKING:

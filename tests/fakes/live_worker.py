@@ -28,8 +28,8 @@ from shared.rpc.wire import worker_id_to_wire
 from shared.text.token_table import read_token_table
 from shared.worker.config import ModelSettings, WorkerConfig
 from shared.worker.parts import open_parts
-from shared.worker.reuse.settings import ReusePolicy, ReuseSettings
-from shared.worker.transfer_servicer import TransferServicer
+from shared.worker.peers.transfer_servicer import TransferServicer
+from shared.worker.reuse_settings import ReusePolicy, ReuseSettings
 from shared.worker.worker_servicer import WorkerServicer
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from shared.directory.redis.url import open_client
 from shared.engine.events import EngineStats
 from shared.kv.block_pool import BlockPool
 from shared.kv.tier import BlockTier
-from shared.worker.heart import Heart
-from shared.worker.membership import Membership
+from shared.worker.health.heart import Heart
+from shared.worker.join.membership import Membership
 from tests.fakes.cache_traffic import PoolTraffic
 from tests.suites.directory import A, record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.worker.breaker import PeerBreaker
+from shared.worker.peers.breaker import PeerBreaker
 from shared.worker.reuse.attempt import PeerAttempts
 from shared.worker.reuse.block_fetch import BlockFetcher
 from shared.worker.reuse.cost_model import CostModel
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
     from shared.rpc.channel import ChannelPool
-    from shared.worker.breaker import BreakerMetrics
     from shared.worker.config import WorkerConfig
-    from shared.worker.peers import PeerBook
+    from shared.worker.peers.breaker import BreakerMetrics
+    from shared.worker.peers.peers import PeerBook
 
 
 def build_reuse(

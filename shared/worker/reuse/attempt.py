@@ -15,13 +15,13 @@ from shared.worker.reuse.metrics import FetchOutcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.worker.breaker import PeerBreaker
-    from shared.worker.peers import Peer, PeerBook
+    from shared.worker.peers.breaker import PeerBreaker
+    from shared.worker.peers.peers import Peer, PeerBook
     from shared.worker.reuse.block_fetch import BlockFetcher, FetchedBlocks
     from shared.worker.reuse.cost_model import CostModel
     from shared.worker.reuse.metrics import ReuseMetrics
-    from shared.worker.reuse.settings import ReusePolicy
     from shared.worker.reuse.source import PrefixSource
+    from shared.worker.reuse_settings import ReusePolicy
 
 log = structlog.get_logger(__name__)
 

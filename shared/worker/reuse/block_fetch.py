@@ -13,9 +13,9 @@ from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import TransferError, TransferFailure
 from shared.rpc.cancellation import run_to_end
 from shared.rpc.status import from_rpc_error
-from shared.worker.incoming import close_inbound
+from shared.worker.peers.incoming import close_inbound
+from shared.worker.peers.wire import ticket_to_wire
 from shared.worker.reuse.reservation import Reservation, publish, reserve
-from shared.worker.wire import ticket_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shared.connector.base import InboundTransfer, Receipt
     from shared.engine.engine_thread import EngineThread
     from shared.rpc.channel import ChannelPool
-    from shared.worker.peers import Peer
+    from shared.worker.peers.peers import Peer
 
 
 class NoRoomError(Exception):

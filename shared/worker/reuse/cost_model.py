@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shared.worker.reuse.linear_cost import LinearCost, Rates
-from shared.worker.reuse.settings import ReusePolicy
+from shared.worker.reuse_settings import ReusePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

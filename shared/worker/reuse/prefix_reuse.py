@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from shared.kv.identity import KVIdentity
 from shared.rpc.cancellation import run_to_end
-from shared.worker.reuse.settings import ReusePolicy
+from shared.worker.reuse_settings import ReusePolicy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from shared.identity import WorkerId
     from shared.worker.reuse.attempt import PeerAttempts
     from shared.worker.reuse.cost_model import CostModel
-    from shared.worker.reuse.settings import ReuseSettings
     from shared.worker.reuse.source import PrefixSource
+    from shared.worker.reuse_settings import ReuseSettings
 
 #: How often a request looks again after somebody else's fetch of the same blocks.
 _MAX_ROUNDS = 4

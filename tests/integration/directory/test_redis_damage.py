@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from shared.directory.index import block_keys
 from shared.directory.redis.keys import Kind
 from shared.identity import WorkerId
-from shared.worker import membership as membership_module
+from shared.worker.join import membership as membership_module
 from tests.fakes.redis_side import Side, until
 from tests.fakes.redis_worker import RedisWorker
 from tests.suites.directory import DEVICE, A

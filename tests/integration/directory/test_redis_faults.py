@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from shared.directory.index import block_keys
-from shared.worker import membership as membership_module
+from shared.worker.join import membership as membership_module
 from tests.fakes.redis_server import RedisServer
 from tests.fakes.redis_side import Side, until
 from tests.fakes.redis_worker import RedisWorker

@@ -8,7 +8,7 @@ import pytest
 
 from shared.directory.redis.seal import RecordSeals, SealFault
 from shared.rpc.auth import ClusterToken
-from shared.worker import membership as membership_module
+from shared.worker.join import membership as membership_module
 from tests.fakes.redis_side import Side, until
 from tests.fakes.redis_worker import RedisWorker
 from tests.suites.directory import A

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton.v1 import common_pb2
-from shared.worker.transfer_servicer import TransferServicer
+from shared.worker.peers.transfer_servicer import TransferServicer
 from tests.fakes.cheating_peers import (
     BoastfulPeer,
     CorruptPeer,

@@ -12,8 +12,8 @@ import pytest
 
 from shared.engine.request import EngineRequest
 from shared.request.sampling_params import SamplingParams
-from shared.worker.reuse.settings import ReusePolicy
 from shared.worker.reuse.source import sources_from_wire
+from shared.worker.reuse_settings import ReusePolicy
 from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.integration.worker.asking import assert_idle, eventually, expect, is_running, prompt_of
 

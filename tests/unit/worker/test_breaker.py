@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from shared.identity import WorkerId
-from shared.worker.breaker import FIRST_PAUSE_S, JITTER, MAX_PAUSE_S, BreakerMetrics, PeerBreaker
+from shared.worker.peers.breaker import (
+    FIRST_PAUSE_S,
+    JITTER,
+    MAX_PAUSE_S,
+    BreakerMetrics,
+    PeerBreaker,
+)
 
 PEER, OTHER = WorkerId("peer", "1"), WorkerId("other", "1")
 

@@ -7,7 +7,7 @@ import pytest
 from baton.v1 import common_pb2, transfer_pb2
 from shared.errors import IncompatiblePeerError
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from shared.worker.compatibility import check_compatible
+from shared.worker.peers.compatibility import check_compatible
 
 
 def peer() -> transfer_pb2.PeerInfo:

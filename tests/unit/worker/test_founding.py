@@ -9,7 +9,7 @@ import structlog
 
 from shared.directory.base import WorkerRecord
 from shared.identity import Role, WorkerId
-from shared.worker.founding import FORGET_S, Founding
+from shared.worker.join.founding import FORGET_S, Founding
 
 X, Y = "aa" * 32, "bb" * 32
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from shared.errors import DrainingError, OverloadedError, RefusalReason, WorkerLostError
-from shared.worker.gate import RequestGate
+from shared.worker.health.gate import RequestGate
 
 
 async def inside(gate: RequestGate, leave: asyncio.Event) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 
 from shared.engine.grammar.stats import GrammarStats
-from shared.worker.grammar_metrics import GrammarCollector
+from shared.worker.health.grammar_metrics import GrammarCollector
 
 
 def test_every_number_is_exposed() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from shared.directory.base import WorkerLoad
 from shared.errors import UnavailableError, UnknownIncarnationError
-from shared.worker.heart import Heart, LoopWatch
+from shared.worker.health.heart import Heart, LoopWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

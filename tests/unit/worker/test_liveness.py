@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from shared.engine.events import EngineStats
 from shared.engine.progress import EngineProgress
 from shared.errors import WorkerLostError
-from shared.worker.gate import RequestGate
-from shared.worker.liveness import Liveness, Watchdog
+from shared.worker.health.gate import RequestGate
+from shared.worker.health.liveness import Liveness, Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

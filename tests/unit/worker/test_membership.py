@@ -15,9 +15,9 @@ from shared.errors import IncompatiblePeerError, UnavailableError
 from shared.identity import Role, WorkerId
 from shared.kv.change_log import CacheChange
 from shared.kv.tier import BlockTier
-from shared.worker import membership as module
-from shared.worker.heart import Heart
-from shared.worker.membership import Membership
+from shared.worker.health.heart import Heart
+from shared.worker.join import membership as module
+from shared.worker.join.membership import Membership
 from tests.fakes.lease import LoopLease
 
 if TYPE_CHECKING:

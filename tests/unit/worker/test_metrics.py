@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from shared.engine.events import EngineStats
 from shared.engine.offload.stats import TierCounters, TierStats
 from shared.kv.tier import BlockTier
-from shared.worker.metrics import EngineCollector
+from shared.worker.health.metrics import EngineCollector
 
 
 def registry(stats: EngineStats) -> CollectorRegistry:

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from shared.errors import ConfigError
-from shared.worker import metrics_server
-from shared.worker.metrics_server import serve_metrics
+from shared.worker.health import metrics_server
+from shared.worker.health.metrics_server import serve_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import WorkerLostError
-from shared.worker.stall import StallClock
+from shared.worker.health.stall import StallClock
 
 BOUND_S = 4.0
 

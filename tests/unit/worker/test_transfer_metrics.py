@@ -9,7 +9,7 @@ from shared.connector.local import LocalConnector, LocalHub
 from shared.errors import TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
-from shared.worker.metrics import TransferCollector
+from shared.worker.health.metrics import TransferCollector
 from tests.suites.connector_harness import LAYOUT
 
 

@@ -8,7 +8,7 @@ from shared.connector.base import Offer, Ticket
 from shared.errors import InvalidRequestError
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
-from shared.worker import wire
+from shared.worker.peers import wire
 
 LAYOUT = KVLayout(num_layers=3, num_kv_heads=2, block_size=16, head_dim=80, dtype="float16")
 TICKET = Ticket(

@@ -12,7 +12,7 @@ from shared.engine.events import EngineStats
 from shared.identity import WorkerId
 from shared.worker.reuse.cost_model import HALF_LIFE_S, TRANSFER_PRIORS, CostModel
 from shared.worker.reuse.linear_cost import LinearCost, Rates
-from shared.worker.reuse.settings import ReusePolicy
+from shared.worker.reuse_settings import ReusePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,9 +15,9 @@ from shared.directory.redis.seal import RecordSeals
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from shared.directory.remote import RemoteDirectory
-from shared.worker import membership as settings
-from shared.worker.heart import Heart, LoopWatch
-from shared.worker.membership import Membership
+from shared.worker.health.heart import Heart, LoopWatch
+from shared.worker.join import membership as settings
+from shared.worker.join.membership import Membership
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from shared.directory.lease import Lease
     from shared.rpc.auth import ClusterToken
-    from shared.worker.liveness import Watchdog
+    from shared.worker.health.liveness import Watchdog
     from shared.worker.parts import WorkerParts
 
 #: An event loop that did not come by for so long serves nobody.

@@ -10,9 +10,9 @@ from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.connector.registry import reachable
 from shared.errors import TransferError, TransferFailure
 from shared.rpc.cancellation import run_to_end
-from shared.worker.compatibility import check_compatible
-from shared.worker.outgoing import check_ticket
-from shared.worker.wire import offer_from_wire, ticket_from_wire
+from shared.worker.peers.compatibility import check_compatible
+from shared.worker.peers.outgoing import check_ticket
+from shared.worker.peers.wire import offer_from_wire, ticket_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

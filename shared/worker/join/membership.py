@@ -22,8 +22,8 @@ from shared.errors import (
     SequenceGapError,
     UnknownIncarnationError,
 )
-from shared.worker.change_batch import take_batch
-from shared.worker.founding import Founding
+from shared.worker.join.change_batch import take_batch
+from shared.worker.join.founding import Founding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

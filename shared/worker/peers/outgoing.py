@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import TransferError, TransferFailure
-from shared.worker.wire import layout_from_wire
+from shared.worker.peers.wire import layout_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine_thread import EngineThread
     from shared.engine.progress import EngineProgress
-    from shared.worker.gate import RequestGate
+    from shared.worker.health.gate import RequestGate
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ from shared.errors import IncompatiblePeerError, WorkerLostError
 from shared.rpc.protocol import REPORTING_MINOR, STATES_MINOR
 from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
-from shared.worker.compatibility import check_compatible
-from shared.worker.wire import offer_from_wire
+from shared.worker.peers.compatibility import check_compatible
+from shared.worker.peers.wire import offer_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,1 @@
+"""Whether a worker can work, and what it says of that."""

@@ -1,0 +1,1 @@
+"""What a worker knows of other workers, and the wire between them."""
