@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.router.anthropic import schema as anthropic
-from services.router.openai import unsupported
 from services.router.openai.responses_api import schema as responses
-from services.router.openai.schema_chat import ChatBody
-from services.router.openai.schema_completion import CompletionBody
-from services.router.openai.schema_sampling import SamplingExtras
+from services.router.openai.schema import unsupported
+from services.router.openai.schema.chat import ChatBody
+from services.router.openai.schema.completion import CompletionBody
+from services.router.openai.schema.sampling import SamplingExtras
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

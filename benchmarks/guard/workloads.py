@@ -7,6 +7,8 @@ Imports are inside: a workload that an older tree has no parts for must not take
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
 import json
 import random
 import tempfile
@@ -38,14 +40,14 @@ def engine() -> Work:
         CheckpointSpec,
         write_random_checkpoint,
     )
-    from shared.request.sampling_params import SamplingParams
 
+    params = _module("shared.request.sampling_params", "shared.engine.sampling_params")
     with tempfile.TemporaryDirectory() as folder:
         write_random_checkpoint(Path(folder), CheckpointSpec())
         # Text is another workload's subject.
         (Path(folder) / "tokenizer.json").unlink()
         llm = LLM(folder, num_blocks=256)
-    sampling = SamplingParams(max_tokens=OUTPUT_LEN, temperature=0.0, ignore_eos=True)
+    sampling = params.SamplingParams(max_tokens=OUTPUT_LEN, temperature=0.0, ignore_eos=True)
     shared = _tokens(PROMPT_LEN // 2, seed=1)
 
     def work() -> None:
@@ -78,20 +80,23 @@ def openai_stream() -> Work:
     """A streamed completion through the router's HTTP application, without a socket."""
     from prometheus_client import CollectorRegistry
 
-    from services.router.generation import AnswerPiece
     from services.router.models import ServedModels
-    from services.router.openai.app import create_app
     from services.router.openai.backend import Backend
-    from shared.request.answer import FinishReason
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
+    create_app = _module("services.router.doors.app", "services.router.openai.app").create_app
+    generation = _module("services.router.request.generation", "services.router.generation")
+    finish = _module("shared.request.answer", "shared.engine.events").FinishReason
+
     class Script:
-        async def generate(self, request: object) -> AsyncIterator[AnswerPiece]:
+        async def generate(self, request: object) -> AsyncIterator[Any]:
             del request
             for number in range(NUM_CHUNKS):
-                last = FinishReason.LENGTH if number == NUM_CHUNKS - 1 else None
-                yield AnswerPiece(index=0, text="word ", token_ids=(300,), finish_reason=last)
+                last = finish.LENGTH if number == NUM_CHUNKS - 1 else None
+                yield generation.AnswerPiece(
+                    index=0, text="word ", token_ids=(300,), finish_reason=last
+                )
 
     tokenizer = Tokenizer.load(SHIPPED_MODEL)
     models = ServedModels(
@@ -119,6 +124,19 @@ WORKLOADS: dict[str, tuple[Callable[[], Work], bool]] = {
     "detokenize": (detokenize, False),
     "openai_stream": (openai_stream, False),
 }
+
+
+def _module(*places: str) -> Any:
+    """Return the first of these modules that the tree has: modules move."""
+    found = next(place for place in places if _is_there(place))
+    return importlib.import_module(found)
+
+
+def _is_there(place: str) -> bool:
+    try:
+        return importlib.util.find_spec(place) is not None
+    except ModuleNotFoundError:  # the package around it is missing
+        return False
 
 
 async def _post(app: Any, path: str, body: bytes) -> None:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.routing.traces import BLOCK_SIZE
-from services.router.endpoint import Endpoint
 from services.router.routing.base import RoutingRequest
 from services.router.routing.book import Book
 from services.router.routing.policies.find import find_policy
-from services.router.routing.profile import WorkerProfile
 from services.router.routing.scheduler import Scheduler
+from services.router.workers.endpoint import Endpoint
+from services.router.workers.profile import WorkerProfile
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
 

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from services.router.__main__ import settle_memory
-from services.router.endpoint import Endpoint
 from services.router.routing.base import RoutingRequest
 from services.router.routing.policies.find import find_policy
 from services.router.routing.scheduler import Scheduler
+from services.router.workers.endpoint import Endpoint
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.directory.index import BlockIndex
 from shared.identity import Role, WorkerId

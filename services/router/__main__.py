@@ -16,24 +16,24 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import directory_pb2_grpc, router_pb2_grpc
+from services.router.admission.tenant_metrics import TenantMetrics
 from services.router.config import RouterConfig
 from services.router.dashboard.routes import Dashboard
 from services.router.dashboard.state import DashboardState
-from services.router.directory_servicer import DirectoryServicer
-from services.router.grpc_health import reporting_health
-from services.router.grpc_server import RouterServicer
-from services.router.http_server import HttpServer
-from services.router.limited import LimitedGenerator
-from services.router.metrics import MeteredGenerator, observe_state
-from services.router.openai.app import create_app
+from services.router.doors.app import create_app
+from services.router.doors.http_server import HttpServer
+from services.router.doors.limited import LimitedGenerator
+from services.router.doors.slow_reader import StallGuard
+from services.router.grpc.directory_servicer import DirectoryServicer
+from services.router.grpc.health import reporting_health
+from services.router.grpc.server import RouterServicer
 from services.router.openai.backend import Backend
-from services.router.openai.unknown_fields import UnknownFields
+from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parts import open_parts
-from services.router.request_log import LoggedGenerator
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
-from services.router.slow_reader import StallGuard
-from services.router.tenant_metrics import TenantMetrics
-from services.router.tracing import TracedGenerator
+from services.router.watch.metrics import MeteredGenerator, observe_state
+from services.router.watch.request_log import LoggedGenerator
+from services.router.watch.tracing import TracedGenerator
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from services.router.generation import Generator
-    from services.router.keys import KeyRing
-    from services.router.observer import RequestObserver
+    from services.router.admission.keys import KeyRing
     from services.router.parts import RouterParts
+    from services.router.request.generation import Generator
     from services.router.security import RouterSecurity
+    from services.router.watch.observer import RequestObserver
     from shared.rpc.tls.files import CertificateFiles
     from shared.telemetry.tracing import Tracer
 

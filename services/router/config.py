@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
-from services.router.cors import CorsSettings
-from services.router.limits import RequestLimits
+from services.router.cors_settings import CorsSettings
+from services.router.request.limits import RequestLimits
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
 from shared.rpc.exposure import AccessSettings

@@ -8,30 +8,30 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.router.admission import Admission, AdmissionLimits
-from services.router.canary import Canary
-from services.router.directory import make_directory
-from services.router.endpoints import EndpointPool
-from services.router.generations import Generations
+from services.router.admission.admission import Admission, AdmissionLimits
+from services.router.admission.tenant_limits import TenantLimits
+from services.router.answer.pipeline import Pipeline
+from services.router.answer.planner import LatencyBounds, Planner
 from services.router.model_text import load_text
 from services.router.models import ServedModels
-from services.router.pipeline import Pipeline
-from services.router.planner import LatencyBounds, Planner
-from services.router.room import WorkerRoom
+from services.router.request.sampling import SamplingResolver
 from services.router.routing.policies.find import find_policy
+from services.router.routing.room import WorkerRoom
 from services.router.routing.scheduler import Scheduler
-from services.router.sampling import SamplingResolver
-from services.router.sessions import SessionPool
-from services.router.tenant_limits import TenantLimits
+from services.router.workers.canary import Canary
+from services.router.workers.directory import make_directory
+from services.router.workers.endpoints import EndpointPool
+from services.router.workers.generations import Generations
+from services.router.workers.sessions import SessionPool
 from shared.rpc.channel import ChannelPool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from services.router.config import RouterConfig
-    from services.router.directory import RouterDirectory
     from services.router.parsers.plan import ChatFormats
     from services.router.routing.base import PrefixLookup
+    from services.router.workers.directory import RouterDirectory
     from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
     from shared.directory.index import BlockIndex
     from shared.directory.redis.follower import RedisFollower

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from services.router.caller import ANYBODY
-from services.router.keys import KeyRing
+from services.router.admission.caller import ANYBODY
+from services.router.admission.keys import KeyRing
 from shared.errors import ConfigError
 from shared.rpc.auth import AuthInterceptor, ClusterToken, anybody
 from shared.rpc.exposure import require_guard
 
 if TYPE_CHECKING:
-    from services.router.caller import Caller
+    from services.router.admission.caller import Caller
     from services.router.config import RouterConfig
     from shared.rpc.auth import Metadata
     from shared.rpc.watched_file import WatchedFile

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from services.router.chat_events import (
+from services.router.parsers.events import (
     ChatEvent,
     ChatReader,
     ContentDelta,
@@ -15,7 +15,8 @@ from services.router.chat_events import (
     ToolCallArguments,
     ToolCallBegin,
 )
-from services.router.generation import AnswerPiece, Usage
+from services.router.request.generation import AnswerPiece
+from services.router.usage import Usage
 from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:

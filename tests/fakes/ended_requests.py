@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from services.router.generation import GenerationParams, GenerationRequest, Timings, Usage
-from services.router.observer import RequestEnd
+from services.router.request.generation import GenerationParams, GenerationRequest
+from services.router.usage import Timings, Usage
+from services.router.watch.observer import RequestEnd
 
 SERVED = Timings(
     first_token_ms=40.0,

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from baton.v1 import router_pb2_grpc
-from services.router.grpc_server import RouterServicer
+from services.router.grpc.server import RouterServicer
 from services.router.models import ServedModels
 from shared.rpc.server import RpcServer
 from shared.text.chat_template import ChatTemplate

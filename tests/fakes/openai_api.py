@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter
 
-from services.router.caller import Caller
-from services.router.limits import RequestLimits
+from services.router.admission.caller import Caller
+from services.router.admission.tenant import Tenant
+from services.router.doors.app import create_app
 from services.router.models import ServedModels
-from services.router.openai.app import create_app
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
-from services.router.openai.unknown_fields import UnknownFields
+from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
-from services.router.tenant import Tenant
+from services.router.request.limits import RequestLimits
 from shared.text.chat_template import ChatTemplate
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_generator import ScriptedGenerator, Speaker
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
 
-    from services.router.cors import CorsSettings
-    from services.router.generation import Explainer, GenerationRequest
-    from services.router.openai.auth import Authenticator
+    from services.router.cors_settings import CorsSettings
+    from services.router.doors.auth import Authenticator
+    from services.router.request.generation import Explainer, GenerationRequest
     from tests.fakes.scripted_generator import Step
 
 MODEL = "tiny/model"

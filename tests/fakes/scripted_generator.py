@@ -6,14 +6,15 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from services.router.generation import AnswerPiece, Timings, TokenDetail, TokenText, Usage
+from services.router.request.generation import AnswerPiece, TokenDetail, TokenText
+from services.router.usage import Timings, Usage
 from shared.request.answer import FinishReason
 from shared.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from services.router.generation import GenerationRequest
+    from services.router.request.generation import GenerationRequest
     from shared.text.tokenizer import Tokenizer
 
 #: A step that never ends, except by closing the iterator.

@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry
 
 from baton.v1 import directory_pb2_grpc, router_pb2_grpc
 from services.router.config import RouterConfig
-from services.router.directory_servicer import DirectoryServicer
-from services.router.grpc_server import RouterServicer
-from services.router.http_server import HttpServer
-from services.router.limits import RequestLimits
-from services.router.openai.app import create_app
+from services.router.doors.app import create_app
+from services.router.doors.http_server import HttpServer
+from services.router.grpc.directory_servicer import DirectoryServicer
+from services.router.grpc.server import RouterServicer
 from services.router.openai.backend import Backend
 from services.router.parts import RouterParts, open_parts
+from services.router.request.limits import RequestLimits
 from shared.identity import Role
 from shared.rpc.server import RpcServer
 from tests.fakes import tiny_tokenizer

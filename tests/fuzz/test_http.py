@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from services.router.anthropic.schema import CountTokensBody, MessagesBody
 from services.router.openai.responses_api.schema import ResponsesBody
-from services.router.openai.schema_chat import ChatBody
-from services.router.openai.schema_completion import CompletionBody
-from services.router.openai.schema_tokenize import (
+from services.router.openai.schema.chat import ChatBody
+from services.router.openai.schema.completion import CompletionBody
+from services.router.openai.schema.tokenize import (
     DetokenizeBody,
     TokenizeChatBody,
     TokenizeTextBody,

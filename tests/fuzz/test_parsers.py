@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from baton.v1 import router_pb2
 from baton_client import contract
 from baton_client.responses import join, read_piece
-from services.router.generation import AnswerPiece
-from services.router.grpc_answers import AnswerWriter
+from services.router.grpc.answers import AnswerWriter
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
+from services.router.request.generation import AnswerPiece
 from shared.request.answer import FinishReason
 from tests.fuzz.cases import COUNTS, profile
 from tests.suites.text_parsers import AnswerParser, check_nothing_lost, read

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from services.router.chat_events import Finish
-from services.router.chat_whole import WholeAnswer
-from services.router.generation import AnswerPiece
+from services.router.chat.whole import WholeAnswer
+from services.router.parsers.events import Finish
+from services.router.request.generation import AnswerPiece
 from shared.request.answer import FinishReason
 from shared.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from services.router.chat_events import ParserEvent
     from services.router.parsers.base import TextParser
+    from services.router.parsers.events import ParserEvent
     from services.router.parsers.plan import ReadingPlan
     from shared.text.tokenizer import Tokenizer
 

@@ -11,12 +11,12 @@ from services.router.anthropic.output import TokenCount
 from services.router.anthropic.reply import MessageReply
 from services.router.anthropic.schema import REFUSED, CountTokensBody, MessagesBody
 from services.router.anthropic.translate import NAMES, chat_fields
-from services.router.openai.answers import stream_answers
-from services.router.openai.as_chat import chat_body, params_named, refuse_fields
-from services.router.openai.body import parse_body, read_body
 from services.router.openai.endpoint import answer
 from services.router.openai.errors import FieldError
-from services.router.openai.responses import json_response
+from services.router.openai.reading.as_chat import chat_body, params_named, refuse_fields
+from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.replies.answers import stream_answers
+from services.router.openai.replies.responses import json_response
 
 if TYPE_CHECKING:
     from typing import TypeVar

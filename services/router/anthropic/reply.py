@@ -8,20 +8,20 @@ import msgspec
 
 from services.router.anthropic import output as out
 from services.router.anthropic.errors import error_json
-from services.router.chat_events import (
+from services.router.openai.replies.responses import Tally, named_event
+from services.router.parsers.events import (
     ContentDelta,
     Finish,
     ReasoningDelta,
     ToolCallArguments,
     ToolCallBegin,
 )
-from services.router.openai.responses import Tally, named_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterator
 
-    from services.router.chat_events import ChatEvent, ChatReader
-    from services.router.generation import AnswerPiece
+    from services.router.parsers.events import ChatEvent, ChatReader
+    from services.router.request.generation import AnswerPiece
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _STOP_SEQUENCE = "stop_sequence"

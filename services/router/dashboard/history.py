@@ -15,7 +15,7 @@ from services.router.dashboard.sample import Sample, percentile
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from services.router.observer import RequestEnd
+    from services.router.watch.observer import RequestEnd
 
 STEP_S = 5
 NUM_POINTS = 180

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from services.router.routing.recent import Recent
+from services.router.workers.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,14 +11,14 @@ import msgspec
 
 from services.router.dashboard.history import mean_itl_ms
 from services.router.dashboard.reason import kept_part
-from services.router.generation import Timings
+from services.router.usage import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services.router.dashboard.reason import Kept
-    from services.router.observer import RequestEnd
     from services.router.routing.trail import Trail
+    from services.router.watch.observer import RequestEnd
 
 MAX_REQUESTS = 200
 #: Clients choose ids, and nobody reads more of one.

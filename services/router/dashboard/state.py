@@ -13,13 +13,13 @@ from services.router.dashboard.links import LinkRow, Links
 from services.router.dashboard.reason import Why, why
 from services.router.dashboard.recent import RecentRequests, RequestRow
 from services.router.dashboard.workers import WorkerChange, WorkerRow, WorkerWatch
-from services.router.generation import Timings  # noqa: TC001 read at run time by msgspec
-from services.router.metrics import TokenMetrics
+from services.router.usage import Timings  # noqa: TC001 read at run time by msgspec
+from services.router.watch.metrics import TokenMetrics
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from services.router.observer import RequestEnd
     from services.router.parts import RouterParts
+    from services.router.watch.observer import RequestEnd
 
 #: Requests that are sent to a page at once, so that a second's message stays small.
 MAX_ROWS = 50
@@ -77,7 +77,7 @@ class RequestDetail(msgspec.Struct, kw_only=True):
 
 
 class DashboardState:
-    """The RequestObserver behind the page; see services/router/observer.py."""
+    """The RequestObserver behind the page; see services/router/watch/observer.py."""
 
     def __init__(self, parts: RouterParts, *, name: str, version: str) -> None:
         """`name` tells this router from others of its cluster."""

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from services.router.routing.recent import Recent
+from services.router.workers.recent import Recent
 from shared.identity import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from services.router.dashboard.recent import RequestRow
-    from services.router.endpoint import Endpoint
-    from services.router.generation import Usage
+    from services.router.usage import Usage
+    from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
 
 MAX_GONE = 64

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from services.router.limits import RequestLimits
 from services.router.openai.auth import caller_of
-from services.router.openai.unknown_fields import UnknownFields
+from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
+from services.router.request.limits import RequestLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
 
-    from services.router.caller import Caller
-    from services.router.generation import Explainer, Generator
+    from services.router.admission.caller import Caller
     from services.router.openai.models import ServedModel
+    from services.router.request.generation import Explainer, Generator
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.chat_tools import hold_to_calls, plan_reading
-from services.router.generation import GenerationRequest
-from services.router.limits import check_num_tokens
-from services.router.openai.answers import stream_answers
-from services.router.openai.body import parse_body, read_body
-from services.router.openai.chat_reply import ChatHead, ChatReply
+from services.router.chat.tools import hold_to_calls, plan_reading
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
-from services.router.openai.messages import answer_role, echoed_text, encode_chat
-from services.router.openai.params import check_stream_options, read_params
-from services.router.openai.prompts import Prompt, check_prompt
-from services.router.openai.request_id import generation_ids, response_id
-from services.router.openai.schema_chat import ChatBody
-from services.router.openai.tools import read_tools
+from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.reading.messages import answer_role, echoed_text, encode_chat
+from services.router.openai.reading.params import check_stream_options, read_params
+from services.router.openai.reading.prompts import Prompt, check_prompt
+from services.router.openai.reading.request_id import generation_ids, response_id
+from services.router.openai.reading.tools import read_tools
+from services.router.openai.replies.answers import stream_answers
+from services.router.openai.replies.chat_reply import ChatHead, ChatReply
+from services.router.openai.schema.chat import ChatBody
+from services.router.request.generation import GenerationRequest
+from services.router.request.limits import check_num_tokens
 
 if TYPE_CHECKING:
-    from services.router.chat_events import ChatReader
-    from services.router.chat_tools import ToolUse
+    from services.router.chat.tools import ToolUse
     from services.router.openai.backend import Backend
+    from services.router.parsers.events import ChatReader
     from services.router.parsers.plan import ReadingPlan
 
 _PREFIX = "chatcmpl"

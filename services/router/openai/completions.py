@@ -13,24 +13,29 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.generation import GenerationRequest
-from services.router.limits import check_answers, check_num_tokens, check_texts
-from services.router.openai.answers import stream_answers
-from services.router.openai.body import parse_body, read_body
-from services.router.openai.completion_reply import CompletionReply, EchoedPrompt
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
-from services.router.openai.params import check_stream_options, read_params
-from services.router.openai.prompt_only import without_answers
-from services.router.openai.prompts import Prompt, check_prompt, encode_prompts, read_prompts
-from services.router.openai.request_id import generation_ids, response_id
-from services.router.openai.schema_completion import CompletionBody
+from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.reading.params import check_stream_options, read_params
+from services.router.openai.reading.prompt_only import without_answers
+from services.router.openai.reading.prompts import (
+    Prompt,
+    check_prompt,
+    encode_prompts,
+    read_prompts,
+)
+from services.router.openai.reading.request_id import generation_ids, response_id
+from services.router.openai.replies.answers import stream_answers
+from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt
+from services.router.openai.schema.completion import CompletionBody
+from services.router.request.generation import GenerationRequest
+from services.router.request.limits import check_answers, check_num_tokens, check_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.router.generation import GenerationParams
     from services.router.openai.backend import Backend
+    from services.router.request.generation import GenerationParams
 
 _PREFIX = "cmpl"
 

@@ -8,8 +8,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from services.router.openai.disconnect import unless_disconnected
-from services.router.openai.responses import json_response
-from services.router.openai.sse import DATA_EDGE, EventWriter, stream_events
+from services.router.openai.replies.responses import json_response
+from services.router.openai.replies.sse import DATA_EDGE, EventWriter, stream_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from services.router.generation import AnswerPiece
-    from services.router.openai.sse import StreamEdge
+    from services.router.openai.replies.sse import StreamEdge
+    from services.router.request.generation import AnswerPiece
 
 T = TypeVar("T")
 

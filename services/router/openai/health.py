@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastapi import Request, Response
 from prometheus_client.exposition import choose_encoder
 
-from services.router.openai.responses import json_response
+from services.router.openai.replies.responses import json_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

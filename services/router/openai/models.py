@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.responses import json_response
+from services.router.openai.replies.responses import json_response
 
 
 class ServedModel(Protocol):

@@ -9,17 +9,17 @@ import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 from msgspec import UNSET, UnsetType
 
-from services.router.openai.body import parse_body, read_body
 from services.router.openai.errors import FieldError
-from services.router.openai.responses import json_response
-from services.router.openai.schema_chat import ChatBody
-from services.router.openai.schema_completion import CompletionBody
+from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.replies.responses import json_response
+from services.router.openai.schema.chat import ChatBody
+from services.router.openai.schema.completion import CompletionBody
 
 if TYPE_CHECKING:
-    from services.router.generation import Explainer, GenerationRequest
     from services.router.openai.backend import Backend
     from services.router.openai.chat import ChatCompletions
     from services.router.openai.completions import Completions
+    from services.router.request.generation import Explainer, GenerationRequest
 
 
 class RouteEndpoint:

@@ -8,19 +8,19 @@ import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 from msgspec import UNSET, UnsetType
 
-from services.router.chat_tools import check_tools
-from services.router.limits import check_texts
-from services.router.openai.body import parse_body, read_body
+from services.router.chat.tools import check_tools
 from services.router.openai.endpoint import encode
-from services.router.openai.messages import encode_chat
-from services.router.openai.prompts import check_vocabulary
-from services.router.openai.responses import json_response
-from services.router.openai.schema_tokenize import (
+from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.reading.messages import encode_chat
+from services.router.openai.reading.prompts import check_vocabulary
+from services.router.openai.reading.tools import template_tools
+from services.router.openai.replies.responses import json_response
+from services.router.openai.schema.tokenize import (
     DetokenizeBody,
     TokenizeChatBody,
     TokenizeTextBody,
 )
-from services.router.openai.tools import template_tools
+from services.router.request.limits import check_texts
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend

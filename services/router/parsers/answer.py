@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.router.chat_events import (
+from services.router.parsers.events import (
     ContentDelta,
     Finish,
     ReasoningDelta,
@@ -16,9 +16,9 @@ from shared.request.answer import FinishReason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from services.router.chat_events import ChatEvent, ParserEvent
-    from services.router.generation import AnswerPiece
     from services.router.parsers.base import TextParser
+    from services.router.parsers.events import ChatEvent, ParserEvent
+    from services.router.request.generation import AnswerPiece
 
 TOOL_CALLS = "tool_calls"
 

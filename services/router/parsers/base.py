@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from services.router.chat_events import ParserEvent
+    from services.router.parsers.events import ParserEvent
 
 
 class TextParser(Protocol):

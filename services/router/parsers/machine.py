@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from services.router.chat_events import (
+from services.router.parsers.events import (
     ContentDelta,
     ReasoningDelta,
     ToolCallArguments,
@@ -20,7 +20,7 @@ from services.router.chat_events import (
 )
 
 if TYPE_CHECKING:
-    from services.router.chat_events import ParserEvent
+    from services.router.parsers.events import ParserEvent
 
 T = TypeVar("T")
 

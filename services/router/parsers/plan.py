@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from services.router.chat_events import ChatReader
 from services.router.parsers.answer import TextAnswerReader
+from services.router.parsers.events import ChatReader
 from shared.request.grammar.spec import Thinking
 
 if TYPE_CHECKING:
-    from services.router.generation import GenerationParams
     from services.router.parsers.base import ReasoningFormat, TextParser, ToolFormat
+    from services.router.request.generation import GenerationParams
     from shared.text.tokenizer import Tokenizer
 
 

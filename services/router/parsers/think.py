@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from services.router.chat_events import ContentDelta, ReasoningDelta
 from services.router.parsers.base import ReasoningMarks
+from services.router.parsers.events import ContentDelta, ReasoningDelta
 from services.router.parsers.machine import Machine
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from services.router.endpoint import Endpoint
+    from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
 
 

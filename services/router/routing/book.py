@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 from services.router.routing.predicted import PredictedBlocks
-from services.router.routing.recent import Recent
+from services.router.workers.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from services.router.endpoint import Endpoint
     from services.router.routing.base import Route
+    from services.router.workers.endpoint import Endpoint
 
 #: What came longer ago hardly counts in the rate of arrivals.
 ARRIVALS_WINDOW_S = 30.0

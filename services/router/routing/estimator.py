@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.router.routing.base import Candidate
-from services.router.routing.work import RECENT_WINDOW_S
+from services.router.workers.work import RECENT_WINDOW_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from services.router.endpoint import Endpoint
     from services.router.routing.base import RoutingRequest
     from services.router.routing.book import Book
+    from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
 
 #: A backlog lasts longer than its work, because more comes meanwhile: by 1 / (1 - load). Taken for

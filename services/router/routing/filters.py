@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from shared.directory.generations import identity_of
 
 if TYPE_CHECKING:
-    from services.router.endpoint import Endpoint
     from services.router.routing.base import RoutingRequest
+    from services.router.workers.endpoint import Endpoint
 
 
 class Accepted:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from services.router.generation import Timings, Usage
     from services.router.routing.base import Route
     from services.router.routing.book import Booking
+    from services.router.usage import Timings, Usage
 
 
 def learn_prefill(route: Route, usage: Usage, timings: Timings) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.router.room import has_space, has_time
+from services.router.routing.room import has_space, has_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.router.endpoint import Endpoint
     from services.router.routing.book import Book
+    from services.router.workers.endpoint import Endpoint
 
 
 class Newest:

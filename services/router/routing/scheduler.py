@@ -31,7 +31,6 @@ from shared.identity import Role
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from services.router.endpoint import Endpoint
     from services.router.routing.base import (
         Candidate,
         Filter,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
         Scorer,
     )
     from services.router.routing.trail import Trail
+    from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
 
 #: How many prefill workers a decode worker may try.

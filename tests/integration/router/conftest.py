@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from services.router.config import RouterConfig
-from services.router.generation import GenerationParams, GenerationRequest
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
+from services.router.request.generation import GenerationParams, GenerationRequest
 from shared.identity import Role
 from shared.rpc.protocol import PROTOCOL_MINOR
 from tests.fakes import tiny_tokenizer
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from services.router.generation import AnswerPiece, Generator
     from services.router.parts import RouterParts
+    from services.router.request.generation import AnswerPiece, Generator
 
 
 @dataclass(slots=True)

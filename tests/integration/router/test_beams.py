@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton.v1 import decode_pb2
-from services.router.generation import GenerationParams
-from services.router.openai.answers import stream_answers
+from services.router.openai.replies.answers import stream_answers
+from services.router.request.generation import GenerationParams
 from shared.errors import DrainingError, InvalidRequestError
 from shared.identity import Role
 from shared.request.answer import FinishReason

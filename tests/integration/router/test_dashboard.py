@@ -12,14 +12,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
+from services.router.admission.keys import KeyRing
 from services.router.dashboard.assets import read_assets
 from services.router.dashboard.routes import Dashboard
 from services.router.dashboard.state import DashboardState
-from services.router.http_server import HttpServer
-from services.router.keys import KeyRing
-from services.router.metrics import MeteredGenerator
-from services.router.openai.app import create_app
+from services.router.doors.app import create_app
+from services.router.doors.http_server import HttpServer
 from services.router.openai.auth import DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH, OPEN_PATHS
+from services.router.watch.metrics import MeteredGenerator
 from shared.errors import NoWorkerError
 from shared.identity import Role
 from tests.fakes.keys import KeysOnDisk, keys_on_disk
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from services.router.openai.auth import Authenticator
+    from services.router.doors.auth import Authenticator
     from tests.integration.router.conftest import Bench
 
 SECRET = "a prompt that nobody else may read"

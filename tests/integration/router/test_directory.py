@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc
-from services.router.directory_servicer import DirectoryServicer
+from services.router.grpc.directory_servicer import DirectoryServicer
 from shared.directory.base import BlockUpdate
 from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from baton.v1 import decode_pb2
 from scripts.api_table import APIS as DOCUMENTED
 from services.router.config import RouterConfig
-from services.router.openai.app import create_app
+from services.router.doors.app import create_app
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_decode import Script, Step, position, with_logprobs
 from tests.integration.router.field_cases import ANSWER, APIS, BODIES, TEMPLATE, Case, Seen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.router import endpoints
+from services.router.workers import endpoints
 from shared.directory.base import WorkerLoad
 from shared.errors import InternalError, NoWorkerError
 from shared.identity import Role, WorkerId

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from services.router.parts import open_parts
-from services.router.resume import AnswerSoFar
+from services.router.request.resume import AnswerSoFar
 from shared.directory.base import WorkerLoad
 from shared.errors import GenerationGoneError, InvalidRequestError, NoWorkerError, WorkerLostError
 from shared.identity import Role

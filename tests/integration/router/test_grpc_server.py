@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from baton.v1 import common_pb2, decode_pb2, router_pb2, router_pb2_grpc
-from services.router.grpc_server import RouterServicer
-from services.router.limits import RequestLimits
+from services.router.grpc.server import RouterServicer
+from services.router.request.limits import RequestLimits
 from shared.errors import (
     InvalidRequestError,
     ModelNotFoundError,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.router.http_server import HttpServer
-from services.router.limits import RequestLimits
+from services.router.doors.http_server import HttpServer
+from services.router.request.limits import RequestLimits
 from tests.fakes.openai_api import MODEL, OpenAIApi
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httpx
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from services.router.http_server import HttpServer
+from services.router.doors.http_server import HttpServer
 from tests.fakes.openai_api import MODEL, OpenAIApi
 
 if TYPE_CHECKING:

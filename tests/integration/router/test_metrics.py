@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.router.metrics import MeteredGenerator, observe_state
+from services.router.watch.metrics import MeteredGenerator, observe_state
 from shared.errors import NoWorkerError
 from tests.fakes.scripted_decode import one_by_one, say
 

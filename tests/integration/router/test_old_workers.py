@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.router import pipeline
-from services.router.grammar import choice_grammar
+from services.router.answer import pipeline
+from services.router.request.grammar import choice_grammar
 from shared.errors import BatonError, NoWorkerError, UnsupportedError
 from shared.identity import Role
 from shared.rpc.protocol import CONSTRAINTS_MINOR

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from services.router.generation import AnswerPiece
+from services.router.request.generation import AnswerPiece
 from shared import errors
 from tests.fakes.openai_api import LIMITS, MODEL, OpenAIApi, serve
 from tests.fakes.scripted_generator import HANG

@@ -13,10 +13,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.router.__main__ import limited
-from services.router.http_server import HttpServer
-from services.router.openai.app import create_app
-from services.router.sessions import MAX_PIECES, AnswerCall
-from services.router.tenant import Tenant
+from services.router.admission.tenant import Tenant
+from services.router.doors.app import create_app
+from services.router.doors.http_server import HttpServer
+from services.router.workers.sessions import MAX_PIECES, AnswerCall
 from shared.errors import OverloadedError, RefusalReason
 from shared.rpc.retry_budget import BURST, RATIO
 from tests.fakes.scripted_decode import Script, Step, never, one_by_one, say
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from baton.v1 import decode_pb2
-    from services.router.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
     from tests.integration.router.conftest import Bench
 
 FULL = OverloadedError("no place", reason=RefusalReason.WORKER_FULL)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.router.retry import MAX_FRUITLESS
+from services.router.answer.retry import MAX_FRUITLESS
 from shared.errors import (
     DeadlineError,
     InternalError,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton.v1 import common_pb2, decode_pb2
-from services.router import sessions
-from services.router.resume import AnswerSoFar
-from services.router.retry import MAX_FRUITLESS
+from services.router.answer.retry import MAX_FRUITLESS
+from services.router.request.resume import AnswerSoFar
+from services.router.workers import sessions
 from shared.errors import DrainingError, InternalError, InvalidRequestError, WorkerLostError
 from shared.identity import Role
 from shared.request.answer import FinishReason

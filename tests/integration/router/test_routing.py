@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2
-from services.router.openai.app import create_app
+from services.router.doors.app import create_app
 from services.router.routing.base import RoutingRequest
 from shared.directory.base import BlockUpdate
 from shared.errors import OverloadedError

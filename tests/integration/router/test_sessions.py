@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc
-from services.router.sessions import SessionPool
+from services.router.workers.sessions import SessionPool
 from shared.errors import DeadlineError, InvalidRequestError, WorkerLostError
 from shared.rpc.channel import ChannelPool
 from tests.fakes.scripted_decode import Script, ScriptedDecode, Step, never, say
@@ -18,7 +18,7 @@ from tests.fakes.scripted_decode import Script, ScriptedDecode, Step, never, say
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from services.router.sessions import AnswerCall
+    from services.router.workers.sessions import AnswerCall
 
 
 @asynccontextmanager

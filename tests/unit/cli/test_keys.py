@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from cli.errors import CommandError
 from cli.keys import app
-from services.router.api_key import key_id_of
-from services.router.keys import KeyRing
+from services.router.admission.api_key import key_id_of
+from services.router.admission.keys import KeyRing
 from shared.errors import AuthenticationError, ConfigError
 
 if TYPE_CHECKING:

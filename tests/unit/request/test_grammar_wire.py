@@ -7,14 +7,14 @@ import pytest
 from baton.v1 import common_pb2, router_pb2
 from baton_client.errors import InvalidRequestError as ClientInvalidRequestError
 from baton_client.options import generate_request
-from services.router.grammar import (
+from services.router.admission.tenant import ANONYMOUS, Tenant
+from services.router.grpc.wire import params_from_wire
+from services.router.request.grammar import (
     MAX_CHECKED_CHARS,
     check_grammar,
     json_schema_grammar,
     owned_by,
 )
-from services.router.grpc_wire import params_from_wire
-from services.router.tenant import ANONYMOUS, Tenant
 from shared.errors import InvalidRequestError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire

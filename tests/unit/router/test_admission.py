@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.router.admission import Admission, AdmissionLimits
-from services.router.tenant import ANONYMOUS, Tenant
+from services.router.admission.admission import Admission, AdmissionLimits
+from services.router.admission.tenant import ANONYMOUS, Tenant
 from shared.errors import OverloadedError, RefusalReason
 
 

@@ -9,8 +9,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.caller import ANYBODY, Caller
-from services.router.tenant import Tenant
+from services.router.admission.caller import ANYBODY, Caller
+from services.router.admission.tenant import Tenant
 from shared.kv.identity import KVIdentity
 
 SECRET = bytes(range(32))
@@ -61,7 +61,8 @@ def test_blocks_of_two_tenants_never_have_the_same_hash() -> None:
 
 def test_every_process_derives_the_same() -> None:
     program = (
-        "from services.router.caller import Caller; from services.router.tenant import Tenant;"
+        "from services.router.admission.caller import Caller;"
+        "from services.router.admission.tenant import Tenant;"
         "print(Caller(tenant=Tenant(name='a'),salt_secret=bytes(range(32))).cache_salt('x').hex())"
     )
     other = subprocess.run(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.fair_queue import MAX_IDLE_FLOWS, Entry, FairQueue, QueueFullError
-from services.router.tenant import Tenant
+from services.router.admission.fair_queue import MAX_IDLE_FLOWS, Entry, FairQueue, QueueFullError
+from services.router.admission.tenant import Tenant
 
 NAMES = "abcd"
 COSTS = st.integers(1, 50)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.router.generations import Generations
+from services.router.workers.generations import Generations
 from shared.directory.base import WorkerRecord
 from shared.identity import Role, WorkerId
 

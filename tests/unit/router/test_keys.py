@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.router.keys import KeyRing
+from services.router.admission.keys import KeyRing
 from shared.errors import AuthenticationError, ConfigError
 from tests.fakes.keys import keys_on_disk, wrong_secret
 

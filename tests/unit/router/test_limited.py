@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.router.generation import AnswerPiece, GenerationParams, GenerationRequest
-from services.router.limited import LimitedGenerator
-from services.router.tenant import Tenant
-from services.router.tenant_limits import TenantLimits
-from services.router.tenant_metrics import MAX_TENANTS, OTHERS, TenantMetrics
+from services.router.admission.tenant import Tenant
+from services.router.admission.tenant_limits import TenantLimits
+from services.router.admission.tenant_metrics import MAX_TENANTS, OTHERS, TenantMetrics
+from services.router.doors.limited import LimitedGenerator
+from services.router.request.generation import AnswerPiece, GenerationParams, GenerationRequest
 from shared.errors import BatonError, InvalidRequestError, OverloadedError, RefusalReason
 
 if TYPE_CHECKING:

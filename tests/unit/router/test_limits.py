@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from services.router.config import RouterConfig
-from services.router.limits import RequestLimits
+from services.router.request.limits import RequestLimits
 from shared.config import load_config
 from shared.errors import ConfigError
 from tests.fakes.openai_api import OpenAIApi

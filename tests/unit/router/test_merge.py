@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.router.merge import MAX_WAITING, Merge
+from services.router.answer.merge import MAX_WAITING, Merge
 from shared.errors import WorkerLostError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.router.retry import may_succeed_elsewhere
+from services.router.answer.retry import may_succeed_elsewhere
 from shared import errors
 from shared.rpc.retry_budget import RetryBudget
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.router.endpoint import Endpoint
-from services.router.room import WorkerRoom
 from services.router.routing.book import Book
+from services.router.routing.room import WorkerRoom
+from services.router.workers.endpoint import Endpoint
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
 

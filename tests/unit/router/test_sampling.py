@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
-from services.router.generation import GenerationParams
-from services.router.sampling import SamplingResolver
+from services.router.request.generation import GenerationParams
+from services.router.request.sampling import SamplingResolver
 from shared.errors import InvalidRequestError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.grammar.wire import grammar_from_wire

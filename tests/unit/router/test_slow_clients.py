@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.router.slow_clients import SlowClients
+from services.router.doors.slow_clients import SlowClients
 
 STALL_S = 30.0
 

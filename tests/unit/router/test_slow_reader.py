@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from services.router.generation import AnswerPiece, GenerationParams, GenerationRequest
-from services.router.slow_reader import StallGuard
+from services.router.doors.slow_reader import StallGuard
+from services.router.request.generation import AnswerPiece, GenerationParams, GenerationRequest
 from shared.errors import DeadlineError
 
 if TYPE_CHECKING:

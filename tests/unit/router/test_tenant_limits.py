@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.tenant import ANONYMOUS, Tenant
-from services.router.tenant_limits import TenantLimits, duration
+from services.router.admission.tenant import ANONYMOUS, Tenant
+from services.router.admission.tenant_limits import TenantLimits, duration
 from shared.errors import InvalidRequestError, OverloadedError, RefusalReason
 
 

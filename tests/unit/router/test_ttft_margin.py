@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from services.router.ttft_margin import HIGHEST, LOWEST, TtftMargin
+from services.router.answer.ttft_margin import HIGHEST, LOWEST, TtftMargin
 
 
 @pytest.mark.parametrize("bias", [0.7, 1.0, 1.3])

@@ -11,9 +11,9 @@ import jinja2
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from services.router.openai.messages import template_messages
-from services.router.openai.schema_chat import ChatMessage, Tool
-from services.router.openai.tools import template_tools
+from services.router.openai.reading.messages import template_messages
+from services.router.openai.reading.tools import template_tools
+from services.router.openai.schema.chat import ChatMessage, Tool
 from shared.errors import InvalidRequestError
 from shared.text.chat_template import ChatTemplate
 from shared.text.tokenizer import Tokenizer

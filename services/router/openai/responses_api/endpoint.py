@@ -10,11 +10,11 @@ import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 from starlette.exceptions import HTTPException
 
-from services.router.openai.answers import stream_answers
-from services.router.openai.as_chat import chat_body, params_named, refuse_fields
-from services.router.openai.body import parse_body, read_body
 from services.router.openai.endpoint import answer
-from services.router.openai.responses import json_response
+from services.router.openai.reading.as_chat import chat_body, params_named, refuse_fields
+from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.replies.answers import stream_answers
+from services.router.openai.replies.responses import json_response
 from services.router.openai.responses_api.reply import ResponseReply
 from services.router.openai.responses_api.schema import REFUSED, ResponsesBody
 from services.router.openai.responses_api.translate import NAMES, chat_fields

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from services.router.chat_events import (
+from services.router.openai.responses_api import output as out
+from services.router.parsers.events import (
     ContentDelta,
     ReasoningDelta,
     ToolCallArguments,
     ToolCallBegin,
 )
-from services.router.openai.responses_api import output as out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from services.router.chat_events import ChatEvent
+    from services.router.parsers.events import ChatEvent
 
 COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 

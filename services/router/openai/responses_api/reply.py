@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from services.router.chat_events import Finish, ReasoningDelta
 from services.router.openai.errors import error_detail, error_status
-from services.router.openai.responses import Tally, named_event
+from services.router.openai.replies.responses import Tally, named_event
 from services.router.openai.responses_api import output as out
 from services.router.openai.responses_api.items import COMPLETED, INCOMPLETE, ItemWriter
+from services.router.parsers.events import Finish, ReasoningDelta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
 
-    from services.router.chat_events import ChatEvent, ChatReader
-    from services.router.generation import AnswerPiece
     from services.router.openai.responses_api.schema import ResponsesBody
+    from services.router.parsers.events import ChatEvent, ChatReader
+    from services.router.request.generation import AnswerPiece
 
 #: Of OpenAI's codes, those that fit; the others say what is wrong with a request.
 _CODES = {429: "rate_limit_exceeded"}

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from services.router.openai.field_types import NumTokens, Temperature  # noqa: TC001 read at run time
-from services.router.openai.schema_base import Body, RequestObject
-from services.router.openai.schema_chat import Effort  # noqa: TC001 read at run time
-from services.router.openai.schema_kinds import by_kind, only, text_as
-from services.router.openai.schema_sampling import SamplingExtras
+from services.router.openai.schema.base import Body, RequestObject
+from services.router.openai.schema.chat import Effort  # noqa: TC001 read at run time
+from services.router.openai.schema.field_types import NumTokens, Temperature  # noqa: TC001 read at run time
+from services.router.openai.schema.kinds import by_kind, only, text_as
+from services.router.openai.schema.sampling import SamplingExtras
 
 #: What asks for more than an answer to this one request, and why there is none of it.
 REFUSED: dict[str, str] = {

@@ -6,8 +6,8 @@ import pytest
 
 from services.router.dashboard.recent import RecentRequests
 from services.router.dashboard.workers import GONE_S, MAX_CHANGES, MAX_GONE, WorkerRow, WorkerWatch
-from services.router.endpoint import Endpoint, WorkerSoftware
-from services.router.generation import Usage
+from services.router.usage import Usage
+from services.router.workers.endpoint import Endpoint, WorkerSoftware
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
 from tests.fakes.ended_requests import served

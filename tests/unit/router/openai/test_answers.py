@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.router.generation import AnswerPiece, GenerationParams, GenerationRequest
-from services.router.openai.answers import stream_answers
+from services.router.openai.replies.answers import stream_answers
+from services.router.request.generation import AnswerPiece, GenerationParams, GenerationRequest
 from shared.errors import NoWorkerError
 from tests.fakes.scripted_generator import HANG, ScriptedGenerator
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from anthropic.types import Message as OfficialMessage
 
-from services.router.generation import AnswerPiece
+from services.router.request.generation import AnswerPiece
 from shared.errors import OverloadedError, WorkerLostError
 from shared.request.answer import FinishReason
 from tests.fakes.official_events import message_events

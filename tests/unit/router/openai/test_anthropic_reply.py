@@ -10,12 +10,12 @@ from anthropic.types import Message as OfficialMessage
 from hypothesis import given, settings
 
 from services.router.anthropic.reply import MessageReply, read_input
-from services.router.openai.responses import JSON
+from services.router.openai.replies.responses import JSON
 from tests.fakes.answer_events import answers, parts_of, pieces_of, reader_of
 from tests.fakes.official_events import message_events
 
 if TYPE_CHECKING:
-    from services.router.chat_events import ChatEvent
+    from services.router.parsers.events import ChatEvent
 
 
 @settings(max_examples=60)

@@ -9,7 +9,7 @@ import pytest
 from starlette.routing import Route
 from structlog.testing import capture_logs
 
-from services.router.keys import KeyRing
+from services.router.admission.keys import KeyRing
 from tests.fakes.keys import keys_on_disk, wrong_secret
 from tests.fakes.openai_api import MODEL, OpenAIApi
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from services.router.generation import GenerationRequest
+    from services.router.request.generation import GenerationRequest
     from services.router.routing.explain import Explanation
     from tests.fakes.keys import KeysOnDisk
 

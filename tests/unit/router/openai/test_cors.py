@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from services.router.config import RouterConfig
-from services.router.cors import CorsSettings
+from services.router.cors_settings import CorsSettings
 from shared.config import load_config
 from shared.errors import AuthenticationError, ConfigError
 from tests.fakes.openai_api import OpenAIApi
@@ -16,7 +16,7 @@ from tests.fakes.openai_api import OpenAIApi
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from services.router.caller import Caller
+    from services.router.admission.caller import Caller
 
 SITE = "https://chat.example"
 CHAT = "/v1/chat/completions"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.router.generation import AnswerPiece
 from services.router.openai.errors import error_json, error_status
+from services.router.request.generation import AnswerPiece
 from shared import errors
 from tests.fakes.openai_api import LIMITS, MAX_MODEL_LEN
 

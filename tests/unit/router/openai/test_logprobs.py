@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from services.router.generation import TokenDetail, TokenText
-from services.router.openai.logprobs import (
+from services.router.openai.replies.logprobs import (
     CompletionLogprobsWriter,
     chat_logprobs,
     label_of,
     prompt_logprobs,
 )
+from services.router.request.generation import TokenDetail, TokenText
 
 LABEL = label_of(as_token_ids=False)
 HALF = TokenText(7, "\ufffd", b"\xe4", -0.5, 1)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.router.openai.messages import answer_role, template_messages
-from services.router.openai.schema_chat import ChatMessage, ChatPromptFields
+from services.router.openai.reading.messages import answer_role, template_messages
+from services.router.openai.schema.chat import ChatMessage, ChatPromptFields
 from shared.errors import UnsupportedError
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from services.router.generation import AnswerPiece
 from services.router.openai.responses_api.schema import ResponsesBody
-from services.router.openai.schema_base import GenerationBody
-from services.router.openai.schema_sampling import SamplingExtras
+from services.router.openai.schema.base import GenerationBody
+from services.router.openai.schema.sampling import SamplingExtras
+from services.router.request.generation import AnswerPiece
 from shared.errors import DeadlineError, OverloadedError
 from tests.fakes.openai_api import LIMITS, OpenAIApi, serve
 from tests.fakes.scripted_generator import HANG
@@ -20,7 +20,7 @@ from tests.fakes.scripted_generator import HANG
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from services.router.generation import GenerationRequest
+    from services.router.request.generation import GenerationRequest
 
 HELLO = [{"role": "user", "content": "Hi"}]
 BODIES: Mapping[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openai.types.responses import Response as OfficialResponse
 
-from services.router.generation import AnswerPiece
+from services.router.request.generation import AnswerPiece
 from shared.errors import WorkerLostError
 from shared.request.answer import FinishReason
 from tests.fakes.official_events import response_events, without_times

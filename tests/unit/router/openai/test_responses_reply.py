@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from openai.types.responses import Response as OfficialResponse
 
-from services.router.chat_events import ContentDelta, Finish, ReasoningDelta
-from services.router.openai.responses import JSON
+from services.router.openai.replies.responses import JSON
 from services.router.openai.responses_api.reply import ResponseReply
 from services.router.openai.responses_api.schema import ResponsesBody
+from services.router.parsers.events import ContentDelta, Finish, ReasoningDelta
 from tests.fakes.answer_events import answers, parts_of, pieces_of, reader_of
 from tests.fakes.official_events import response_events, without_times
 
 if TYPE_CHECKING:
-    from services.router.chat_events import ChatEvent
+    from services.router.parsers.events import ChatEvent
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from services.router.grammar import check_grammar
-from services.router.openai.schema_completion import CompletionBody
-from services.router.openai.structured import read_grammar
+from services.router.openai.reading.structured import read_grammar
+from services.router.openai.schema.completion import CompletionBody
+from services.router.request.grammar import check_grammar
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 

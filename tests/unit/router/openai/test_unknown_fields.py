@@ -10,7 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from scripts.api_table import APIS
-from services.router.openai.unknown_fields import MAX_LOGGED_NAMES, MAX_NAME_CHARS, MAX_NAMES
+from services.router.openai.reading.unknown_fields import (
+    MAX_LOGGED_NAMES,
+    MAX_NAME_CHARS,
+    MAX_NAMES,
+)
 from tests.fakes.openai_api import OpenAIApi
 
 if TYPE_CHECKING:

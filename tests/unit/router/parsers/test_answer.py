@@ -6,17 +6,17 @@ import itertools
 
 import pytest
 
-from services.router.chat_events import (
+from services.router.chat.whole import WholeAnswer
+from services.router.parsers.events import (
     ContentDelta,
     Finish,
     ReasoningDelta,
     ToolCallArguments,
     ToolCallBegin,
 )
-from services.router.chat_whole import WholeAnswer
-from services.router.generation import AnswerPiece
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
+from services.router.request.generation import AnswerPiece
 from shared.request.answer import FinishReason
 
 CALL = '<tool_call>{"name": "search", "arguments": {"q": 1}}</tool_call>'

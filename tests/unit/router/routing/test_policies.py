@@ -15,7 +15,7 @@ from shared.identity import Role
 from tests.unit.router.routing.workers import BLOCK_SIZE, Cluster, endpoint, hashes
 
 if TYPE_CHECKING:
-    from services.router.endpoint import Endpoint
+    from services.router.workers.endpoint import Endpoint
 
 PROMPT = hashes(*range(1, 41))
 REQUEST = RoutingRequest(num_prompt_tokens=40 * BLOCK_SIZE, max_tokens=10, block_hashes=PROMPT)

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from services.router.generation import Timings, Usage
 from services.router.routing.base import Route
-from services.router.routing.fit import RobustFit
 from services.router.routing.learn import learn_prefill
-from services.router.routing.profile import PREFILL_PRIOR, WorkerProfile
+from services.router.usage import Timings, Usage
+from services.router.workers.fit import RobustFit
+from services.router.workers.profile import PREFILL_PRIOR, WorkerProfile
 from shared.identity import Role
 from tests.unit.router.routing.workers import endpoint
 

@@ -6,10 +6,10 @@ import random
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from services.router.endpoint import Endpoint
 from services.router.routing.book import Book
 from services.router.routing.policies.find import find_policy
 from services.router.routing.scheduler import Scheduler
+from services.router.workers.endpoint import Endpoint
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
 

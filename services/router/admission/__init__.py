@@ -1,0 +1,1 @@
+"""Whose turn it is: tenants, their limits, the fair queue."""

@@ -1,0 +1,255 @@
+"""Lets in as many requests as the cluster should work on; the others wait, or are refused.
+
+Waiting here is better than in a worker's queue: the order is still open (fair among tenants, urgent
+ones first), giving up costs nothing, and no block is held. So a request waits for a place until the
+workers have room, not only until few enough are inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.router.admission.fair_queue import FairQueue, QueueFullError
+from services.router.admission.pace import Pace
+from services.router.admission.tenant import ANONYMOUS
+from shared.errors import OverloadedError, RefusalReason
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from services.router.admission.fair_queue import Entry
+    from services.router.admission.tenant import Tenant
+
+#: How much the newest request counts in averages.
+_NEWEST_WEIGHT = 0.1
+#: Workers' queues also shrink, and workers come, without any request of ours ending.
+_LOOK_AGAIN_S = 0.05
+_LONGEST_RETRY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionLimits:
+    """Bounds on what is inside and on what waits."""
+
+    max_concurrent_requests: int = 256
+    max_queued_requests: int = 1024
+    max_queued_tokens: int = 1_000_000
+    max_queue_s: float = 30.0
+
+
+@dataclass(slots=True)
+class Place:
+    """A request's place inside."""
+
+    queue_ms: float
+    #: To be filled in by who holds it, if workers were given anything to do: its tenant pays that.
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+
+
+def _always(_num_tokens: int) -> bool:
+    return True
+
+
+class Admission:
+    """The queue in front of routing, fair among tenants. Lower priorities of a tenant go first."""
+
+    def __init__(
+        self,
+        limits: AdmissionLimits,
+        *,
+        has_room: Callable[[int], bool] = _always,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`has_room` says whether workers should be given a prompt of so many tokens now."""
+        self._limits = limits
+        self._has_room = has_room
+        self._clock = clock
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(
+            max_requests=limits.max_queued_requests, max_tokens=limits.max_queued_tokens
+        )
+        self._pace = Pace()
+        self._request_s = 1.0
+        self._mean_output = 0.0
+        self._is_entering = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.num_inside = 0
+
+    @property
+    def num_queued(self) -> int:
+        """Requests that wait."""
+        return self._queue.num_requests
+
+    @property
+    def num_queued_tokens(self) -> int:
+        """Their prompts' tokens."""
+        return self._queue.num_tokens
+
+    def queue_lengths(self) -> dict[str, int]:
+        """Requests that wait, by the name of their tenant."""
+        return self._queue.lengths()
+
+    def expected_wait_s(
+        self, num_tokens: int, *, priority: int = 0, tenant: Tenant = ANONYMOUS
+    ) -> float:
+        """How long a request with such a prompt that came now would wait for its place."""
+        if not self._queue and self._may_enter(num_tokens):
+            return 0.0
+        return self._wait_s(tenant, priority)
+
+    @asynccontextmanager
+    async def enter(
+        self,
+        num_tokens: int,
+        *,
+        priority: int = 0,
+        tenant: Tenant = ANONYMOUS,
+        max_wait_s: float | None = None,
+    ) -> AsyncIterator[Place]:
+        """Hold a place inside. `max_wait_s`: if it is shorter than everybody's longest wait.
+
+        Raises:
+            OverloadedError: the queue is full, or became full of others who have more right to
+                it, or the wait took too long.
+        """
+        started_s = self._clock()
+        cost = max(1.0, num_tokens + self._mean_output)
+        waited = bool(self._queue) or self._is_entering or not self._may_enter(num_tokens)
+        if not waited:
+            self._queue.charge(tenant, cost)
+            self.num_inside += 1
+        else:
+            await self._wait(num_tokens, cost, priority, tenant, max_wait_s)
+        entered_s = self._clock()
+        place = Place((entered_s - started_s) * 1000)
+        try:
+            yield place
+        finally:
+            if place.num_prompt_tokens:
+                self._learn(self._clock() - entered_s, place.num_output_tokens)
+            elif waited:
+                # It had waited too long, and left its turn to the next one.
+                self._pace.take_back(cost)
+            self._give_back(tenant, cost, place.num_prompt_tokens + place.num_output_tokens)
+
+    def look(self) -> None:
+        """The workers may have room now: let in who is next, if there is a place."""
+        head = self._queue.head()
+        if head is not None and not self._is_entering and self._may_enter(head.num_tokens):
+            entry = self._queue.pop()
+            self.num_inside += 1
+            self._pace.note(self._clock(), entry.cost)
+            if entry.item.done():
+                # It was cancelled, and its task has not run since.
+                self._give_back(entry.tenant, entry.cost, 0.0)
+            else:
+                entry.item.set_result(None)
+            # The next one has to wait until this one's task has run, and has told the book what
+            # it takes of the workers' time: all would see the same room otherwise.
+            self._is_entering = True
+            asyncio.get_running_loop().call_soon(self._look_at_next)
+        if not self._queue:
+            self._pace.rest()
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_LOOK_AGAIN_S, self._look_again)
+
+    def _learn(self, request_s: float, num_output_tokens: int) -> None:
+        self._request_s += _NEWEST_WEIGHT * (request_s - self._request_s)
+        self._mean_output += _NEWEST_WEIGHT * (num_output_tokens - self._mean_output)
+
+    def _look_at_next(self) -> None:
+        self._is_entering = False
+        self.look()
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self.look()
+
+    def _may_enter(self, num_tokens: int) -> bool:
+        if self.num_inside >= self._limits.max_concurrent_requests:
+            return False
+        # What has nobody before it is never held up by what is thought of the workers.
+        return not self.num_inside or self._has_room(num_tokens)
+
+    async def _wait(
+        self,
+        num_tokens: int,
+        cost: float,
+        priority: int,
+        tenant: Tenant,
+        max_wait_s: float | None,
+    ) -> None:
+        longest_s = self._limits.max_queue_s
+        if max_wait_s is not None:
+            longest_s = min(longest_s, max_wait_s)
+        entry = self._push(num_tokens, cost, priority, tenant)
+        is_in = False
+        try:
+            async with asyncio.timeout(longest_s):
+                await entry.item
+            is_in = True
+        except TimeoutError as error:
+            message = f"waited {longest_s:.3g} s for a place; the cluster is overloaded"
+            raise self._overloaded(
+                message, tenant, priority, RefusalReason.QUEUE_TIMEOUT
+            ) from error
+        finally:
+            # It may have got its place in the very moment in which it gave up.
+            if not is_in and not self._queue.remove(entry) and _was_let_in(entry):
+                self._give_back(tenant, cost, 0.0)
+
+    def _push(
+        self, num_tokens: int, cost: float, priority: int, tenant: Tenant
+    ) -> Entry[asyncio.Future[None]]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        num_waiting, num_waiting_tokens = self.num_queued, self.num_queued_tokens
+        try:
+            entry, victims = self._queue.push(
+                tenant, future, num_tokens=num_tokens, cost=cost, priority=priority
+            )
+        except QueueFullError as error:
+            message = f"{num_waiting} requests with {num_waiting_tokens} tokens are waiting already"
+            raise self._overloaded(message, tenant, priority, RefusalReason.QUEUE_FULL) from error
+        if not num_waiting:
+            self._pace.begin(self._clock())
+        for victim in victims:
+            if not victim.item.done():
+                message = "it had to leave the queue to a tenant with more right to its place"
+                victim.item.set_exception(
+                    self._overloaded(
+                        message, victim.tenant, victim.priority, RefusalReason.DISPLACED
+                    )
+                )
+        self.look()
+        return entry
+
+    def _give_back(self, tenant: Tenant, charged: float, cost: float) -> None:
+        self.num_inside -= 1
+        self._queue.settle(tenant, charged=charged, cost=cost)
+        self.look()
+
+    def _overloaded(
+        self, message: str, tenant: Tenant, priority: int, reason: RefusalReason
+    ) -> OverloadedError:
+        """With the time after which the queue of now should be through."""
+        wait_s = self._wait_s(tenant, priority)
+        retry_after_s = min(_LONGEST_RETRY_S, max(1.0, wait_s))
+        return OverloadedError(message, retry_after_s=retry_after_s, reason=reason)
+
+    def _wait_s(self, tenant: Tenant, priority: int) -> float:
+        num_requests, cost = self._queue.ahead(tenant, priority=priority)
+        s_per_cost = self._pace.s_per_cost
+        if s_per_cost is not None:
+            return (cost + self._pace.mean_cost) * s_per_cost
+        # Nobody has ever had to wait: all that is known is how long a place is held.
+        return (num_requests + 1) / self._limits.max_concurrent_requests * self._request_s
+
+
+def _was_let_in(entry: Entry[asyncio.Future[None]]) -> bool:
+    future = entry.item
+    return future.done() and not future.cancelled() and future.exception() is None

@@ -1,0 +1,121 @@
+"""The door of the router: finds out from a request's headers whose it is."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from services.router.admission.api_key import digest, key_id_of
+from services.router.admission.keys_file import parse_keys
+from shared.errors import AuthenticationError
+from shared.rpc.watched_file import WatchedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from prometheus_client import Metric
+
+    from services.router.admission.caller import Caller
+    from shared.rpc.auth import Metadata
+
+log = structlog.get_logger(__name__)
+
+AUTHORIZATION = b"authorization"
+#: What Anthropic's clients send instead.
+API_KEY = b"x-api-key"
+#: Compared with where there is no such key: finding one takes as long as finding none.
+_NO_DIGEST = bytes(32)
+
+_REASONS = {
+    "missing": "no API key: send one as `Authorization: Bearer …` or `x-api-key: …`",
+    "malformed": "the API key cannot be read: send one, as `Authorization: Bearer …`",
+    "unknown": "the API key is not valid",
+    "expired": "the API key has expired",
+}
+
+
+class KeyRing(Collector):
+    """Every key that counts, from a file that may change. Its metrics are what it counted."""
+
+    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
+        """`now` is Unix time.
+
+        Raises:
+            ConfigError: the file cannot be used.
+        """
+        self.file = WatchedFile(path, parse_keys)
+        self._now = now
+        self._refused = Counter(dict.fromkeys(_REASONS, 0))
+
+    def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+        """Whose request has these headers; names are in lower case.
+
+        Raises:
+            AuthenticationError: nobody's. Its message never holds what was sent.
+        """
+        reason, caller = self._find(headers)
+        if caller is None:
+            self._refused[reason] += 1
+            raise AuthenticationError(_REASONS[reason])
+        return caller
+
+    def caller_of_call(self, metadata: Metadata) -> Caller:
+        """The same for a gRPC call."""
+        pairs = ((_bytes(name), _bytes(value)) for name, value in metadata)
+        return self.caller(pairs)
+
+    def check(self, metadata: Metadata) -> None:
+        """See Rule in shared/rpc/auth.py."""
+        self.caller_of_call(metadata)
+
+    def collect(self) -> Iterator[Metric]:
+        """Keys, refusals, and whether the file on disk is the one that counts."""
+        refused = CounterMetricFamily(
+            "baton_auth_refused", "Requests refused at the door, by reason", labels=["reason"]
+        )
+        for reason, count in self._refused.items():
+            refused.add_metric([reason], count)
+        yield refused
+        yield GaugeMetricFamily("baton_api_keys", "Keys that count", value=len(self.file.value))
+        yield GaugeMetricFamily(
+            "baton_api_keys_broken",
+            "1 while the keys file cannot be used and the keys of before count",
+            value=float(self.file.problem is not None),
+        )
+
+    def _find(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, Caller | None]:
+        """The caller, or None and why not."""
+        given: set[bytes] = set()
+        for name, value in headers:
+            if name == AUTHORIZATION:
+                scheme, _, value = value.partition(b" ")
+                if scheme.lower() != b"bearer":
+                    return "malformed", None
+            elif name != API_KEY:
+                continue
+            given.add(value.strip())
+        if not given - {b""}:
+            return "missing", None
+        # Two that differ: whoever is in between may have checked the other one.
+        key_id = key_id_of(key := given.pop()) if len(given) == 1 else None
+        if key_id is None:
+            return "malformed", None
+        stored = self.file.value.get(key_id)
+        matches = hmac.compare_digest(digest(key), stored.digest if stored else _NO_DIGEST)
+        if stored is None or not matches:
+            return "unknown", None
+        if stored.expires_s is not None and self._now() >= stored.expires_s:
+            log.info("key_expired", key_id=key_id, tenant=stored.caller.tenant.name)
+            return "expired", None
+        return "", stored.caller
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode("utf-8", "replace") if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""An answer from its pieces, by as many workers as it takes."""

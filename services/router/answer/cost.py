@@ -1,0 +1,86 @@
+"""What one answer cost, put together from what its workers said."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from services.router.answer.wire import timings_from_wire, usage_from_wire
+
+if TYPE_CHECKING:
+    from baton.v1 import common_pb2, decode_pb2
+    from services.router.usage import Timings, Usage
+
+
+class AnswerCost:
+    """Its first worker says where the prompt came from, the later ones what they repeated."""
+
+    def __init__(self) -> None:
+        self._usage: common_pb2.Usage | None = None
+        self._timings: common_pb2.Timings | None = None
+        #: By the last worker, and by those between the first and the last.
+        self._num_recomputed = 0
+        self._num_recomputed_before = 0
+        #: Guesses, in the same way: all of them, and those that were right.
+        self._guesses = (0, 0)
+        self._guesses_before = (0, 0)
+        self._is_settled = False
+        self._lost_s: float | None = None
+        self._replay_s = 0.0
+        self.num_replays = 0
+
+    def note(self, message: decode_pb2.DecodeResponse) -> None:
+        """A worker's message; each time it says all that it knows."""
+        if message.HasField("usage"):
+            self._num_recomputed = message.usage.recomputed_tokens
+            self._guesses = message.usage.num_draft_tokens, message.usage.num_accepted_tokens
+            if not self._is_settled:
+                self._usage = message.usage
+        if message.HasField("timings") and not self._is_settled:
+            self._timings = message.timings
+        if self._lost_s is not None:
+            self._replay_s += time.monotonic() - self._lost_s
+            self._lost_s = None
+
+    def replay(self, *, emitted: bool) -> None:
+        """The worker was lost, and another one takes over, with tokens or from the beginning."""
+        self.num_replays += 1
+        self._is_settled = emitted
+        self._num_recomputed_before += self._num_recomputed
+        self._num_recomputed = 0
+        self._guesses_before, self._guesses = self.num_guesses, (0, 0)
+        if self._lost_s is None:
+            self._lost_s = time.monotonic()
+
+    @property
+    def num_recomputed_tokens(self) -> int:
+        """Over all replays."""
+        return self._num_recomputed_before + self._num_recomputed
+
+    @property
+    def num_guesses(self) -> tuple[int, int]:
+        """Tokens that were guessed, and those that were right, over all replays."""
+        before, now = self._guesses_before, self._guesses
+        return before[0] + now[0], before[1] + now[1]
+
+    @property
+    def replay_ms(self) -> float:
+        """From the losses to the next word of a worker."""
+        return self._replay_s * 1000
+
+    def usage(self) -> Usage | None:
+        """None if no worker said anything. Of the answer's replays nothing but the recomputing."""
+        if self._usage is None:
+            return None
+        drafted, accepted = self.num_guesses
+        return replace(
+            usage_from_wire(self._usage),
+            recomputed_tokens=self.num_recomputed_tokens,
+            num_draft_tokens=drafted,
+            num_accepted_tokens=accepted,
+        )
+
+    def timings(self) -> Timings | None:
+        """Of the worker that began; None if it said nothing."""
+        return None if self._timings is None else timings_from_wire(self._timings)

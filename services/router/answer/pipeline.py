@@ -1,0 +1,279 @@
+"""Answers requests: admission, routing, the decode workers' streams, text, replays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from baton.v1 import decode_pb2
+from services.router.answer.beams import BeamAnswers
+from services.router.answer.merge import Merge
+from services.router.answer.retry import Losses, RetryPolicy, reason_of
+from services.router.answer.stream import AnswerStream, Call
+from services.router.answer.wire import candidate_to_wire, prefix_sources_to_wire
+from shared.errors import (
+    BatonError,
+    DeadlineError,
+    DrainingError,
+    InternalError,
+    NoWorkerError,
+    WorkerLostError,
+)
+from shared.identity import Role
+from shared.request.wire import sampling_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Sequence
+
+    from services.router.admission.admission import Admission
+    from services.router.answer.job import Job
+    from services.router.answer.planner import Planner
+    from services.router.request.generation import AnswerPiece, GenerationRequest
+    from services.router.routing.base import Route
+    from services.router.routing.book import Book
+    from services.router.workers.endpoints import EndpointPool
+    from services.router.workers.sessions import SessionPool
+    from shared.text.tokenizer import Tokenizer
+
+#: Longest wait for another worker that is alive and not ready, and how often to look.
+WAIT_FOR_WORKER_S = 3.0
+POLL_S = 0.05
+
+log = structlog.get_logger(__name__)
+
+
+class Pipeline:
+    """The Generator behind both front ends; see services/router/request/generation.py."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Tokenizer,
+        planner: Planner,
+        admission: Admission,
+        book: Book,
+        endpoints: EndpointPool,
+        sessions: SessionPool,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._planner = planner
+        self._admission = admission
+        self._book = book
+        self._endpoints = endpoints
+        self._sessions = sessions
+        self._retries = RetryPolicy()
+        #: How often answers went on elsewhere, by reason.
+        self.replays: Counter[str] = Counter()
+        self._request_ids: set[str] = set()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
+        """See Generator."""
+        job = self._planner.plan(request, self._unique_id(request.request_id))
+        num_tokens, tenant, priority = job.num_prompt_tokens, request.tenant, request.priority
+        wait_s = self._admission.expected_wait_s(num_tokens, priority=priority, tenant=tenant)
+        self._planner.check(job, wait_s=wait_s)
+        self._request_ids.add(job.request_id)
+        try:
+            entry = self._admission.enter(
+                num_tokens, priority=priority, tenant=tenant, max_wait_s=job.ttft_left_s()
+            )
+            async with entry as place, aclosing(self._answers(job)) as pieces:
+                job.queue_ms = place.queue_ms
+                try:
+                    async for piece in pieces:
+                        yield piece
+                finally:
+                    if job.streams:
+                        place.num_prompt_tokens = num_tokens
+                    place.num_output_tokens = job.num_generated_tokens
+        finally:
+            self._request_ids.discard(job.request_id)
+
+    def _unique_id(self, request_id: str) -> str:
+        """Clients repeat their ids; on a worker two requests of one name cannot be told apart."""
+        unique, suffix = request_id, 1
+        while unique in self._request_ids:
+            suffix += 1
+            unique = f"{request_id}~{suffix}"
+        return unique
+
+    async def _answers(self, job: Job) -> AsyncGenerator[AnswerPiece, None]:
+        """All answers, interleaved; the very last piece says what it cost."""
+        self._retries.budget.earn()
+        streams = list(self._streams(job))
+        num_unfinished = len(streams)
+        route = await self._first_route(job, streams[0])
+        if job.request.params.beams is not None:
+            source = BeamAnswers(job, self._tokenizer, self._attempts).pieces(route)
+        elif num_unfinished == 1:
+            source = self._attempts(job, streams[0], route)
+        else:
+            source = self._several(job, streams, route)
+        async with aclosing(source) as pieces:
+            async for piece in pieces:
+                job.note(piece)
+                if piece.finish_reason is not None:
+                    num_unfinished -= 1
+                    if not num_unfinished:
+                        piece = msgspec.structs.replace(
+                            piece, usage=job.usage(), timings=job.timings()
+                        )
+                yield piece
+
+    def _streams(self, job: Job) -> Iterator[AnswerStream]:
+        """One per answer that has not ended before."""
+        request = job.request
+        resumed = {answer.index: answer for answer in request.resumed}
+        for index in range(request.params.n):
+            before = resumed.get(index)
+            if before is None or not before.finished:
+                yield AnswerStream(
+                    index,
+                    tokenizer=self._tokenizer,
+                    params=request.params,
+                    prompt_ids=request.prompt_token_ids,
+                    emitted=() if before is None else before.token_ids,
+                )
+
+    async def _several(
+        self, job: Job, streams: Sequence[AnswerStream], route: Route
+    ) -> AsyncGenerator[AnswerPiece, None]:
+        """The first leads; the others find its prompt in the decode worker's cache.
+
+        With a prefill worker the first token comes before the blocks do, so the second one, or
+        the end, says that they are there.
+        """
+        leader, *others = streams
+        num_tokens_before = 2 if route.prefill else 1
+        merge: Merge[AnswerPiece] = Merge()
+        merge.add(self._attempts(job, leader, route))
+        num_tokens = 0
+        async with aclosing(merge.items()) as pieces:
+            async for piece in pieces:
+                num_tokens += len(piece.token_ids)
+                ended = piece.finish_reason is not None
+                if others and (ended or num_tokens >= num_tokens_before):
+                    for stream in others:
+                        merge.add(self._attempts(job, stream, leader.route or route, follows=True))
+                    others = []
+                yield piece
+
+    async def _attempts(
+        self, job: Job, stream: AnswerStream, route: Route, *, follows: bool = False
+    ) -> AsyncGenerator[AnswerPiece, None]:
+        """One answer. Where a worker is lost, another one goes on behind its last token."""
+        job.streams.append(stream)
+        losses = Losses()
+        while True:
+            num_tokens = len(stream.token_ids)
+            call = self._call(job, stream, route, losses.num, follows=follows and not losses.num)
+            try:
+                async with aclosing(stream.pieces(call)) as pieces:
+                    async for piece in pieces:
+                        if stream.token_ids:
+                            job.pin.hold(route.decode.record)
+                        yield piece
+                return
+            except BatonError as error:
+                self._report(route, error, emitted=bool(stream.token_ids))
+                losses.add(route.decode, error, fruitful=len(stream.token_ids) > num_tokens)
+                delay_s = self._retries.delay_s(losses, remaining_s=job.remaining_s())
+                if delay_s is None:
+                    raise
+                stream.cost.replay(emitted=bool(stream.token_ids))
+                await asyncio.sleep(delay_s)
+                route = await self._route_again(job, stream, losses)
+            self._note_replay(call, stream, route, losses)
+
+    async def _first_route(self, job: Job, stream: AnswerStream) -> Route:
+        """Where to begin. At once, unless all have just gone: a lease may end, and its worker not.
+
+        Nothing may be awaited where a worker can be had: admission counts on it that who is let
+        in is booked before the next one.
+        """
+        while True:
+            try:
+                return self._planner.route(job, stream.token_ids)
+            except NoWorkerError:
+                if not self._endpoints.left_lately(Role.DECODE):
+                    raise
+            await asyncio.sleep(min(POLL_S, job.remaining_s()))
+
+    async def _route_again(self, job: Job, stream: AnswerStream, losses: Losses) -> Route:
+        """Where to go on. Who has just joined, or has to prove itself, is waited for a little."""
+        waited_s = 0.0
+        while True:
+            try:
+                return self._planner.route(job, stream.token_ids, losses)
+            except BatonError:
+                alive = self._endpoints.of_role(Role.DECODE)
+                may_come = any(
+                    not e.draining and e.record.worker not in losses.workers for e in alive
+                )
+                may_come = may_come or self._endpoints.left_lately(Role.DECODE)
+                may_come = may_come and not self._planner.is_gone(job, losses.workers)
+                if not may_come or waited_s >= min(WAIT_FOR_WORKER_S, job.remaining_s()):
+                    raise
+            await asyncio.sleep(POLL_S)
+            waited_s += POLL_S
+
+    def _note_replay(self, lost: Call, stream: AnswerStream, route: Route, losses: Losses) -> None:
+        reason = "" if losses.error is None else reason_of(losses.error)
+        self.replays[reason] += 1
+        log.warning(
+            "answer_replayed",
+            request_id=lost.request.request_id,
+            reason=reason,
+            num_emitted_tokens=len(stream.token_ids),
+            lost_worker=str(lost.route.decode.record.worker),
+            decode_worker=str(route.decode.record.worker),
+            error=str(losses.error),
+        )
+
+    def _call(
+        self, job: Job, stream: AnswerStream, route: Route, attempt: int, *, follows: bool
+    ) -> Call:
+        emitted = stream.token_ids
+        # Somewhere the attempt before may still be running, for as long as it takes to notice.
+        suffix = f".{attempt}" if attempt else ""
+        request = decode_pb2.DecodeRequest(
+            request_id=f"{job.request_id}-{stream.index}{suffix}",
+            token_ids=(*job.request.prompt_token_ids, *emitted),
+            num_resumed_tokens=len(emitted),
+            sampling=sampling_to_wire(replace(job.sampling, sample_index=stream.index)),
+            prefill_candidates=[candidate_to_wire(endpoint) for endpoint in route.prefill],
+            prefix_sources=prefix_sources_to_wire(route.sources),
+            cache_salt=job.request.cache_salt,
+            priority=job.request.priority,
+        )
+        if stream.index or emitted:
+            # The prompt's logprobs are the same for all answers, and cost the cached prefix.
+            request.sampling.ClearField("prompt_logprobs")
+        span = None
+        if job.request.trace is not None:
+            span = job.request.trace.call(
+                route.decode.name, request_id=request.request_id, queue_ms=job.queue_ms
+            )
+            request.trace_context.update(span.headers)
+        return Call(
+            route=route,
+            book=self._book,
+            sessions=self._sessions,
+            request=request,
+            timeout_s=job.remaining_s(),
+            block_hashes=job.block_hashes or (),
+            follows=follows,
+            span=span,
+        )
+
+    def _report(self, route: Route, error: BatonError, *, emitted: bool) -> None:
+        """Tell the pool what may be the worker's fault."""
+        hung = isinstance(error, DeadlineError) and not emitted
+        if hung or isinstance(error, WorkerLostError | DrainingError | InternalError):
+            self._endpoints.report_failure(route.decode, error)

@@ -1,0 +1,220 @@
+"""Decides about a request before it is sent: its parameters, its blocks' hashes, its route."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from services.router.answer.job import Job
+from services.router.answer.pin import Pin
+from services.router.answer.ttft_margin import TtftMargin
+from services.router.request.grammar import owned_by
+from services.router.request.resume import check_resumed, resumed_identity
+from services.router.routing.base import PrefixSource, RoutingRequest
+from services.router.routing.explain import explain
+from services.router.routing.scheduler import MAX_SOURCES
+from shared.errors import BatonError, InvalidRequestError, NoWorkerError
+from shared.kv.identity import KVIdentity
+from shared.request.beam_search import check_beam_search
+from shared.rpc.protocol import CONSTRAINTS_MINOR
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from services.router.answer.retry import Losses
+    from services.router.models import ServedModels
+    from services.router.request.generation import GenerationRequest
+    from services.router.request.sampling import SamplingResolver
+    from services.router.routing.base import Route
+    from services.router.routing.explain import Explanation
+    from services.router.routing.scheduler import Scheduler
+    from shared.identity import WorkerId
+
+_INT32 = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyBounds:
+    """What every request must be expected to meet. None: anything."""
+
+    max_ttft_ms: float | None = None
+    max_itl_ms: float | None = None
+
+
+class Planner:
+    """The Explainer behind the HTTP front end; see services/router/request/generation.py."""
+
+    def __init__(
+        self,
+        *,
+        models: ServedModels,
+        sampling: SamplingResolver,
+        scheduler: Scheduler,
+        request_timeout_s: float,
+        bounds: LatencyBounds | None = None,
+    ) -> None:
+        self._models = models
+        self._sampling = sampling
+        self._scheduler = scheduler
+        self._request_timeout_s = request_timeout_s
+        self._bounds = bounds or LatencyBounds()
+        self.margin = TtftMargin()
+
+    @property
+    def policy_name(self) -> str:
+        """What routing goes by."""
+        return self._scheduler.policy.name
+
+    def plan(self, request: GenerationRequest, request_id: str) -> Job:
+        """Everything that can be refused without asking anybody.
+
+        Raises:
+            InvalidRequestError: a parameter is wrong.
+        """
+        self._models.resolve(request.model)
+        if not -_INT32 <= request.priority < _INT32:
+            message = f"priority must fit 32 bits, not {request.priority}"
+            raise InvalidRequestError(message, param="priority")
+        sampling = owned_by(
+            request.tenant,
+            self._sampling.resolve(
+                request.params,
+                prompt_token_ids=request.prompt_token_ids,
+                max_model_len=self._models.max_model_len,
+            ),
+        )
+        if request.params.beams is not None:
+            check_beam_search(request.params.beams, sampling, n=request.params.n)
+        check_resumed(
+            request.resumed,
+            sampling,
+            n=request.params.n,
+            num_prompt_tokens=len(request.prompt_token_ids),
+            vocab_size=self._models.vocab_size,
+            max_model_len=self._models.max_model_len,
+        )
+        return Job(
+            request=request,
+            sampling=sampling,
+            request_id=request_id,
+            arrival_s=request.arrival_s or time.monotonic(),
+            timeout_s=self._request_timeout_s,
+            max_ttft_ms=_tighter(request.max_ttft_ms, self._bounds.max_ttft_ms),
+            max_itl_ms=_tighter(request.max_itl_ms, self._bounds.max_itl_ms),
+            margin=self.margin,
+            pin=Pin(resumed_identity(request.resumed)),
+        )
+
+    def check(self, job: Job, *, wait_s: float) -> None:
+        """Refuse at once what would be too late after a wait of `wait_s` for its place.
+
+        Raises:
+            OverloadedError: nobody is expected to meet the request's bounds.
+        """
+        if job.max_ttft_ms is not None or job.max_itl_ms is not None:
+            self._scheduler.check(self._routing_request(job, wait_s=wait_s))
+
+    def route(self, job: Job, token_ids: Sequence[int] = (), losses: Losses | None = None) -> Route:
+        """Where to send an answer, or the rest of one that has `token_ids` already.
+
+        If nobody is left to go on, what was lost first tells more than that.
+
+        Raises:
+            NoWorkerError: no decode worker can take it now.
+            GenerationGoneError: there are some, but none with the weights that it began with.
+            UnsupportedError: those that could are too old to understand it.
+            OverloadedError: nobody is expected to meet the request's bounds.
+        """
+        started_s = time.monotonic()
+        request = self._routing_request(job, token_ids=token_ids, losses=losses)
+        try:
+            route = self._scheduler.route(request, job.request.trail)
+        except BatonError as error:
+            lost = None if losses is None else losses.error
+            excluded = request.excluded
+            if isinstance(error, NoWorkerError) and self.is_gone(job, excluded):
+                raise job.pin.gone(job.request_id, lost) from error
+            if lost is not None:
+                raise lost from error
+            raise
+        if losses is not None and losses.was_moved_out:
+            route = _from_drained(route, losses, num_tokens=request.num_prompt_tokens)
+        job.routed_s = time.monotonic()
+        job.route_ms += (job.routed_s - started_s) * 1000
+        job.estimated_ttft_ms = route.estimate.ttft_ms
+        return route
+
+    def is_gone(self, job: Job, excluded: Collection[WorkerId]) -> bool:
+        """Whether no decode worker but `excluded` ones could go on with the request's answers."""
+        return self._scheduler.is_gone(job.pin.identity, excluded)
+
+    def explain(self, request: GenerationRequest) -> Explanation:
+        """See Explainer."""
+        routing = self._routing_request(self.plan(request, request.request_id))
+        return explain(self._scheduler.policy, routing, self._scheduler.decide(routing))
+
+    def _routing_request(
+        self,
+        job: Job,
+        *,
+        token_ids: Sequence[int] = (),
+        losses: Losses | None = None,
+        wait_s: float = 0.0,
+    ) -> RoutingRequest:
+        max_ttft_ms = job.max_ttft_ms
+        if max_ttft_ms is not None:
+            spent_s = time.monotonic() - job.arrival_s
+            max_ttft_ms = max(0.0, max_ttft_ms - (spent_s + wait_s) * 1000)
+        # Work has been done for a request that is tried again: bounds no longer refuse it.
+        again = losses is not None or bool(token_ids)
+        constrained = job.sampling.grammar is not None or job.sampling.extra_args
+        return RoutingRequest(
+            identity=job.pin.identity,
+            protocol_minor=CONSTRAINTS_MINOR if constrained else 0,
+            num_prompt_tokens=job.num_prompt_tokens + len(token_ids),
+            max_tokens=job.sampling.max_tokens - len(token_ids),
+            block_hashes=self._block_hashes(job, token_ids),
+            excluded=frozenset() if losses is None else frozenset(losses.workers),
+            max_ttft_ms=None if again else max_ttft_ms,
+            max_itl_ms=None if again else job.max_itl_ms,
+            ttft_margin=self.margin.factor,
+        )
+
+    def _block_hashes(self, job: Job, token_ids: Sequence[int]) -> Sequence[bytes]:
+        """Of the prompt and `token_ids`; the prompt's are computed once per request."""
+        if token_ids:
+            return self._hashed(job, (*job.request.prompt_token_ids, *token_ids))
+        if job.block_hashes is None:
+            # Logprobs of the prompt need its computation: they turn reuse off.
+            wanted = job.sampling.prompt_logprobs is None
+            job.block_hashes = self._hashed(job, job.request.prompt_token_ids) if wanted else ()
+        return job.block_hashes
+
+    def _hashed(self, job: Job, token_ids: Sequence[int]) -> Sequence[bytes]:
+        space = self._scheduler.hash_space()
+        if space is None:
+            return ()
+        namespace, block_size = space
+        identity = KVIdentity(namespace, salt=job.request.cache_salt)
+        return identity.hash_blocks(token_ids, block_size)
+
+
+def _from_drained(route: Route, losses: Losses, *, num_tokens: int) -> Route:
+    """The worker that drains holds nearly all of it: the next one fetches that, without a detour.
+
+    Its own word may not have come by the directory yet. If it is gone, computing it is.
+    """
+    drained = losses.endpoint
+    if drained is None or drained.record.namespace != route.decode.record.namespace:
+        return route
+    num_blocks = (num_tokens - 1) // drained.record.block_size
+    if not num_blocks:
+        return route
+    others = (source for source in route.sources if source.endpoint is not drained)
+    sources = (PrefixSource(drained, num_blocks), *others)[:MAX_SOURCES]
+    return replace(route, prefill=(), sources=sources)
+
+
+def _tighter(one: float | None, other: float | None) -> float | None:
+    return min((bound for bound in (one, other) if bound is not None), default=None)

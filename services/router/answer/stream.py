@@ -1,0 +1,214 @@
+"""One answer: what the decode worker says, turned into pieces of text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from services.router.answer.cost import AnswerCost
+from services.router.answer.wire import prompt_details, token_detail
+from services.router.request.generation import AnswerPiece
+from services.router.request.resume import PARAM
+from services.router.routing.learn import learn_decode, learn_prefill
+from services.router.workers.pieces import merge_into
+from shared.directory.generations import identity_of
+from shared.errors import BatonError, InvalidRequestError
+from shared.request.answer import FinishReason
+from shared.request.wire import finish_reason_from_wire
+from shared.text.answer_text import AnswerText
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from baton.v1 import decode_pb2
+    from services.router.request.generation import GenerationParams
+    from services.router.routing.base import Route
+    from services.router.routing.book import Book, Booking
+    from services.router.workers.sessions import SessionPool
+    from shared.telemetry.tracing import Span
+    from shared.text.answer_text import TextPiece
+    from shared.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What it takes to ask a decode worker for one answer."""
+
+    route: Route
+    book: Book
+    sessions: SessionPool
+    request: decode_pb2.DecodeRequest
+    timeout_s: float
+    #: Of the prompt, for the book; empty if nobody asked who holds it.
+    block_hashes: Sequence[bytes] = ()
+    #: The worker has the prompt's KV already, from another answer.
+    follows: bool = False
+    #: Of this call alone; `pieces` ends it. None unless the router traces.
+    span: Span | None = None
+
+
+class AnswerStream:
+    """One answer's text, tokens and cost, over as many workers as it takes.
+
+    Whatever worker goes on with it after `token_ids`, the pieces go on where they were.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        tokenizer: Tokenizer,
+        params: GenerationParams,
+        prompt_ids: Sequence[int],
+        emitted: Sequence[int] = (),
+    ) -> None:
+        """The client has the text of `emitted`; it is not given again.
+
+        Raises:
+            InvalidRequestError: a stop string ends the answer within them.
+        """
+        self.index = index
+        self._tokenizer = tokenizer
+        self._text = new_text(tokenizer, params, prompt_ids)
+        self.cost = AnswerCost()
+        #: Where it was sent last.
+        self.route: Route | None = None
+        #: Everything that workers gave, in order.
+        self.token_ids = list(emitted)
+        if emitted and self._text.feed(emitted).stop_string is not None:
+            message = f"{PARAM}: answer {index} has ended already, with a stop string"
+            raise InvalidRequestError(message, param=PARAM)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer so far."""
+        return self._text.num_tokens
+
+    async def pieces(self, call: Call) -> AsyncGenerator[AnswerPiece, None]:
+        """What the worker said, one piece for all that came since the last; the last one has a
+        finish reason.
+
+        Closing the iterator cancels the answer.
+
+        Raises:
+            BatonError: what the worker answered, or WorkerLostError if it did not.
+        """
+        route = self.route = call.route
+        identity = identity_of(route.decode.record)
+        booking = self._booked(call)
+        answer = call.sessions.start(
+            route.decode.record.address,
+            call.request,
+            timeout_s=call.timeout_s,
+            peer=str(route.decode),
+        )
+        try:
+            while True:
+                piece = self._piece(_merged(await answer.read()))
+                if identity:
+                    piece = msgspec.structs.replace(piece, identity=identity)
+                    identity = ""
+                booking.add_tokens(len(piece.token_ids))
+                if piece.finish_reason is not None:
+                    self._learn(call, booking)
+                yield piece
+                if piece.finish_reason is not None:
+                    return
+        except BatonError as error:
+            if call.span is not None:
+                call.span.fail(error)
+            raise
+        finally:
+            answer.cancel()
+            booking.release()
+            if call.span is not None:
+                call.span.end()
+
+    def _booked(self, call: Call) -> Booking:
+        num_tokens = len(call.request.token_ids)
+        if call.follows:
+            return call.book.begin_follower(call.route, num_prompt_tokens=num_tokens)
+        return call.book.begin(
+            call.route,
+            num_prompt_tokens=num_tokens,
+            block_hashes=call.block_hashes,
+            waits_apart=call.request.sampling.HasField("grammar"),
+        )
+
+    def _learn(self, call: Call, booking: Booking) -> None:
+        """From what the worker said last; it says so in the piece that ends an answer."""
+        usage, timings = self.cost.usage(), self.cost.timings()
+        if usage is None or timings is None or call.request.num_resumed_tokens:
+            return
+        if not call.follows:
+            learn_prefill(call.route, usage, timings)
+        # What a slow grammar takes says nothing about the worker's steps.
+        has_grammar = call.request.sampling.HasField("grammar")
+        if usage.completion_tokens == self.num_tokens and not has_grammar:
+            learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)
+
+    def _piece(self, message: decode_pb2.DecodeResponse) -> AnswerPiece:
+        self.cost.note(message)
+        token_ids = tuple(message.token_ids)
+        self.token_ids += token_ids
+        reason = finish_reason_from_wire(message.finish_reason)
+        if reason is None and not message.logprobs and not message.HasField("prompt_logprobs"):
+            # Nearly all pieces; the rest below is of no use to them.
+            text = self._text.feed(token_ids)
+            if text.stop_string is None:
+                return AnswerPiece(index=self.index, text=text.text, token_ids=token_ids)
+            return self._rich_piece(message, token_ids, text, None)
+        stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
+        text = self._text.feed(token_ids, final=reason is not None, stop_token_id=stop_token_id)
+        return self._rich_piece(message, token_ids, text, reason)
+
+    def _rich_piece(
+        self,
+        message: decode_pb2.DecodeResponse,
+        token_ids: tuple[int, ...],
+        text: TextPiece,
+        reason: FinishReason | None,
+    ) -> AnswerPiece:
+        stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
+        if text.stop_string is not None:
+            reason, stop_token_id = FinishReason.STOP, None
+        details = message.logprobs[: text.num_tokens]
+        return AnswerPiece(
+            index=self.index,
+            text=text.text,
+            token_ids=token_ids[: text.num_tokens],
+            details=tuple(token_detail(self._tokenizer, position) for position in details),
+            finish_reason=reason,
+            stop_string=text.stop_string,
+            stop_token_id=stop_token_id,
+            prompt_details=(
+                prompt_details(self._tokenizer, message.prompt_logprobs)
+                if message.HasField("prompt_logprobs")
+                else None
+            ),
+        )
+
+
+def new_text(
+    tokenizer: Tokenizer, params: GenerationParams, prompt_ids: Sequence[int]
+) -> AnswerText:
+    """What makes the text of one answer of its tokens."""
+    return AnswerText(
+        tokenizer,
+        prompt_ids=prompt_ids,
+        stop=params.stop,
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        min_tokens=params.min_tokens,
+        skip_special_tokens=params.skip_special_tokens,
+        shown_token_ids=params.shown_token_ids,
+    )
+
+
+def _merged(messages: Sequence[decode_pb2.DecodeResponse]) -> decode_pb2.DecodeResponse:
+    """Pieces that came while their reader was busy, as one."""
+    merged = messages[0]
+    for message in messages[1:]:
+        merge_into(merged, message)
+    return merged

@@ -1,0 +1,1 @@
+"""Conversations: their prompts, tools, and what is read from answers."""

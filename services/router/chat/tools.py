@@ -1,0 +1,175 @@
+"""What an answer may or must call, whichever front end the request came by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from services.router.parsers.base import ToolSpec
+from services.router.parsers.json_list import JsonListFormat
+from services.router.parsers.plan import ChatFormats, ReadingPlan
+from services.router.request.grammar import check_grammar, json_schema_grammar
+from shared.errors import InvalidRequestError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from services.router.request.generation import GenerationParams
+    from services.router.request.limits import RequestLimits
+
+#: What functions may be called.
+NAME_PATTERN = r"^[a-zA-Z0-9_.\-]+$"
+MAX_NAME_CHARS = 128
+#: Which way a model may have with its tools.
+MODES = ("none", "auto", "required")
+#: For arguments without a schema: as OpenAI says, the function takes none.
+_NO_ARGUMENTS: dict[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """What the client wants to be called: by one of MODES, or a function by its name."""
+
+    mode: str = "auto"
+    function: str | None = None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the answer must be calls."""
+        return self.mode == "required" or self.function is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """What a request says about tools."""
+
+    #: What the chat template is given.
+    offered: list[dict[str, Any]] | None = None
+    #: What the answer may call.
+    callable: tuple[ToolSpec, ...] = ()
+    #: The answer must be calls and nothing else.
+    is_forced: bool = False
+    parallel: bool = True
+
+
+def use_tools(
+    tools: Sequence[dict[str, Any]],
+    choice: ToolChoice,
+    limits: RequestLimits,
+    *,
+    parallel: bool = True,
+) -> ToolUse:
+    """What a request with these tools, as chat templates take them, is to do with them.
+
+    Raises:
+        InvalidRequestError: one of them is wrong, or contradicts the choice.
+    """
+    check_tools(tools, limits)
+    if not tools:
+        if choice.is_forced:
+            raise InvalidRequestError("tool_choice needs tools to choose from", param="tool_choice")
+        return ToolUse()
+    if choice.mode == "none":
+        return ToolUse()
+    specs = tuple(
+        ToolSpec(
+            name=tool["function"]["name"],
+            parameters=_schema(tool["function"].get("parameters")),
+            param=f"tools[{i}].function.parameters",
+        )
+        for i, tool in enumerate(tools)
+    )
+    if choice.function is not None:
+        specs = tuple(spec for spec in specs if spec.name == choice.function)
+        if not specs:
+            message = f"tool_choice: no tool is called {choice.function[:128]!r}"
+            raise InvalidRequestError(message, param="tool_choice.function.name")
+    return ToolUse(
+        offered=list(tools),
+        callable=specs,
+        is_forced=choice.is_forced,
+        # A named call is one call.
+        parallel=parallel and choice.function is None,
+    )
+
+
+def check_tools(tools: Sequence[Mapping[str, Any]], limits: RequestLimits) -> None:
+    """Refuse tools that make no sense together, or are too many. Their names have been looked at.
+
+    Raises:
+        InvalidRequestError: there are too many, or a definition makes no sense; `param` names it.
+    """
+    if len(tools) > limits.max_tools:
+        message = f"tools must hold at most {limits.max_tools}, not {len(tools)}"
+        raise InvalidRequestError(message, param="tools")
+    seen: set[str] = set()
+    for i, tool in enumerate(tools):
+        name, param = tool["function"]["name"], f"tools[{i}].function"
+        if name in seen:
+            message = f"{param}.name: {name!r} is there twice"
+            raise InvalidRequestError(message, param=f"{param}.name")
+        seen.add(name)
+        parameters = tool["function"].get("parameters") or {}
+        if parameters.get("type", "object") != "object":
+            message = f"{param}.parameters must be a JSON Schema of type object"
+            raise InvalidRequestError(message, param=f"{param}.parameters.type")
+
+
+def plan_reading(use: ToolUse, formats: ChatFormats, *, include_reasoning: bool) -> ReadingPlan:
+    """Which parsers read the answers.
+
+    Raises:
+        UnsupportedError: nobody knows how the model writes calls.
+    """
+    names = frozenset(spec.name for spec in use.callable)
+    tools = formats.tools if use.callable else None
+    if use.is_forced:
+        tools = formats.tools or JsonListFormat()
+    if use.callable and tools is None:
+        message = (
+            "tools need to know how the model writes calls: start the router with "
+            "--tool-call-parser, or set tool_choice to required"
+        )
+        raise UnsupportedError(message, param="tools")
+    return ReadingPlan(
+        tools=tools,
+        tool_names=names,
+        is_forced=use.is_forced,
+        parallel=use.parallel,
+        reasoning=formats.reasoning,
+        include_reasoning=include_reasoning,
+    )
+
+
+def hold_to_calls(params: GenerationParams, use: ToolUse, plan: ReadingPlan) -> GenerationParams:
+    """The parameters with which the answer must be calls, if it must: a grammar makes sure of it.
+
+    Raises:
+        InvalidRequestError: a tool's schema is wrong, or the answer is to look like something else.
+        UnsupportedError: a tool's schema has what no grammar can follow.
+    """
+    if not use.is_forced or plan.tools is None:
+        return params
+    if params.grammar is not None:
+        message = f"tool_choice and {params.grammar.param}: only one can say what the answer is"
+        raise InvalidRequestError(message, param="tool_choice")
+    for tool in use.callable:
+        # One by one first: so the error can say which of them it is.
+        check_grammar(json_schema_grammar(tool.parameters, param=tool.param))
+    schema = plan.tools.schema_for(use.callable, parallel=use.parallel)
+    spec = json_schema_grammar(schema, any_whitespace=False, param="tools")
+    check_grammar(spec)
+    return replace(params, grammar=spec)
+
+
+def _schema(parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """Arguments are an object, also where the schema does not say so."""
+    if parameters is None:
+        return _NO_ARGUMENTS
+    if "type" in parameters or "$ref" in parameters:
+        return parameters
+    return {"type": "object", **parameters}

@@ -1,0 +1,67 @@
+"""Whole answers from a chat's events, for clients that want no stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from services.router.parsers.events import (
+    ContentDelta,
+    Finish,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegin,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from services.router.parsers.events import ChatEvent
+
+
+@dataclass(slots=True)
+class WholeCall:
+    """A call of a tool. `arguments` is JSON as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class WholeAnswer:
+    """What an answer's events say together."""
+
+    calls: list[WholeCall] = field(default_factory=list)
+    finish: Finish | None = None
+    _content: list[str] = field(default_factory=list)
+    _reasoning: list[str] = field(default_factory=list)
+    #: Of the last call.
+    _arguments: list[str] = field(default_factory=list)
+
+    def add(self, events: Iterable[ChatEvent]) -> None:
+        """Take the next events into account."""
+        for event in events:
+            match event:
+                case ContentDelta():
+                    self._content.append(event.text)
+                case ReasoningDelta():
+                    self._reasoning.append(event.text)
+                case ToolCallBegin():
+                    self.calls.append(WholeCall(event.id, event.name))
+                    self._arguments = []
+                case ToolCallArguments():
+                    self._arguments.append(event.text)
+                    self.calls[-1].arguments = "".join(self._arguments)
+                case Finish():
+                    self.finish = event
+
+    @property
+    def content(self) -> str:
+        """The text that the user reads."""
+        return "".join(self._content)
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before."""
+        return "".join(self._reasoning)

@@ -1,0 +1,155 @@
+"""Puts the HTTP API together: OpenAI's, Anthropic's, and what operators ask."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from services.router.anthropic.endpoint import Messages
+from services.router.anthropic.schema import CountTokensBody, MessagesBody
+from services.router.doors.auth import AuthMiddleware
+from services.router.doors.cors import add_cors
+from services.router.doors.error_handlers import add_error_handlers
+from services.router.doors.rate_headers import RateLimitMiddleware
+from services.router.doors.schema_docs import document_bodies
+from services.router.openai.chat import ChatCompletions
+from services.router.openai.completions import Completions
+from services.router.openai.health import HealthEndpoints
+from services.router.openai.models import ModelEndpoints
+from services.router.openai.not_offered import add_refusals
+from services.router.openai.reading.request_id import RequestIdMiddleware
+from services.router.openai.reading.unknown_fields import IgnoredFieldsMiddleware
+from services.router.openai.responses_api.endpoint import Responses
+from services.router.openai.responses_api.schema import ResponsesBody
+from services.router.openai.route import RouteEndpoint
+from services.router.openai.schema.chat import ChatBody
+from services.router.openai.schema.completion import CompletionBody
+from services.router.openai.schema.tokenize import (
+    DetokenizeBody,
+    TokenizeChatBody,
+    TokenizeTextBody,
+)
+from services.router.openai.tokenize import TokenizeEndpoints
+from services.router.openai.trace import TraceMiddleware
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from prometheus_client import CollectorRegistry
+    from pydantic import BaseModel
+
+    from services.router.admission.tenant import Tenant
+    from services.router.cors_settings import CorsSettings
+    from services.router.dashboard.routes import Dashboard
+    from services.router.doors.auth import Authenticator
+    from services.router.openai.backend import Backend
+
+#: The endpoints read their bodies themselves, so the framework has to be told what is in them.
+_BODIES: dict[str, tuple[type[BaseModel], ...]] = {
+    "/v1/chat/completions": (ChatBody,),
+    "/v1/completions": (CompletionBody,),
+    "/v1/responses": (ResponsesBody,),
+    "/v1/responses/input_tokens": (ResponsesBody,),
+    "/v1/messages": (MessagesBody,),
+    "/v1/messages/count_tokens": (CountTokensBody,),
+    "/tokenize": (TokenizeTextBody, TokenizeChatBody),
+    "/detokenize": (DetokenizeBody,),
+}
+
+
+def create_app(
+    backend: Backend,
+    *,
+    not_ready_because: Callable[[], Sequence[str]],
+    notes: Callable[[], Sequence[str]] = tuple,
+    registry: CollectorRegistry,
+    version: str,
+    rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] | None = None,
+    keys: Authenticator | None = None,
+    open_metrics: bool = False,
+    traced: bool = False,
+    dashboard: Dashboard | None = None,
+    cors: CorsSettings | None = None,
+) -> FastAPI:
+    """The HTTP application. It starts nothing and owns nothing of `backend`.
+
+    `not_ready_because` is asked on every GET /ready and /health; it names what is missing, or
+    nothing. `notes` says what requests have to do without.
+    `rate_headers` says what a tenant has left of its limits.
+    Without `keys` everybody may ask for everything. `traced`: clients may say which trace a request
+    belongs to. Without a `dashboard` there is no page, without `cors` none of another site.
+    """
+    app = FastAPI(title="Baton", version=version, redirect_slashes=False)
+    _add_generation(app, backend)
+    _add_models(app, backend)
+    _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
+    if dashboard is not None:
+        dashboard.add_to(app)
+    # Last: paths are tried in their order.
+    add_refusals(app)
+    explained = {"/v1/route": (CompletionBody, ChatBody)} if backend.explainer is not None else {}
+    document_bodies(app, _BODIES | explained)
+    add_error_handlers(app)
+    if rate_headers is not None:
+        app.add_middleware(RateLimitMiddleware, rate_headers)
+    if keys is not None:
+        open_paths = frozenset() if dashboard is None else dashboard.open_paths
+        app.add_middleware(
+            AuthMiddleware, keys=keys, open_metrics=open_metrics, open_paths=open_paths
+        )
+    if traced:
+        app.add_middleware(TraceMiddleware)
+    # Before the keys: a browser's question whether it may ask has none.
+    add_cors(app, cors)
+    app.add_middleware(IgnoredFieldsMiddleware)
+    # Outermost: what is refused at the door has an id as well.
+    app.add_middleware(RequestIdMiddleware)
+    return app
+
+
+def _add_generation(app: FastAPI, backend: Backend) -> None:
+    tokens = TokenizeEndpoints(backend)
+    chat, completions = ChatCompletions(backend), Completions(backend)
+    _add_other_apis(app, backend, chat)
+    app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
+    app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
+    if backend.explainer is not None:
+        route = RouteEndpoint(backend, backend.explainer, chat=chat, completions=completions)
+        app.add_api_route("/v1/route", route.explain, methods=["POST"], tags=["operations"])
+    app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], tags=["tokens"])
+    app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], tags=["tokens"])
+
+
+def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> None:
+    """Other words for the same: each makes a chat of its request."""
+    responses, messages = Responses(backend, chat), Messages(backend, chat)
+    one, tags = "/v1/responses/{response_id}", list[str | Enum](["generate"])
+    app.add_api_route("/v1/responses", responses.create, methods=["POST"], tags=tags)
+    app.add_api_route("/v1/responses/input_tokens", responses.count, methods=["POST"], tags=tags)
+    for path, method in ((one, "GET"), (one, "DELETE"), (f"{one}/{{rest}}", "GET")):
+        app.add_api_route(path, responses.stored, methods=[method], include_in_schema=False)
+    app.add_api_route(f"{one}/cancel", responses.stored, methods=["POST"], include_in_schema=False)
+    app.add_api_route("/v1/messages", messages.create, methods=["POST"], tags=tags)
+    app.add_api_route("/v1/messages/count_tokens", messages.count, methods=["POST"], tags=tags)
+
+
+def _add_models(app: FastAPI, backend: Backend) -> None:
+    models = ModelEndpoints(backend.models)
+    app.add_api_route("/v1/models", models.list_all, tags=["models"])
+    # Where a client puts the name of no model behind the slash.
+    app.add_api_route("/v1/models/", models.list_all, include_in_schema=False)
+    # A model's name may hold slashes, as Hugging Face's do.
+    app.add_api_route("/v1/models/{model:path}", models.retrieve, tags=["models"])
+
+
+def _add_health(app: FastAPI, health: HealthEndpoints) -> None:
+    app.add_api_route("/live", health.live, tags=["operations"])
+    app.add_api_route("/health", health.health, tags=["operations"])
+    app.add_api_route("/ping", health.ping, tags=["operations"])
+    # SageMaker's probe may use either method; two in one route would share an operation id.
+    app.add_api_route("/ping", health.ping, methods=["POST"], include_in_schema=False)
+    app.add_api_route("/ready", health.ready, tags=["operations"])
+    app.add_api_route("/version", health.version, tags=["operations"])
+    app.add_api_route("/metrics", health.metrics, tags=["operations"])

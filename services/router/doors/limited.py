@@ -1,0 +1,78 @@
+"""Holds every request to its tenant's limits, and counts what each tenant uses."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+from services.router.doors.rate_headers import note_tenant
+from shared.errors import BatonError, OverloadedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from services.router.admission.tenant_limits import TenantLimits
+    from services.router.admission.tenant_metrics import TenantMetrics
+    from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+
+
+class LimitedGenerator:
+    """Stands in front of any Generator."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        limits: TenantLimits,
+        metrics: TenantMetrics,
+        *,
+        max_model_len: Callable[[], int],
+    ) -> None:
+        self._generator = generator
+        self._limits = limits
+        self._metrics = metrics
+        self._max_model_len = max_model_len
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
+        """See Generator."""
+        tenant = request.tenant
+        note_tenant(tenant)
+        num_prompt_tokens = len(request.prompt_token_ids)
+        num_tokens, begun = 0, False
+        try:
+            with self._limits.enter(tenant, self._most_tokens(request)) as permit:
+                # Until an error says that nothing was done for it, the prompt counts.
+                permit.num_tokens = num_prompt_tokens
+                answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
+                try:
+                    async with aclosing(answers) as pieces:
+                        async for piece in pieces:
+                            begun = True
+                            num_tokens += len(piece.token_ids)
+                            yield piece
+                except BatonError:
+                    if not begun:
+                        permit.num_tokens = 0
+                    raise
+                finally:
+                    permit.num_tokens += num_tokens
+        except OverloadedError as error:
+            self._metrics.refused(tenant.name, error.reason)
+            raise
+        finally:
+            used = num_prompt_tokens if begun else 0
+            self._metrics.used(tenant.name, num_prompt_tokens=used, num_output_tokens=num_tokens)
+
+    def _most_tokens(self, request: GenerationRequest) -> int:
+        """What it can use, of which no more is set aside than a minute has.
+
+        Who names no max_tokens means what is left of the context. That is seldom used, and must not
+        keep out tenants whose minute has less.
+        """
+        per_minute = request.tenant.max_tokens_per_minute
+        if per_minute is None:
+            return 0
+        num_prompt_tokens, n = len(request.prompt_token_ids), request.params.n
+        if request.params.max_tokens is not None:
+            return num_prompt_tokens + n * request.params.max_tokens
+        left = max(0, self._max_model_len() - num_prompt_tokens)
+        return max(num_prompt_tokens + 1, min(per_minute, num_prompt_tokens + n * left))

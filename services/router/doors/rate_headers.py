@@ -1,0 +1,57 @@
+"""Puts a tenant's rate-limit headers on the answer to its HTTP request, refused or not."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from services.router.admission.tenant import Tenant
+
+
+@dataclass(slots=True)
+class _Noted:
+    tenant: Tenant | None = None
+
+
+#: Of the HTTP request that is being served. What serves it may be several tasks.
+_noted: ContextVar[_Noted | None] = ContextVar("noted", default=None)
+
+
+def note_tenant(tenant: Tenant) -> None:
+    """The request that is being served is this tenant's. Does nothing outside HTTP."""
+    noted = _noted.get()
+    if noted is not None:
+        noted.tenant = tenant
+
+
+class RateLimitMiddleware:
+    """Adds headers when a response begins, if `note_tenant` was called for its request."""
+
+    def __init__(
+        self, app: ASGIApp, headers: Callable[[Tenant], Sequence[tuple[str, str]]]
+    ) -> None:
+        self._app = app
+        self._headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        noted = _Noted()
+        _noted.set(noted)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start" and noted.tenant is not None:
+                added = [(k.encode(), v.encode()) for k, v in self._headers(noted.tenant)]
+                if added:
+                    message["headers"] = [*message.get("headers", ()), *added]
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

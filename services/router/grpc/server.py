@@ -1,0 +1,204 @@
+"""The front door for gRPC clients: text to tokens, then the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from structlog.contextvars import bind_contextvars
+
+from baton.v1 import router_pb2, router_pb2_grpc
+from services.router.admission.caller import ANYBODY, Caller
+from services.router.chat.prompt import render_chat
+from services.router.grpc.answers import AnswerWriter
+from services.router.grpc.chat import read_chat
+from services.router.grpc.wire import params_from_wire, resumed_from_wire
+from services.router.parsers.plan import ChatFormats
+from services.router.request.generation import GenerationRequest
+from services.router.request.limits import (
+    DEFAULT_LIMITS,
+    check_num_tokens,
+    check_params,
+    check_texts,
+    texts_in,
+)
+from services.router.request.request_name import RULE, is_request_name
+from shared.errors import InvalidRequestError
+from shared.telemetry.trace_context import INCOMING, Incoming, metadata_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from typing import Any
+
+    import grpc
+
+    from services.router.admission.tenant import Tenant
+    from services.router.models import ServedModels
+    from services.router.request.generation import AnswerPiece, GenerationParams, Generator
+    from services.router.request.limits import RequestLimits
+    from shared.rpc.auth import Metadata
+    from shared.text.chat_template import ChatTemplate
+    from shared.text.tokenizer import Tokenizer
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+T = TypeVar("T")
+
+#: Of requests that do not want their answers read, and where there is nothing to read in them.
+UNREAD = AnswerWriter(reading=router_pb2.READING_UNSPECIFIED)
+PLAIN = AnswerWriter(reading=router_pb2.READING_PLAIN)
+#: Longer texts are tokenised in a thread, so that other streams keep flowing.
+INLINE_CHARS = 1024
+
+
+class RouterServicer(router_pb2_grpc.RouterServicer):
+    """Serves baton.v1.Router."""
+
+    def __init__(
+        self,
+        *,
+        generator: Generator,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate,
+        models: ServedModels,
+        formats: ChatFormats | None = None,
+        caller_of: Callable[[Metadata], Caller] = lambda _metadata: ANYBODY,
+        rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] = lambda _: (),
+        limits: RequestLimits = DEFAULT_LIMITS,
+        traced: bool = False,
+    ) -> None:
+        """`formats`: how the model writes tool calls and reasoning. `caller_of` says from a call's
+        metadata whose request it is, `rate_headers` what a tenant has left of its limits.
+        `traced`: callers may say which trace a request belongs to.
+        """
+        self._traced = traced
+        self._generator = generator
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._models = models
+        self._formats = formats or ChatFormats()
+        self._rate_headers = rate_headers
+        self._caller_of = caller_of
+        self._limits = limits
+
+    async def Generate(  # noqa: N802 the name in the contract
+        self, request: router_pb2.GenerateRequest, context: Context
+    ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
+        """Continue a prompt."""
+        arrival_s = time.monotonic()
+        caller = self._caller_of(context.invocation_metadata() or ())
+        params = self._params(request.params)
+        match request.prompt.WhichOneof("content"):
+            case "text":
+                check_texts([request.prompt.text], self._limits, param="prompt")
+                text = request.prompt.text
+                ids = await _inline(
+                    len(text), lambda: tuple(self._tokenizer.encode(text, add_special_tokens=True))
+                )
+            case "tokens":
+                ids = tuple(request.prompt.tokens.ids)
+            case _:
+                raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
+        answers = self._answer(request, ids, params, caller, arrival_s, context, UNREAD)
+        async with aclosing(answers) as responses:
+            async for response in responses:
+                yield response
+
+    async def Chat(  # noqa: N802 the name in the contract
+        self, request: router_pb2.ChatRequest, context: Context
+    ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
+        """Answer a conversation."""
+        arrival_s = time.monotonic()
+        caller = self._caller_of(context.invocation_metadata() or ())
+        params = self._params(request.params)
+        chat = read_chat(
+            request,
+            params,
+            formats=self._formats,
+            tokenizer=self._tokenizer,
+            limits=self._limits,
+        )
+        num_chars = sum(map(len, texts_in(chat.conversation.messages)))
+        prompt, ids = await _inline(
+            num_chars,
+            lambda: render_chat(
+                chat.conversation, self._chat_template, self._tokenizer, self._limits
+            ),
+        )
+        plan, params = chat.plan.hold(chat.params, prompt, self._tokenizer)
+        writer = PLAIN if chat.is_read else UNREAD
+        if not plan.is_plain:
+            writer = AnswerWriter(reader=plan.new_reader(prompt), reading=router_pb2.READING_DELTAS)
+        answers = self._answer(request, ids, params, caller, arrival_s, context, writer)
+        async with aclosing(answers) as responses:
+            async for response in responses:
+                yield response
+
+    async def ListModels(  # noqa: N802 the name in the contract
+        self, request: router_pb2.ListModelsRequest, context: Context
+    ) -> router_pb2.ListModelsResponse:
+        """What is served."""
+        models = [
+            router_pb2.Model(
+                id=name,
+                max_model_len=self._models.max_model_len,
+                created=self._models.created_s,
+            )
+            for name in self._models.names
+        ]
+        return router_pb2.ListModelsResponse(models=models)
+
+    async def _answer(
+        self,
+        request: router_pb2.GenerateRequest | router_pb2.ChatRequest,
+        ids: tuple[int, ...],
+        params: GenerationParams,
+        caller: Caller,
+        arrival_s: float,
+        context: Context,
+        writer: AnswerWriter,
+    ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
+        if request.request_id and not is_request_name(request.request_id):
+            raise InvalidRequestError(f"request_id must have {RULE}", param="request_id")
+        request_id = request.request_id or f"grpc-{secrets.token_hex(16)}"
+        bind_contextvars(request_id=request_id)
+        if self._traced:
+            is_chat = isinstance(request, router_pb2.ChatRequest)
+            headers = metadata_in(context.invocation_metadata() or ())
+            INCOMING.set(Incoming(headers, "chat" if is_chat else "text_completion"))
+        check_num_tokens(len(ids), self._limits, param="prompt")
+        # Another router may be working on a request that its client gave the same name.
+        suffix = f"-{secrets.token_hex(4)}" if request.request_id else ""
+        generation = GenerationRequest(
+            request_id=request_id + suffix,
+            model=self._models.resolve(request.model),
+            prompt_token_ids=ids,
+            params=params,
+            priority=request.priority,
+            tenant=caller.tenant,
+            cache_salt=caller.cache_salt(None),
+            arrival_s=arrival_s,
+            tokenize_ms=(time.monotonic() - arrival_s) * 1000,
+            resumed=resumed_from_wire(request.resume_from),
+        )
+        writer.resume(generation, self._tokenizer)
+        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(generation))
+        async with aclosing(answers) as pieces:
+            async for piece in pieces:
+                yield writer.write(request_id, piece, resumed=bool(generation.resumed))
+        # An error has its own metadata, with the time after which to try again.
+        context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
+
+    def _params(self, message: router_pb2.GenerationParams) -> GenerationParams:
+        """Checked before anything is tokenised."""
+        params = params_from_wire(message)
+        check_params(params, self._limits)
+        return params
+
+
+async def _inline(num_chars: int, work: Callable[[], T]) -> T:
+    """Short texts are worked on here, long ones in a thread."""
+    return work() if num_chars <= INLINE_CHARS else await asyncio.to_thread(work)

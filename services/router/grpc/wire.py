@@ -1,0 +1,106 @@
+"""Between proto/baton/v1/router.proto and the pipeline's records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from baton.v1 import common_pb2, router_pb2
+from services.router.answer.wire import timings_to_wire, usage_to_wire
+from services.router.request.generation import GenerationParams
+from services.router.request.resume import AnswerSoFar
+from shared.request.extra_args import read_extra_args
+from shared.request.grammar.wire import grammar_from_wire
+from shared.request.wire import extra_args_from_wire, finish_reason_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from services.router.request.generation import AnswerPiece, TokenDetail, TokenText
+
+
+def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
+    """Unset fields keep the record's defaults.
+
+    Raises:
+        InvalidRequestError: one of them cannot be read.
+    """
+    names = [field.name for field, _ in message.ListFields()]
+    scalars = {name: getattr(message, name) for name in names if name not in _NOT_SCALAR}
+    # Fields without presence are left out by ListFields when they are false, as the defaults are.
+    return GenerationParams(
+        **scalars,
+        logit_bias=dict(message.logit_bias),
+        allowed_token_ids=(
+            tuple(message.allowed_token_ids.ids) if message.HasField("allowed_token_ids") else None
+        ),
+        bad_words=tuple(message.bad_words),
+        stop=tuple(message.stop),
+        stop_token_ids=tuple(message.stop_token_ids),
+        grammar=grammar_from_wire(message.grammar) if message.HasField("grammar") else None,
+        extra_args=read_extra_args(extra_args_from_wire(message.extra_args), param="extra_args"),
+    )
+
+
+_NOT_SCALAR = frozenset(
+    {
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "stop",
+        "stop_token_ids",
+        "grammar",
+        "extra_args",
+    }
+)
+
+
+def resumed_from_wire(messages: Iterable[router_pb2.AnswerSoFar]) -> tuple[AnswerSoFar, ...]:
+    """All fields."""
+    return tuple(
+        AnswerSoFar(
+            index=m.index,
+            token_ids=tuple(m.token_ids),
+            finished=m.finished,
+            identity=m.identity,
+        )
+        for m in messages
+    )
+
+
+def piece_to_wire(
+    request_id: str, piece: AnswerPiece, *, resumed: bool = False
+) -> router_pb2.GenerateResponse:
+    """One message per piece."""
+    return router_pb2.GenerateResponse(
+        request_id=request_id,
+        index=piece.index,
+        text=piece.text,
+        token_ids=piece.token_ids,
+        details=[_detail(detail) for detail in piece.details],
+        finish_reason=finish_reason_to_wire(piece.finish_reason),
+        stop_string=piece.stop_string,
+        stop_token_id=piece.stop_token_id,
+        usage=None if piece.usage is None else usage_to_wire(piece.usage),
+        timings=None if piece.timings is None else timings_to_wire(piece.timings),
+        prompt_details=[
+            router_pb2.TokenDetail() if detail is None else _detail(detail)
+            for detail in piece.prompt_details or ()
+        ],
+        resumed=resumed,
+        identity=piece.identity,
+    )
+
+
+def _detail(detail: TokenDetail) -> router_pb2.TokenDetail:
+    return router_pb2.TokenDetail(
+        text=detail.chosen.text,
+        utf8=detail.chosen.utf8,
+        logprobs=common_pb2.PositionLogprobs(
+            chosen=_logprob(detail.chosen), top=[_logprob(token) for token in detail.top]
+        ),
+        top_texts=[token.text for token in detail.top],
+    )
+
+
+def _logprob(token: TokenText) -> common_pb2.TokenLogprob:
+    return common_pb2.TokenLogprob(token_id=token.token_id, logprob=token.logprob, rank=token.rank)

@@ -1,0 +1,1 @@
+"""From a body to what the pipeline is asked."""

@@ -1,0 +1,152 @@
+"""Chat messages as chat templates take them, and the prompt that they become."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from services.router.chat.prompt import Conversation, read_arguments, render_chat
+from services.router.chat.rules import needs_content
+from services.router.openai.errors import FieldError
+from services.router.openai.reading.prompts import Prompt
+from services.router.request.limits import check_num_messages
+from shared.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.openai.schema.chat import ChatMessage, ChatPromptFields
+    from services.router.request.limits import RequestLimits
+    from shared.text.chat_template import ChatTemplate
+    from shared.text.tokenizer import Tokenizer
+
+#: Parts that hold text under their own name; an assistant's may be that it would not answer.
+_TEXT_PARTS = frozenset({"text", "refusal"})
+
+
+def encode_chat(
+    fields: ChatPromptFields,
+    chat_template: ChatTemplate,
+    tokenizer: Tokenizer,
+    limits: RequestLimits,
+    *,
+    tools: list[dict[str, Any]] | None,
+    add_special_tokens: bool,
+) -> Prompt:
+    """Render the conversation and turn it into tokens.
+
+    The template writes special tokens itself, so `add_special_tokens` is false as a rule.
+
+    Raises:
+        InvalidRequestError: the messages are wrong, or the template refuses them.
+        PayloadTooLargeError: they are too long.
+    """
+    check_num_messages(len(fields.messages), limits)
+    conversation = Conversation(
+        messages=template_messages(fields.messages),
+        tools=tools,
+        documents=fields.documents,
+        extra=_template_variables(fields),
+        continue_final_message=bool(fields.continue_final_message),
+        add_generation_prompt=fields.add_generation_prompt,
+    )
+    text, token_ids = render_chat(
+        conversation, chat_template, tokenizer, limits, add_special_tokens=add_special_tokens
+    )
+    return Prompt(token_ids, text)
+
+
+def _template_variables(fields: ChatPromptFields) -> dict[str, Any] | None:
+    """Further variables of the template. A field of its own counts before the general one."""
+    if fields.reasoning_effort is None:
+        return fields.chat_template_kwargs
+    return {
+        **(fields.chat_template_kwargs or {}),
+        "reasoning_effort": fields.reasoning_effort,
+    }
+
+
+def answer_role(fields: ChatPromptFields) -> str:
+    """Who speaks next: the assistant, or else the author of the message that is continued."""
+    if fields.add_generation_prompt or not fields.continue_final_message:
+        return "assistant"
+    return fields.messages[-1].role
+
+
+def echoed_text(fields: ChatPromptFields, *, echo: bool | None) -> str:
+    """With `echo`: the last message, if the answer continues the same author's words."""
+    last = fields.messages[-1]
+    if not echo or last.role != answer_role(fields):
+        return ""
+    return read_content(last.content, param="messages") or ""
+
+
+def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """The messages with their text as one string each."""
+    return [_template_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
+
+
+def read_content(content: Any, *, param: str) -> str | None:
+    """The text of a message: a string, or parts of type text, which are joined by line breaks.
+
+    Raises:
+        FieldError: it is neither.
+        UnsupportedError: a part is not text.
+    """
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        message = f"{param} must be a string or a list of parts"
+        raise FieldError(message, param=param, code="invalid_type")
+    return "\n".join(_read_part(part, f"{param}[{i}]") for i, part in enumerate(content))
+
+
+def _read_part(part: Any, param: str) -> str:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        message = f"{param} must be an object with a type"
+        raise FieldError(message, param=param, code="invalid_type")
+    kind = part["type"]
+    if kind not in _TEXT_PARTS:
+        message = f"content of type {kind[:64]} is not supported, only text is"
+        raise UnsupportedError(message, param=f"{param}.type")
+    if not isinstance(part.get(kind), str):
+        message = f"{param}.{kind} must be a string"
+        raise FieldError(message, param=f"{param}.{kind}", code="invalid_type")
+    return str(part[kind])
+
+
+def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
+    content = read_content(message.content, param=f"{param}.content")
+    calls = message.tool_calls
+    if content is None and needs_content(message.role, calls_tools=bool(calls)):
+        problem = f"{param}.content must be a string or a list of parts"
+        raise FieldError(problem, param=f"{param}.content", code="missing_required_parameter")
+    rendered: dict[str, Any] = {"role": message.role, "content": content or ""}
+    if message.name is not None:
+        rendered["name"] = message.name
+    if message.tool_call_id is not None:
+        rendered["tool_call_id"] = message.tool_call_id
+    reasoning = message.reasoning_content if message.reasoning is None else message.reasoning
+    if message.role == "assistant" and reasoning is not None:
+        rendered["reasoning_content"] = reasoning
+    if calls:
+        rendered["tool_calls"] = _read_tool_calls(calls, f"{param}.tool_calls")
+    return rendered
+
+
+def _read_tool_calls(calls: Any, param: str) -> list[dict[str, Any]]:
+    """Calls of earlier turns. Templates want the arguments as an object, OpenAI has a string."""
+    if not isinstance(calls, list):
+        raise FieldError(f"{param} must be a list", param=param, code="invalid_type")
+    return [_read_tool_call(call, f"{param}[{i}]") for i, call in enumerate(calls)]
+
+
+def _read_tool_call(call: Any, param: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        message = f"{param}.function must be an object"
+        raise FieldError(message, param=f"{param}.function", code="invalid_type")
+    if not isinstance(function.get("name"), str):
+        message = f"{param}.function.name must be a string"
+        raise FieldError(message, param=f"{param}.function.name", code="invalid_type")
+    arguments = read_arguments(function.get("arguments"))
+    return {"type": "function", **call, "function": {**function, "arguments": arguments}}

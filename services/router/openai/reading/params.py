@@ -1,0 +1,122 @@
+"""A body's sampling fields as GenerationParams, with the checks that span several fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from services.router.openai.errors import FieldError
+from services.router.openai.reading.structured import read_grammar
+from services.router.request.generation import GenerationParams
+from services.router.request.limits import check_params
+from shared.errors import UnsupportedError
+from shared.request.beam_search import BeamOptions, require_no_constraints
+from shared.request.extra_args import read_extra_args
+
+if TYPE_CHECKING:
+    from services.router.openai.schema.base import GenerationBody
+    from services.router.request.limits import RequestLimits
+    from shared.request.extra_args import ExtraArg
+
+#: Fields of a body that are parameters by the same name; null is the parameter's default.
+_SAME = frozenset(GenerationParams.__slots__) - {
+    "max_tokens",
+    "logprobs",
+    "stop",
+    "best_of",
+    "beams",
+    "extra_args",
+    "shown_token_ids",
+    "grammar",
+}
+
+
+def read_params(
+    body: GenerationBody, limits: RequestLimits, *, max_tokens: int | None, logprobs: int | None
+) -> GenerationParams:
+    """Return how to generate what `body` asks for.
+
+    `max_tokens` and `logprobs` are the endpoint's own reading of its fields.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or over a limit.
+    """
+    min_tokens = body.min_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        message = f"min_tokens must be at most max_tokens, which is {max_tokens}, not {min_tokens}"
+        raise FieldError(message, param="min_tokens")
+    best_of, beams = _read_best_of(body), _read_beams(body)
+    same = {name: getattr(body, name, None) for name in _SAME}
+    params = GenerationParams(
+        **{name: value for name, value in same.items() if value is not None},
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        stop=_read_stop(body.stop),
+        best_of=best_of,
+        beams=beams,
+        extra_args=_read_extra_args(body),
+        grammar=read_grammar(body),
+    )
+    check_params(params, limits)
+    if params.beams is not None:
+        require_no_constraints(params)
+    return params
+
+
+def check_stream_options(body: GenerationBody) -> None:
+    """Refuse stream options without a stream, and what a stream cannot carry."""
+    if body.stream_options is not None and not body.stream:
+        message = "stream_options is only allowed when stream is true"
+        raise FieldError(message, param="stream_options")
+    options = body.stream_options
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        name = "stream_options.continuous_usage_stats"
+        raise FieldError(f"{name} needs stream_options.include_usage to be true", param=name)
+    if body.stream and body.prompt_logprobs is not None:
+        message = "prompt_logprobs is not available when stream is true"
+        raise FieldError(message, param="prompt_logprobs")
+    for name in ("use_beam_search", "best_of"):
+        # Which answers are best is known at their end.
+        if body.stream and getattr(body, name) and not (name == "best_of" and _is_all(body)):
+            message = f"{name} is not available when stream is true"
+            raise UnsupportedError(message, param=name)
+
+
+def _is_all(body: GenerationBody) -> bool:
+    return body.best_of == (body.n or 1)
+
+
+def _read_best_of(body: GenerationBody) -> int | None:
+    n = body.n or 1
+    if body.best_of is not None and body.best_of < n:
+        message = f"best_of must be at least n, which is {n}, not {body.best_of}"
+        raise FieldError(message, param="best_of")
+    # Beams are ranked by the search.
+    return None if body.best_of == n or body.use_beam_search else body.best_of
+
+
+def _read_beams(body: GenerationBody) -> BeamOptions | None:
+    if not body.use_beam_search:
+        return None
+    return BeamOptions(
+        width=body.best_of or body.n or 1,
+        length_penalty=1.0 if body.length_penalty is None else body.length_penalty,
+        early_stopping=body.early_stopping or False,
+    )
+
+
+def _read_extra_args(body: GenerationBody) -> dict[str, ExtraArg]:
+    name = "extra_args" if body.vllm_xargs is None else "vllm_xargs"
+    if body.vllm_xargs is not None and body.extra_args is not None:
+        message = "vllm_xargs and extra_args mean the same: give one of them"
+        raise FieldError(message, param="extra_args")
+    return read_extra_args(getattr(body, name), param=name)
+
+
+def _read_stop(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
+        message = "stop must be a string or a list of strings"
+        raise FieldError(message, param="stop", code="invalid_type")
+    return tuple(strings)

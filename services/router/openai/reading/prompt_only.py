@@ -1,0 +1,31 @@
+"""Answers of no tokens: what is left of a stream when only the prompt was wanted."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from services.router.request.generation import AnswerPiece
+from shared.request.answer import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+
+async def without_answers(
+    parts: AsyncGenerator[tuple[int, AnswerPiece]],
+) -> AsyncGenerator[tuple[int, AnswerPiece]]:
+    """The same stream without generated tokens; they are not counted either."""
+    async with aclosing(parts):
+        async for place, piece in parts:
+            yield (
+                place,
+                AnswerPiece(
+                    index=piece.index,
+                    finish_reason=piece.finish_reason and FinishReason.LENGTH,
+                    prompt_details=piece.prompt_details,
+                    usage=piece.usage and replace(piece.usage, completion_tokens=0),
+                    timings=piece.timings,
+                ),
+            )

@@ -1,0 +1,1 @@
+"""From pieces of answers to what is sent."""

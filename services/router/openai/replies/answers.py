@@ -1,0 +1,51 @@
+"""The answers to one HTTP request as one stream, whether it holds one prompt or several."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+from services.router.answer.best_of import best_answers
+from services.router.answer.merge import Merge
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+
+    #: The prompt's place in the request, and a piece of one of its answers.
+    Part = tuple[int, AnswerPiece]
+
+
+def stream_answers(
+    generator: Generator, requests: Sequence[GenerationRequest]
+) -> AsyncGenerator[Part]:
+    """Run all requests at once. Closing this, or an error of one of them, cancels all."""
+    if len(requests) == 1:
+        # The usual case, without a queue in between.
+        return _answers(generator, requests[0], 0)
+    return _merged(generator, requests)
+
+
+async def _merged(
+    generator: Generator, requests: Sequence[GenerationRequest]
+) -> AsyncGenerator[Part]:
+    merge: Merge[Part] = Merge()
+    for place, request in enumerate(requests):
+        merge.add(_answers(generator, request, place))
+    async with aclosing(merge.items()) as parts:
+        async for part in parts:
+            yield part
+
+
+async def _answers(
+    generator: Generator, request: GenerationRequest, place: int
+) -> AsyncGenerator[Part]:
+    if request.params.best_of is None:
+        # The contract promises an iterator that can be closed, which its type cannot say.
+        pieces = cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
+    else:
+        pieces = best_answers(generator, request)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield place, piece

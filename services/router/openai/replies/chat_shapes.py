@@ -1,0 +1,167 @@
+"""The JSON objects of chat answers, whole and in chunks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from services.router.openai.replies.logprobs import (  # noqa: TC001 read at run time by msgspec
+    ChatLogprobs,
+    PromptToken,
+)
+from services.router.openai.replies.responses import UsageBody  # noqa: TC001 read at run time by msgspec
+from services.router.parsers.events import (
+    ContentDelta,
+    Finish,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegin,
+)
+from services.router.usage import Timings  # noqa: TC001 read at run time by msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.router.chat.whole import WholeAnswer, WholeCall
+    from services.router.parsers.events import ChatEvent
+
+
+class FunctionDelta(msgspec.Struct):
+    """What a chunk adds to a call. The name comes once, with the first."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCallDelta(msgspec.Struct):
+    """A piece of the call `index`; id and type come once, with the first."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionDelta | UnsetType = UNSET
+
+
+class Delta(msgspec.Struct):
+    """What a chunk adds to a message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    #: The same text under vLLM's present name and under its older one.
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct):
+    """A piece of one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: Sequence[int] | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct):
+    """One event of a stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[ChunkChoice, ...]
+    object: str = "chat.completion.chunk"
+    usage: UsageBody | UnsetType = UNSET
+    timings: Timings | UnsetType | None = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
+
+
+class Function(msgspec.Struct):
+    """What is called. `arguments` is JSON as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    """A whole call."""
+
+    id: str
+    function: Function
+    type: str = "function"
+
+
+class Message(msgspec.Struct):
+    """A whole message."""
+
+    role: str
+    content: str | None
+    refusal: str | None = None
+    #: Only of models that reason. The same text under both names.
+    reasoning: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
+    #: Only if there are any.
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class Choice(msgspec.Struct):
+    """A whole answer."""
+
+    index: int
+    message: Message
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct):
+    """All answers."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: UsageBody
+    timings: Timings | None
+    object: str = "chat.completion"
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
+    prompt_logprobs: list[dict[int, PromptToken] | None] | UnsetType = UNSET
+
+
+def delta_of(event: ChatEvent) -> Delta:
+    """What an event adds to its message."""
+    match event:
+        case ContentDelta():
+            return Delta(content=event.text)
+        case ReasoningDelta():
+            return Delta(reasoning=event.text, reasoning_content=event.text)
+        case ToolCallBegin():
+            function = FunctionDelta(event.name)
+            call = ToolCallDelta(event.index, event.id, "function", function)
+            return Delta(tool_calls=(call,))
+        case ToolCallArguments():
+            call = ToolCallDelta(event.index, function=FunctionDelta(arguments=event.text))
+            return Delta(tool_calls=(call,))
+        case Finish():
+            return Delta()
+
+
+def message_of(answer: WholeAnswer, role: str, *, echoed: str, reasons: bool) -> Message:
+    """The message of an answer that was parsed. `reasons`: there is a parser of reasoning."""
+    message = Message(role, echoed + answer.content or None)
+    if reasons:
+        message.reasoning = message.reasoning_content = answer.reasoning or None
+    if answer.calls:
+        message.tool_calls = [_tool_call(call) for call in answer.calls]
+    elif message.content is None and not answer.reasoning:
+        # An empty answer is a text all the same.
+        message.content = ""
+    return message
+
+
+def _tool_call(call: WholeCall) -> ToolCall:
+    return ToolCall(call.id, Function(call.name, call.arguments))

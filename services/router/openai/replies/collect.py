@@ -1,0 +1,55 @@
+"""Whole answers from a stream of pieces, for clients that do not want a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable
+
+    from services.router.openai.replies.responses import Tally
+    from services.router.request.generation import AnswerPiece, TokenDetail
+
+
+@dataclass(slots=True)
+class Answer:
+    """Everything about one answer."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    details: list[TokenDetail] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class Collected:
+    """The answers to one prompt."""
+
+    answers: list[Answer]
+    prompt_details: tuple[TokenDetail | None, ...] | None = None
+
+
+async def collect(
+    parts: AsyncIterable[tuple[int, AnswerPiece]], *, num_prompts: int, n: int, tally: Tally
+) -> list[Collected]:
+    """Read the stream to its end."""
+    prompts = [Collected([Answer() for _ in range(n)]) for _ in range(num_prompts)]
+    async for place, piece in parts:
+        tally.add(piece)
+        if piece.prompt_details is not None:
+            prompts[place].prompt_details = piece.prompt_details
+        answer = prompts[place].answers[piece.index]
+        answer.texts.append(piece.text)
+        answer.token_ids += piece.token_ids
+        answer.details += piece.details
+        if piece.finish_reason is not None:
+            answer.finish_reason = piece.finish_reason.value
+            answer.stop_reason = stop_reason(piece)
+    return prompts
+
+
+def stop_reason(piece: AnswerPiece) -> str | int | None:
+    """Which stop string or token ended the answer, as vLLM reports it."""
+    return piece.stop_token_id if piece.stop_string is None else piece.stop_string

@@ -1,0 +1,125 @@
+"""What responses have in common: usage, timings, and how they become bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+
+from shared.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from services.router.request.generation import AnswerPiece
+    from services.router.usage import Timings, Usage
+
+JSON = msgspec.json.Encoder()
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where the prompt's KV came from. The first field is OpenAI's, the others say it exactly."""
+
+    cached_tokens: int
+    computed_tokens: int
+    local_hit_tokens: int
+    transferred_tokens: int
+    transferred_hit_tokens: int
+    fetched_tokens: int
+
+
+class UsageBody(msgspec.Struct, omit_defaults=True):
+    """What a request cost."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+    #: Only where a worker was lost on the way.
+    recomputed_tokens: int = 0
+    num_replays: int = 0
+    #: Only where tokens were guessed: how many, and how many of these were right.
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+_ONLY_WHERE_IT_HAPPENED = (
+    "recomputed_tokens",
+    "num_replays",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+)
+
+
+class EventTemplate:
+    """A server-sent event that is the same again and again but for one text."""
+
+    #: Stands for the text; control characters are in no id and in no name of a model.
+    MARK = "\0"
+
+    def __init__(self, chunk: Any) -> None:
+        """`chunk` is an event with MARK where the text belongs."""
+        head, found, tail = event(chunk).partition(JSON.encode(self.MARK))
+        if not found:
+            raise InternalError("the event has no place for a text")
+        self._head, self._tail = head, tail
+
+    def fill(self, text: str) -> bytes:
+        """The event with this text: byte for byte what encoding the whole of it would give."""
+        return b"%b%b%b" % (self._head, JSON.encode(text), self._tail)
+
+
+class Tally:
+    """Counts what the answers of one HTTP request cost; it may hold several prompts."""
+
+    def __init__(self, num_prompt_tokens: int) -> None:
+        self._num_prompt_tokens = num_prompt_tokens
+        self._num_answer_tokens = 0
+        self._reported: list[Usage] = []
+        #: Of the prompt that took longest, which the client waited for.
+        self.timings: Timings | None = None
+
+    def add(self, piece: AnswerPiece) -> None:
+        """Take a piece into account."""
+        self._num_answer_tokens += len(piece.token_ids)
+        if piece.usage is not None:
+            self._reported.append(piece.usage)
+        if piece.timings is not None and (
+            self.timings is None or piece.timings.total_ms > self.timings.total_ms
+        ):
+            self.timings = piece.timings
+
+    def so_far(self) -> UsageBody:
+        """While tokens still come: counts alone."""
+        prompt, answer = self._num_prompt_tokens, self._num_answer_tokens
+        return UsageBody(prompt, answer, prompt + answer)
+
+    def final(self) -> UsageBody:
+        """As the pipeline accounts for it."""
+        prompt = _total("prompt_tokens", self._reported)
+        answer = _total("completion_tokens", self._reported)
+        names = PromptTokensDetails.__struct_fields__
+        details = PromptTokensDetails(*(_total(name, self._reported) for name in names))
+        others = {name: _total(name, self._reported) for name in _ONLY_WHERE_IT_HAPPENED}
+        return UsageBody(prompt, answer, prompt + answer, details, **others)
+
+
+def json_response(body: Any, *, status: int = 200) -> Response:
+    """A response with `body` as JSON."""
+    return Response(JSON.encode(body), status_code=status, media_type="application/json")
+
+
+def event(chunk: Any) -> bytes:
+    """A server-sent event with `chunk` as JSON."""
+    return b"data: %b\n\n" % JSON.encode(chunk)
+
+
+def named_event(chunk: msgspec.Struct) -> bytes:
+    """The same for a struct with a tag, which is also the event's name."""
+    name = str(chunk.__struct_config__.tag)
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), JSON.encode(chunk))
+
+
+def _total(name: str, usages: Iterable[Usage]) -> int:
+    return sum(getattr(usage, name) for usage in usages)

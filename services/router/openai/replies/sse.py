@@ -1,0 +1,149 @@
+"""Server-sent events: how a stream of answers goes over the wire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+from starlette.responses import Response
+
+from services.router.openai.disconnect import unless_disconnected
+from services.router.openai.errors import error_json, error_status
+from shared.errors import InternalError, RequestCancelledError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from services.router.openai.replies.answers import Part
+    from services.router.request.generation import AnswerPiece
+
+logger = structlog.get_logger(__name__)
+
+_HEADERS = {
+    "cache-control": "no-cache",
+    # Tells reverse proxies not to collect the stream before passing it on.
+    "x-accel-buffering": "no",
+}
+
+#: Under this ASGI extension a response finds the server's own `send`.
+DIRECT_SEND = "baton.direct_send"
+
+
+class EventWriter(Protocol):
+    """Turns pieces into the events of one endpoint."""
+
+    def event(self, place: int, piece: AnswerPiece) -> bytes:
+        """The events for one piece of an answer to the prompt at `place`; empty if it has none."""
+
+    def last_event(self) -> bytes:
+        """What follows after all answers; empty if nothing does."""
+
+
+class StreamEdge(Protocol):
+    """What one API's streams end with."""
+
+    @property
+    def done(self) -> bytes:
+        """Follows the last event, and an error."""
+
+    def failed(self, error: Exception, *, request_id: str) -> bytes:
+        """The event for an error; the status has been sent."""
+
+
+class DataEdge:
+    """The end of chat's and completions' streams."""
+
+    done = b"data: [DONE]\n\n"
+
+    def failed(self, error: Exception, *, request_id: str) -> bytes:
+        """See StreamEdge."""
+        return b"data: %b\n\n" % error_json(error, request_id=request_id)
+
+
+DATA_EDGE = DataEdge()
+
+
+class EventStream(Response):
+    """Sends an event for every piece until they end or the client is gone, and closes `parts`."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        first: bytes,
+        parts: AsyncGenerator[Part],
+        writer: EventWriter,
+        *,
+        edge: StreamEdge,
+        request_id: str,
+    ) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._first = first
+        self._parts = parts
+        self._writer = writer
+        self._edge = edge
+        self._request_id = request_id
+        self._last = b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything."""
+        try:
+            await unless_disconnected(receive, self._send(scope, send))
+        except RequestCancelledError:
+            logger.debug("client_gone_while_streaming")
+        finally:
+            await self._parts.aclose()
+
+    async def _send(self, scope: Scope, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        # The response has begun, so nobody on the way has anything to add.
+        send = scope.get("extensions", {}).get(DIRECT_SEND, send)
+        event: bytes | None = self._first
+        while event is not None:
+            if event:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            event = await self._next_event()
+        await send(
+            {"type": "http.response.body", "body": self._last + self._edge.done, "more_body": False}
+        )
+
+    async def _next_event(self) -> bytes | None:
+        """The next piece's event; None after the last one, and then `_last` is what follows."""
+        try:
+            return self._writer.event(*await anext(self._parts))
+        except StopAsyncIteration:
+            self._last = self._writer.last_event()
+        except Exception as error:  # noqa: BLE001 the process edge: becomes an event
+            # The status has been sent, so the error has to travel as an event.
+            logger.warning("stream_failed", status=error_status(error), error=repr(error))
+            self._last = self._edge.failed(error, request_id=self._request_id)
+        return None
+
+
+async def stream_events(
+    request: Request,
+    parts: AsyncGenerator[Part],
+    writer: EventWriter,
+    *,
+    edge: StreamEdge = DATA_EDGE,
+) -> Response:
+    """Answer with a stream. What goes wrong before the first token still has its own status."""
+    try:
+        part = await unless_disconnected(request.receive, _first(parts))
+        first = writer.event(*part)
+    except BaseException:
+        await parts.aclose()
+        raise
+    return EventStream(first, parts, writer, edge=edge, request_id=request.state.request_id)
+
+
+async def _first(parts: AsyncGenerator[Part]) -> Part:
+    async for part in parts:
+        return part
+    raise InternalError("the answer ended before it began")

@@ -1,0 +1,1 @@
+"""The fields of requests, as pydantic reads them."""

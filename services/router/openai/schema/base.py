@@ -1,0 +1,94 @@
+"""What chat and completion requests have in common: OpenAI's sampling fields and vLLM's extras.
+
+Pydantic reads these annotations at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection  # noqa: TC003 read at run time
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
+
+from services.router.openai.schema.field_types import (  # noqa: TC001 read at run time
+    ExtraArgs,
+    NumLogprobs,
+    Temperature,
+)
+from services.router.openai.schema.sampling import SamplingFields
+from services.router.openai.schema.unsupported import IGNORED, REFUSED
+
+
+class RequestObject(BaseModel):
+    """An object of a request: the body, or one within it. Numbers are numbers, not strings; null
+    means the same as absent.
+
+    What else is in it is kept, so that unknown_fields.py can name it, and written nowhere.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    #: Fields that are known, are none of the class's own, and change nothing where they are given:
+    #: the documents say so.
+    ignored: ClassVar[Collection[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _own_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unknown = self.model_extra or {}
+        return {name: value for name, value in write(self).items() if name not in unknown}
+
+
+class Body(RequestObject):
+    """A request's body."""
+
+    model: str | None = None
+
+
+class StreamOptions(RequestObject):
+    """What to send besides the text."""
+
+    #: There is no obfuscation.
+    ignored = frozenset({"include_obfuscation"})
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationBody(Body, SamplingFields):
+    """Fields of both generating endpoints. Their meaning is OpenAI's, then vLLM's."""
+
+    ignored = frozenset({*IGNORED, *REFUSED, "modalities"})
+
+    n: Annotated[int, Field(ge=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    #: A string or a list of them; services/router/openai/reading/params.py checks it.
+    stop: Any = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+
+    prompt_logprobs: NumLogprobs | None = None
+    #: Most tokens that are guessed per step, at workers that speculate; 0: none.
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=128)] | None = None
+    echo: bool | None = None
+    add_special_tokens: bool | None = None
+    #: Make so many answers and return the `n` with the most likely tokens; not with `stream`.
+    #: With beam search: the number of beams.
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
+    early_stopping: Literal[True, False, "never"] | None = None
+    #: Arguments of logits processors that the workers run; the two names mean the same.
+    vllm_xargs: ExtraArgs = None
+    extra_args: ExtraArgs = None
+    #: What the answer must look like; services/router/openai/reading/structured.py checks them.
+    response_format: Any = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None

@@ -1,0 +1,62 @@
+"""The sampling fields of requests, declared once for every API.
+
+Pydantic reads the annotations at run time.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from services.router.openai.schema.field_types import (
+    INT32_MAX,
+    NonEmpty,
+    NumTokens,
+    Penalty,
+    Seed,
+    TokenId,
+)
+
+
+class SamplingFields(BaseModel):
+    """Fields that every API has, with the names and meanings of vLLM's chat endpoint."""
+
+    top_k: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Seed | None = None
+    min_tokens: NumTokens | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: tuple[TokenId, ...] | None = None
+    allowed_token_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)] | None = None
+    bad_words: tuple[NonEmpty, ...] | None = None
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    #: The request's name, unless the header x-request-id has one, as in vLLM.
+    request_id: str | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-INT32_MAX, le=INT32_MAX)] | None = None
+    #: Refuse the request (429) unless it is expected to be this fast; see docs/routing.md.
+    max_ttft_ms: Annotated[float, Field(gt=0)] | None = None
+    max_itl_ms: Annotated[float, Field(gt=0)] | None = None
+    #: What the answer must look like; services/router/openai/reading/structured.py checks them.
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+
+
+class SamplingExtras(SamplingFields):
+    """The fields that APIs other than OpenAI's first two pass on to the chat endpoint."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def extras(self) -> dict[str, Any]:
+        """Return those that are given."""
+        names = SamplingExtras.model_fields
+        return {name: value for name in names if (value := getattr(self, name)) is not None}

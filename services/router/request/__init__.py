@@ -1,0 +1,1 @@
+"""A request from its parameters to its job."""

@@ -1,0 +1,155 @@
+"""From what a client wants to what a worker does: defaults, limits, words to tokens."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import TYPE_CHECKING, TypeVar
+
+from services.router.request.generation import GenerationParams
+from services.router.request.grammar import check_grammar
+from services.router.request.limits import DEFAULT_LIMITS, check_params
+from shared.errors import InvalidRequestError
+from shared.request.sampling_params import SamplingParams, read_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from services.router.request.limits import RequestLimits
+    from shared.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+MAX_LOGIT_BIAS = 100.0
+_UINT32 = 2**32
+#: Parameters that a worker is told by the name that the client used; None means the model's
+#: default, or else the record's.
+_SAME = frozenset(GenerationParams.__slots__) & frozenset(SamplingParams.__slots__)
+
+
+class SamplingResolver:
+    """Knows the model: its tokenizer, its defaults, the number of its tokens."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, vocab_size: int, limits: RequestLimits = DEFAULT_LIMITS
+    ) -> None:
+        self._limits = limits
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+
+    def resolve(
+        self,
+        params: GenerationParams,
+        *,
+        prompt_token_ids: Sequence[int],
+        max_model_len: int,
+    ) -> SamplingParams:
+        """Parameters of answer 0; the others differ in `sample_index`.
+
+        Raises:
+            InvalidRequestError: a value is wrong, or the prompt leaves no room; `param` names it.
+        """
+        self._check_prompt(prompt_token_ids, max_model_len)
+        check_params(params, self._limits)
+        check_grammar(params.grammar)
+        defaults = self._tokenizer.defaults
+        given = {
+            name: getattr(defaults, name, None) if value is None else value
+            for name in _SAME
+            for value in (getattr(params, name),)
+        }
+        given |= {
+            "max_tokens": self._max_tokens(params, len(prompt_token_ids), max_model_len),
+            "top_k": _top_k(given["top_k"]),
+            "logit_bias": self._logit_bias(params.logit_bias),
+            "allowed_token_ids": self._allowed(params.allowed_token_ids),
+            "bad_words_token_ids": self._bad_words(params.bad_words),
+            "eos_token_ids": self._tokenizer.eos_token_ids,
+            "stop_token_ids": tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
+            "seed": _first(read_seed(params.seed), secrets.randbits(64)),
+        }
+        return SamplingParams(**{k: value for k, value in given.items() if value is not None})
+
+    def _check_prompt(self, ids: Sequence[int], max_model_len: int) -> None:
+        if not ids:
+            raise InvalidRequestError("the prompt has no tokens", param="prompt")
+        list(self._in_vocabulary((min(ids), max(ids)), "prompt"))
+        if len(ids) >= max_model_len:
+            message = (
+                f"This model's maximum context length is {max_model_len} tokens. However, your "
+                f"request has {len(ids)} input tokens. Please reduce the length of the prompt."
+            )
+            raise InvalidRequestError(message, param="prompt")
+
+    def _max_tokens(
+        self, params: GenerationParams, num_prompt_tokens: int, max_model_len: int
+    ) -> int:
+        room = max_model_len - num_prompt_tokens
+        if params.max_tokens is None:
+            # A default must not contradict what the client did ask for.
+            usual = max(_first(self._tokenizer.defaults.max_tokens, room), params.min_tokens)
+            return min(room, usual, self._limits.max_output_tokens or room)
+        if params.max_tokens > room:
+            message = (
+                f"max_tokens is too large: {params.max_tokens}. This model's maximum context "
+                f"length is {max_model_len} tokens and your request has {num_prompt_tokens} "
+                f"input tokens ({params.max_tokens} > {max_model_len} - {num_prompt_tokens})."
+            )
+            raise InvalidRequestError(message, param="max_tokens")
+        return params.max_tokens
+
+    def _logit_bias(self, bias: Mapping[int, float]) -> dict[int, float]:
+        """Clamped as vLLM does. Not a number stays, and is refused with the other rules."""
+        ids = self._in_vocabulary(bias, "logit_bias")
+        return {i: _clamp(bias[i], MAX_LOGIT_BIAS) for i in ids}
+
+    def _allowed(self, ids: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if ids is None:
+            return None
+        if not ids:
+            message = "allowed_token_ids must not be empty"
+            raise InvalidRequestError(message, param="allowed_token_ids")
+        return tuple(dict.fromkeys(self._in_vocabulary(ids, "allowed_token_ids")))
+
+    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word's tokens as it is at the beginning of a text and as it is after a space.
+
+        A form after a space that ends with the tokens of the other form says nothing new. vLLM
+        leaves out every form of another length as well, and so misses ` fox` where `fox` has more
+        tokens.
+        """
+        sequences: dict[tuple[int, ...], None] = {}
+        for word in words:
+            bare = self._encode(word.lstrip())
+            if not bare:
+                message = f"bad_words must hold words, not {word!r}"
+                raise InvalidRequestError(message, param="bad_words")
+            spaced = self._encode(" " + word.lstrip())
+            sequences[bare] = None
+            if spaced[-len(bare) :] != bare:
+                sequences[spaced] = None
+        return tuple(sequences)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _in_vocabulary(self, ids: Iterable[int], param: str) -> Iterable[int]:
+        for i in ids:
+            if not 0 <= i < self._vocab_size:
+                message = f"{param}: token id {i} is not in the vocabulary of {self._vocab_size}"
+                raise InvalidRequestError(message, param=param)
+            yield i
+
+
+def _top_k(value: int | None) -> int | None:
+    if value is not None and value >= _UINT32:
+        raise InvalidRequestError(f"top_k must be under 2**32, not {value}", param="top_k")
+    return value
+
+
+def _first(*values: T | None) -> T:
+    return next(value for value in values if value is not None)
+
+
+def _clamp(value: float, limit: float) -> float:
+    return value if math.isnan(value) else min(limit, max(-limit, value))

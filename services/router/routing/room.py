@@ -1,0 +1,61 @@
+"""Whether the workers should be given another prompt, or whether it better waits here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from services.router.routing.book import Book
+    from services.router.workers.endpoint import Endpoint
+
+#: With fewer prompts than this a worker may run dry while the next one is on its way to it.
+MIN_PROMPTS = 2
+#: Sequences grow while they run; a full pool preempts, and computes again what it threw away.
+KV_SHARE = 0.9
+
+
+class WorkerRoom:
+    """Looks at the router's own book only: it is never out of date."""
+
+    def __init__(
+        self,
+        endpoints: Callable[[Role], Sequence[Endpoint]],
+        book: Book,
+        *,
+        max_worker_queue_ms: float,
+    ) -> None:
+        """`max_worker_queue_ms`: of prompts that a worker should have to compute."""
+        self._endpoints = endpoints
+        self._book = book
+        self._max_queue_ms = max_worker_queue_ms
+
+    def __call__(self, num_tokens: int) -> bool:
+        """Whether some worker's queue is short, and some decode worker's pool has space."""
+        writers = [e for e in self._endpoints(Role.DECODE) if e.usable]
+        if not writers:
+            # Routing says what is missing; nothing is gained by waiting for it here.
+            return True
+        readers = [e for e in self._endpoints(Role.PREFILL) if e.usable] or writers
+        now_s = self._book.clock()
+        return any(has_time(e, now_s, self._max_queue_ms) for e in readers) and any(
+            has_space(e, num_tokens) for e in writers
+        )
+
+
+def has_time(endpoint: Endpoint, now_s: float, max_queue_ms: float) -> bool:
+    """Whether the worker's queue of prompts is short."""
+    work = endpoint.work
+    return work.num_prompts < MIN_PROMPTS or work.queue_ms(now_s) < max_queue_ms
+
+
+def has_space(endpoint: Endpoint, num_tokens: int) -> bool:
+    """Whether the decode worker's pool has room for a sequence of so many tokens."""
+    record, work = endpoint.record, endpoint.work
+    if not work.num_held_tokens:
+        return True
+    num_slots = record.num_blocks * record.block_size
+    return work.num_held_tokens + num_tokens <= KV_SHARE * num_slots

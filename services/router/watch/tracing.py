@@ -1,0 +1,87 @@
+"""The router's part of a request's trace, with attributes of the GenAI semantic conventions."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from services.router.request.trace import RequestTrace
+from shared.errors import BatonError
+from shared.telemetry.trace_context import INCOMING, Incoming
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from services.router.request.generation import (
+        AnswerPiece,
+        GenerationParams,
+        GenerationRequest,
+        Generator,
+    )
+    from shared.telemetry.tracing import Tracer, Value
+
+
+class TracedGenerator:
+    """Stands in front of any Generator, and gives every request a span."""
+
+    def __init__(self, generator: Generator, tracer: Tracer, *, model: str) -> None:
+        self._generator = generator
+        self._tracer = tracer
+        self._model = model
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
+        """See Generator."""
+        incoming = INCOMING.get() or Incoming()
+        began_s = request.arrival_s or time.monotonic()
+        span = self._tracer.start(
+            f"{incoming.operation} {self._model}",
+            headers=incoming.headers,
+            began_s=began_s,
+            attributes=_asked(request, incoming.operation, self._model),
+        )
+        # Not a context variable of its own: pieces may be asked for in other tasks than the first.
+        incoming.trace_id = span.trace_id
+        trace = RequestTrace(span, began_s=began_s)
+        inner = self._generator.generate(replace(request, trace=trace))
+        try:
+            async with aclosing(cast("AsyncGenerator[AnswerPiece]", inner)) as pieces:
+                async for piece in pieces:
+                    trace.note(piece)
+                    yield piece
+        except BatonError as error:
+            span.fail(error)
+            raise
+        finally:
+            trace.end()
+
+
+def _asked(request: GenerationRequest, operation: str, model: str) -> dict[str, Value]:
+    params = request.params
+    attributes: dict[str, Value] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "baton",
+        "gen_ai.request.model": request.model,
+        "gen_ai.response.model": model,
+        "gen_ai.response.id": request.request_id,
+        "gen_ai.usage.input_tokens": len(request.prompt_token_ids),
+        "gen_ai.request.choice.count": params.n,
+        "baton.tokenize_ms": request.tokenize_ms,
+    }
+    return attributes | _sampling(params)
+
+
+def _sampling(params: GenerationParams) -> dict[str, Value]:
+    """What the client has set itself."""
+    given: dict[str, Value | None] = {
+        "gen_ai.request.max_tokens": params.max_tokens,
+        "gen_ai.request.temperature": params.temperature,
+        "gen_ai.request.top_p": params.top_p,
+        "gen_ai.request.top_k": params.top_k,
+        "gen_ai.request.seed": params.seed,
+        "gen_ai.request.frequency_penalty": params.frequency_penalty or None,
+        "gen_ai.request.presence_penalty": params.presence_penalty or None,
+        "gen_ai.request.stop_sequences": list(params.stop) or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,1 @@
+"""The workers as a router knows them."""

@@ -1,0 +1,92 @@
+"""Asks a worker to prove that it works before anybody's request is sent there."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Protocol
+
+import grpc
+
+from baton.v1 import common_pb2, decode_pb2, worker_pb2, worker_pb2_grpc
+from services.router.workers.endpoint import WorkerSoftware
+from shared.errors import UnavailableError, WorkerLostError
+from shared.identity import Role
+from shared.rpc.status import from_rpc_error
+
+if TYPE_CHECKING:
+    from services.router.workers.sessions import SessionPool
+    from shared.directory.base import WorkerRecord
+    from shared.rpc.channel import ChannelPool
+
+#: The first request after a start may compile kernels.
+TIMEOUT_S = 120.0
+#: Saying who one is takes nothing but an event loop that gets on.
+IDENTIFY_TIMEOUT_S = 3.0
+PROMPT = (1, 2, 3, 4)
+NUM_TOKENS = 2
+
+
+class Check(Protocol):
+    """Whether a worker works."""
+
+    async def __call__(self, record: WorkerRecord) -> WorkerSoftware:
+        """What it runs, if it works.
+
+        Raises:
+            BatonError: it does not.
+        """
+        ...
+
+    async def is_there(self, record: WorkerRecord) -> WorkerSoftware:
+        """The same if it answers at all; costs its engine nothing. Raises as above."""
+        ...
+
+
+class Canary:
+    """Makes a decode worker generate two tokens. A prefill worker must say that it is itself."""
+
+    def __init__(
+        self, channels: ChannelPool, sessions: SessionPool, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._channels = channels
+        self._sessions = sessions
+        self._timeout_s = timeout_s
+
+    async def __call__(self, record: WorkerRecord) -> WorkerSoftware:
+        """See Check."""
+        software = await self.is_there(record)
+        if record.role is Role.DECODE:
+            await self._generate(record, f"canary on {record.worker}")
+        return software
+
+    async def is_there(self, record: WorkerRecord) -> WorkerSoftware:
+        """See Check. Another process may have taken the address of one that died."""
+        stub = worker_pb2_grpc.WorkerStub(self._channels.get(record.address))
+        try:
+            info = await stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=IDENTIFY_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, peer=f"canary on {record.worker}") from error
+        answered = info.peer.worker
+        if (answered.name, answered.incarnation) != (record.worker.name, record.worker.incarnation):
+            there = f"{answered.name}@{answered.incarnation}"
+            raise UnavailableError(f"{record.address} is {there} and not {record.worker}")
+        return WorkerSoftware(info.software_version, info.peer.protocol.minor)
+
+    async def _generate(self, record: WorkerRecord, peer: str) -> None:
+        request = decode_pb2.DecodeRequest(
+            request_id=f"canary-{secrets.token_hex(8)}",
+            token_ids=PROMPT,
+            sampling=common_pb2.SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True),
+        )
+        num_tokens = 0
+        finished = False
+        answer = self._sessions.start(record.address, request, timeout_s=self._timeout_s, peer=peer)
+        try:
+            while not finished:
+                for piece in await answer.read():
+                    num_tokens += len(piece.token_ids)
+                    finished = bool(piece.finish_reason)
+        finally:
+            answer.cancel()
+        if num_tokens != NUM_TOKENS:
+            raise WorkerLostError(f"{peer} gave {num_tokens} tokens")

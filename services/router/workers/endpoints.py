@@ -1,0 +1,262 @@
+"""The live workers: follows the registry, and lets nobody in who has not answered the canary."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from services.router.workers.endpoint import Endpoint
+from services.router.workers.profile import WorkerProfile
+from shared.directory.base import RegistryChange
+from shared.errors import BatonError, DrainingError, NoWorkerError, WorkerLostError
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Collection
+
+    from services.router.workers.canary import Check
+    from services.router.workers.generations import Generations
+    from services.router.workers.sessions import SessionPool
+    from shared.directory.base import RegistryEvent, WorkerRegistry
+    from shared.identity import WorkerId
+
+log = structlog.get_logger(__name__)
+
+FIRST_RETRY_S = 0.1
+LONGEST_RETRY_S = 5.0
+REGISTRY_RETRY_S = 1.0
+#: How often workers are visited that nobody complains of, and how many visits they may miss.
+VISIT_S = 5.0
+MAX_MISSED_VISITS = 2
+#: A worker whose lease has ended, and that lives, is back and has proven itself within this time.
+RETURN_S = 3.0
+
+
+class EndpointPool:
+    """Every live worker that serves one of `model_names`. `run` keeps it up to date."""
+
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        check: Check,
+        sessions: SessionPool,
+        *,
+        model_names: Collection[str],
+        generations: Generations,
+        retry_s: float = FIRST_RETRY_S,
+    ) -> None:
+        self._registry = registry
+        self._check = check
+        self._sessions = sessions
+        self._model_names = frozenset(model_names)
+        self._generations = generations
+        self._retry_s = retry_s
+        self._endpoints: dict[WorkerId, Endpoint] = {}
+        self._checks: dict[WorkerId, asyncio.Task[None]] = {}
+        self._retired: list[Endpoint] = []
+        self._fleets: dict[Role, WorkerProfile] = {}
+        self._max_model_len: int | None = None
+        self._left_s: dict[Role, float] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the registry until cancelled. While it is away, the last known workers count."""
+        visiting = asyncio.create_task(self._visit_again_and_again())
+        try:
+            while True:
+                try:
+                    await self._follow()
+                except (BatonError, OSError) as error:
+                    log.warning("registry_lost", error=str(error))
+                await asyncio.sleep(REGISTRY_RETRY_S)
+        finally:
+            tasks = [visiting, *self._checks.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def of_role(self, role: Role) -> list[Endpoint]:
+        """Live workers, usable or not."""
+        return [e for e in self._endpoints.values() if e.record.role is role]
+
+    def left_lately(self, role: Role) -> bool:
+        """Whether one was there a moment ago: it may have missed its heartbeats, and come back."""
+        return time.monotonic() - self._left_s.get(role, -math.inf) < RETURN_S
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request could be served now."""
+        return any(endpoint.usable for endpoint in self.of_role(Role.DECODE))
+
+    def not_ready_because(self) -> list[str]:
+        """What is missing before a request could be served; empty if nothing is."""
+        return [] if self.is_ready else ["no decode worker is ready"]
+
+    def notes(self) -> list[str]:
+        """What a request that can be served will have to do without."""
+        if not self.is_ready or any(endpoint.usable for endpoint in self.of_role(Role.PREFILL)):
+            return []
+        return ["no prefill worker is ready: decode workers compute prompts themselves"]
+
+    async def wait_ready(self) -> None:
+        """Return as soon as a request could be served."""
+        await self.wait_until(lambda: self.is_ready)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Look at `condition` after every change of a worker's state, until it is true."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def max_model_len(self) -> int:
+        """Longest sequence that some decode worker takes; the last known one if all are gone.
+
+        Raises:
+            NoWorkerError: no decode worker has registered yet.
+        """
+        if self._max_model_len is None:
+            raise NoWorkerError("no decode worker has registered yet")
+        return self._max_model_len
+
+    def report_failure(self, endpoint: Endpoint, error: BatonError) -> None:
+        """A request failed there: nothing more is sent until the canary has been answered."""
+        if self._endpoints.get(endpoint.record.worker) is not endpoint:
+            return
+        self._changed.set()
+        if isinstance(error, DrainingError):
+            endpoint.refused = True
+            return
+        log.warning("worker_failed", worker=str(endpoint.record.worker), error=str(error))
+        endpoint.ready = False
+        self._start_check(endpoint)
+
+    async def visit(self) -> None:
+        """Ask every worker that is ready whether it is there.
+
+        One that is cut off from this router alone goes on with its heartbeats, and one that nobody
+        needs at the moment could be gone for long before a request found out.
+        """
+        ready = [endpoint for endpoint in self._endpoints.values() if endpoint.ready]
+        await asyncio.gather(*(self._visit(endpoint) for endpoint in ready))
+
+    async def _visit_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(VISIT_S)
+            self._judge()
+            await self.visit()
+
+    async def _visit(self, endpoint: Endpoint) -> None:
+        try:
+            endpoint.software = await self._check.is_there(endpoint.record)
+        except BatonError as error:
+            endpoint.num_missed += 1
+            if endpoint.num_missed >= MAX_MISSED_VISITS and endpoint.ready:
+                self.report_failure(endpoint, error)
+        else:
+            endpoint.num_missed = 0
+
+    async def _follow(self) -> None:
+        alive = {event.record.worker for event in await self._registry.workers()}
+        for worker in self._endpoints.keys() - alive:
+            await self._remove(worker)
+        # The contract promises an iterator that can be closed, which the type cannot say.
+        events = cast("AsyncGenerator[RegistryEvent]", self._registry.watch())
+        async with aclosing(events):
+            async for event in events:
+                await self._apply(event)
+
+    async def _apply(self, event: RegistryEvent) -> None:
+        worker = event.record.worker
+        if event.change is RegistryChange.LEFT:
+            await self._remove(worker, in_order=event.in_order)
+        elif (endpoint := self._endpoints.get(worker)) is not None:
+            endpoint.load, endpoint.heard_s = event.load, time.monotonic()
+            endpoint.refused = endpoint.refused and event.load.draining
+            if event.load.unhealthy and endpoint.ready:
+                self.report_failure(endpoint, WorkerLostError("it says that it cannot serve"))
+            if self._retired:
+                await self._drop_channels()
+        elif event.record.model not in self._model_names:
+            log.warning("other_model", worker=str(worker), model=event.record.model)
+        else:
+            endpoint = self._endpoints[worker] = self._new(event)
+            self._generations.joined(event.record)
+            self._judge()
+            self._start_check(endpoint)
+        self._changed.set()
+
+    def _new(self, event: RegistryEvent) -> Endpoint:
+        """What is known of its kind is what is believed of a new worker."""
+        fleet = self._fleets.setdefault(event.record.role, WorkerProfile())
+        return Endpoint(event.record, event.load, profile=WorkerProfile(fleet))
+
+    def _judge(self) -> None:
+        """Find out anew whose weights are those of their generations: others may be first now."""
+        records = [endpoint.record for endpoint in self._endpoints.values()]
+        for endpoint in self._endpoints.values():
+            refusal = self._generations.refusal(endpoint.record, records)
+            worker = str(endpoint.record.worker)
+            if refusal and not endpoint.refusal:
+                log.error("worker_refused", worker=worker, reason=refusal)
+            elif endpoint.refusal and not refusal:
+                log.warning("worker_accepted", worker=worker)
+            if refusal != endpoint.refusal:
+                endpoint.refusal = refusal
+                self._changed.set()
+        alive = [e.record.max_model_len for e in self.of_role(Role.DECODE) if not e.refusal]
+        if alive:
+            self._max_model_len = max(alive)
+
+    async def _remove(self, worker: WorkerId, *, in_order: bool = False) -> None:
+        endpoint = self._endpoints.pop(worker, None)
+        if endpoint is None:
+            return
+        endpoint.ready = False
+        self._left_s[endpoint.record.role] = time.monotonic()
+        if (task := self._checks.pop(worker, None)) is not None:
+            task.cancel()
+        log.info("worker_gone", worker=str(worker))
+        self._generations.left(endpoint.record, in_order=in_order)
+        self._judge()
+        self._retired.append(endpoint)
+        await self._drop_channels()
+
+    async def _drop_channels(self) -> None:
+        """Close channels of workers that are gone once the last stream over them has ended.
+
+        A worker whose heartbeats stopped may still answer: its streams decide, not its lease.
+        """
+        in_use = {e.record.address for e in self._endpoints.values()}
+        in_use |= {e.record.address for e in self._retired if e.work.num_requests}
+        for address in {e.record.address for e in self._retired} - in_use:
+            await self._sessions.drop(address)
+        self._retired = [e for e in self._retired if e.work.num_requests]
+
+    def _start_check(self, endpoint: Endpoint) -> None:
+        worker = endpoint.record.worker
+        running = self._checks.get(worker)
+        if running is None or running.done():
+            self._checks[worker] = asyncio.create_task(self._until_ready(endpoint))
+
+    async def _until_ready(self, endpoint: Endpoint) -> None:
+        retry_s = self._retry_s
+        while True:
+            try:
+                endpoint.software = await self._check(endpoint.record)
+            except BatonError as error:
+                log.warning("canary_failed", worker=str(endpoint.record.worker), error=str(error))
+            else:
+                # What it says of itself comes by another way, and may be older than the answer: the
+                # next heartbeat decides.
+                if not endpoint.load.unhealthy:
+                    endpoint.ready, endpoint.num_missed = True, 0
+                    log.info("worker_ready", worker=str(endpoint.record.worker))
+                    self._changed.set()
+                    return
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, LONGEST_RETRY_S)

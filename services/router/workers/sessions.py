@@ -1,0 +1,280 @@
+"""Calls to decode workers: one session per worker carries all answers that it gives this router.
+
+What a session's message holds for an answer waits in that answer's `AnswerCall` until its reader
+comes by; a reader that is late takes all of it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import grpc
+
+from baton.v1 import decode_pb2, decode_pb2_grpc
+from services.router.workers.pieces import merge_into
+from shared.errors import (
+    BatonError,
+    DeadlineError,
+    RequestCancelledError,
+    WorkerLostError,
+    WorkerSilentError,
+)
+from shared.rpc.status import from_rpc_error, from_status
+
+if TYPE_CHECKING:
+    from shared.rpc.channel import ChannelPool
+
+#: Kept apart for a reader that is slow; what follows is put into the last one, where a token takes
+#: a few bytes and not a few hundred.
+MAX_PIECES = 2
+#: How often a session looks whether its worker still says anything, and how many times in a row it
+#: may hear nothing. Counted, not measured: after a pause of our own, what came meanwhile is read
+#: before the next look.
+LOOK_S = 1.0
+MAX_SILENT_LOOKS = 6
+#: An answer that gave tokens before and gives none for so long is taken for lost.
+STALL_S = 60.0
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class SessionPool:
+    """Opens a session per address on first use, and another one when it has broken."""
+
+    def __init__(self, channels: ChannelPool, *, stall_s: float = STALL_S) -> None:
+        """`stall_s`: longest time between two tokens of an answer."""
+        self._channels = channels
+        self._max_idle_looks = max(1, round(stall_s / LOOK_S))
+        self._sessions: dict[str, Session] = {}
+
+    def start(
+        self, address: str, request: decode_pb2.DecodeRequest, *, timeout_s: float, peer: str
+    ) -> AnswerCall:
+        """Ask the worker at `address`, which errors call `peer`, for one answer."""
+        session = self._sessions.get(address)
+        if session is None or session.ended:
+            session = self._sessions[address] = Session(
+                self._channels.get(address),
+                max_idle_looks=self._max_idle_looks,
+                has_heartbeats=session is not None and session.has_heartbeats,
+            )
+        return session.start(request, timeout_s=timeout_s, peer=peer)
+
+    async def drop(self, address: str) -> None:
+        """End the session and the channel to an address that nobody serves any more."""
+        session = self._sessions.pop(address, None)
+        if session is not None:
+            await session.close()
+        await self._channels.drop(address)
+
+    async def close(self) -> None:
+        """End every session; workers cancel what runs in them. Channels stay."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        await asyncio.gather(*(session.close() for session in sessions))
+
+
+class Session:
+    """One call of Decode.Session. If it ends, so do all of its answers.
+
+    It ends as well when the worker falls silent: a process that was stopped keeps its connections.
+    """
+
+    def __init__(
+        self, channel: grpc.aio.Channel, *, max_idle_looks: int, has_heartbeats: bool
+    ) -> None:
+        """`has_heartbeats`: it is known that this worker says something at least every second."""
+        stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(channel)
+        self._call = stub.Session()
+        self._answers: dict[int, AnswerCall] = {}
+        self._num_started = 0
+        self._outgoing: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue()
+        self._max_idle_looks = max_idle_looks
+        self._num_messages = 0
+        #: Older workers say nothing while there is nothing to say.
+        self.has_heartbeats = has_heartbeats
+        self._silent = False
+        self.ended = False
+        work = (self._read(), self._write(), self._watch())
+        self._tasks = [asyncio.create_task(each) for each in work]
+
+    def start(
+        self, request: decode_pb2.DecodeRequest, *, timeout_s: float, peer: str
+    ) -> AnswerCall:
+        """Begin an answer."""
+        self._num_started += 1
+        answer = AnswerCall(self, self._num_started, timeout_s=timeout_s, peer=peer)
+        self._answers[answer.answer_id] = answer
+        self._outgoing.put_nowait(
+            decode_pb2.SessionRequest(answer_id=answer.answer_id, start=request)
+        )
+        return answer
+
+    def forget(self, answer_id: int, *, cancel: bool) -> None:
+        """The answer is of no more interest; with `cancel`, the worker is told to give it up."""
+        if self._answers.pop(answer_id, None) is not None and cancel and not self.ended:
+            self._outgoing.put_nowait(decode_pb2.SessionRequest(answer_id=answer_id, cancel=True))
+
+    async def close(self) -> None:
+        """End the call, and with it what still runs."""
+        self._end()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _end(self) -> None:
+        self._call.cancel()
+        for task in self._tasks[1:]:
+            task.cancel()
+
+    async def _watch(self) -> None:
+        num_before, num_silent = 0, 0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for answer in list(self._answers.values()):
+                answer.look(self._max_idle_looks)
+            is_silent = self._num_messages == num_before and self.has_heartbeats
+            num_silent = num_silent + 1 if is_silent else 0
+            num_before = self._num_messages
+            if num_silent >= MAX_SILENT_LOOKS:
+                self._silent = True
+                self._call.cancel()
+                return
+
+    async def _read(self) -> None:
+        reason: grpc.RpcError | None = None
+        try:
+            while (read := await self._call.read()) is not grpc.aio.EOF:
+                self._num_messages += 1
+                events = cast("decode_pb2.SessionResponse", read).events
+                self.has_heartbeats = self.has_heartbeats or not events
+                for event in events:
+                    answer = self._answers.get(event.answer_id)
+                    if answer is None:
+                        continue
+                    if event.HasField("piece"):
+                        answer.push(event.piece)
+                    else:
+                        answer.fail(_meaning(event.error, answer.peer))
+        except grpc.RpcError as error:
+            reason = error
+        except asyncio.CancelledError:
+            # grpc raises it for a call that was cancelled here.
+            if not self._call.cancelled():
+                raise
+        finally:
+            self.ended = True
+            self._end()
+            for answer in list(self._answers.values()):
+                answer.fail(self._why_ended(reason, answer.peer))
+
+    def _why_ended(self, error: grpc.RpcError | None, peer: str) -> BatonError:
+        if self._silent:
+            return WorkerSilentError(f"{peer} said nothing for {MAX_SILENT_LOOKS * LOOK_S:.0f} s")
+        if error is None:
+            return WorkerLostError(f"{peer} ended its session")
+        return _not_cancelled(from_rpc_error(error, peer=peer))
+
+    async def _write(self) -> None:
+        # Why a call has ended, its reader finds out.
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                await self._call.write(await self._outgoing.get())
+
+
+class AnswerCall:
+    """One answer of a session, for one reader."""
+
+    def __init__(self, session: Session, answer_id: int, *, timeout_s: float, peer: str) -> None:
+        self.answer_id = answer_id
+        self.peer = peer
+        self._session = session
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        # One timer per answer, none per token.
+        self._timer = self._loop.call_later(timeout_s, self._expire)
+        self._pieces: list[decode_pb2.DecodeResponse] = []
+        self._num_pushed = 0
+        self._num_pushed_before = 0
+        self._num_idle_looks = 0
+        self._error: BatonError | None = None
+        self._reader: asyncio.Future[None] | None = None
+
+    async def read(self) -> list[decode_pb2.DecodeResponse]:
+        """What has come since the last time, at least one piece, in order.
+
+        Raises:
+            BatonError: what the worker answered, or WorkerLostError if it did not.
+        """
+        if not self._pieces and self._error is None:
+            self._reader = self._loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        if not self._pieces and self._error is not None:
+            raise self._error
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def cancel(self) -> None:
+        """Give the answer up if it has not ended. Safe to repeat."""
+        self._end(cancel=True)
+
+    def push(self, piece: decode_pb2.DecodeResponse) -> None:
+        """A piece has come.
+
+        What waits for a late reader is kept as two pieces, however much it is. A piece is a part of
+        the message that brought it, and keeps all of it: that of every answer on the worker.
+        """
+        self._num_pushed += 1
+        if len(self._pieces) < MAX_PIECES:
+            if self._pieces:
+                own = decode_pb2.DecodeResponse()
+                own.CopyFrom(piece)
+                self._pieces.append(own)
+            else:
+                self._pieces.append(piece)
+        else:
+            merge_into(self._pieces[-1], piece)
+        if piece.finish_reason:
+            self._end(cancel=False)
+        self._wake()
+
+    def look(self, max_idle: int) -> None:
+        """Time has passed. Waiting for the first token may take long, for the others it may not."""
+        is_idle = self._num_pushed_before == self._num_pushed > 0
+        self._num_idle_looks = self._num_idle_looks + 1 if is_idle else 0
+        self._num_pushed_before = self._num_pushed
+        if self._num_idle_looks >= max_idle:
+            self._error = WorkerSilentError(f"{self.peer}: no token for {max_idle * LOOK_S:.0f} s")
+            self._end(cancel=True)
+            self._wake()
+
+    def fail(self, error: BatonError) -> None:
+        """Nothing more will come."""
+        self._error = error
+        self._end(cancel=False)
+        self._wake()
+
+    def _expire(self) -> None:
+        self._error = DeadlineError(f"{self.peer}: no end within {self._timeout_s:.1f} s")
+        self._end(cancel=True)
+        self._wake()
+
+    def _end(self, *, cancel: bool) -> None:
+        self._timer.cancel()
+        self._session.forget(self.answer_id, cancel=cancel)
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+def _meaning(error: decode_pb2.AnswerError, peer: str) -> BatonError:
+    code = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)
+    return _not_cancelled(from_status(code, error.message, dict(error.metadata), peer=peer))
+
+
+def _not_cancelled(error: BatonError) -> BatonError:
+    """Nobody here has cancelled, or nobody would be reading: the worker is being shut down."""
+    return WorkerLostError(str(error)) if isinstance(error, RequestCancelledError) else error
