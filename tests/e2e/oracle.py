@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from shared.engine.llm import LLM
     from shared.engine.request_output import RequestOutput
+    from shared.request.answer import PositionLogprobs
 
     Asked = tuple[tuple[int, ...], SamplingParams, int, tuple[str, ...]]
 

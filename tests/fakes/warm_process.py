@@ -106,7 +106,7 @@ _ended_cpu_s: list[float] = []
 
 def load_all() -> None:
     """Begin to load what copies are made of, before the first copy is wanted."""
-    for loaded in (WORKERS, ROUTER):
+    for loaded in (WORKERS, LOADED["services.router"]):
         _nursery(loaded)
 
 
