@@ -20,7 +20,7 @@ from rich.table import Table
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.request import EngineRequest
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from rich.table import Table
 from benchmarks.peers.models import FIRST_WORD, model_folder
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
-from shared.engine.events import Admitted, NewTokens
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.events import Admitted, NewTokens
+from shared.engine.sequence.request import EngineRequest
 from shared.kv.offload.manager import BlockOffloadManager, OffloadPolicy
 from shared.kv.tier import BlockTier
 from shared.model.loader import load_model

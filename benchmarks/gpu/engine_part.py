@@ -12,10 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.model import make_model
 from shared.engine.config import EngineConfig
-from shared.engine.decode_graphs import EagerRecorder
 from shared.engine.engine import Engine
-from shared.engine.events import Failed, NewTokens
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.events import Failed, NewTokens
+from shared.engine.sequence.request import EngineRequest
+from shared.engine.step.decode_graphs import EagerRecorder
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

@@ -23,15 +23,15 @@ from shared.connector.device.staged import StagedConnector
 from shared.connector.device.staging_pool import StagingPool
 from shared.connector.local import LocalHub
 from shared.connector.registry import ConnectorSettings, create
-from shared.engine.events import Admitted, NewTokens
-from shared.engine.request import KVSource
+from shared.engine.sequence.events import Admitted, NewTokens
+from shared.engine.sequence.request import KVSource
 from shared.identity import WorkerId
 
 if TYPE_CHECKING:
     from benchmarks.gpu.bench import Bench
     from shared.connector.base import Receipt
     from shared.engine.engine import Engine
-    from shared.engine.request import EngineRequest
+    from shared.engine.sequence.request import EngineRequest
     from shared.model.loader import LoadedModel
 
 _TIMEOUT_S = 60.0

@@ -12,9 +12,9 @@ from kernels.block_copy import gather_blocks, scatter_blocks
 from kernels.rms_norm import add_rms_norm
 from kernels.rope_kv_write import rope_kv_write
 from kernels.silu_mul import silu_mul
-from shared.engine.request import EngineRequest
-from shared.engine.sequence import Sequence
-from shared.engine.token_choice import choose_tokens
+from shared.engine.sequence.request import EngineRequest
+from shared.engine.sequence.sequence import Sequence
+from shared.engine.step.token_choice import choose_tokens
 from shared.kv.identity import KVIdentity
 from shared.request.sampling_params import SamplingParams
 

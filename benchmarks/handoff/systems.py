@@ -16,8 +16,8 @@ from cli.ports import free_port
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
-from shared.engine.events import NewTokens
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.events import NewTokens
+from shared.engine.sequence.request import EngineRequest
 from shared.model.loader import load_model
 from shared.request.sampling_params import SamplingParams
 

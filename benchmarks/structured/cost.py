@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shared.engine.events import NewTokens
-from shared.engine.grammar.registry import create_backend
-from shared.engine.request import EngineRequest
+from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.sampler.grammar_mask import allowed_tokens
+from shared.engine.sequence.events import NewTokens
+from shared.engine.sequence.request import EngineRequest
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.structured.conformance import Case
-    from shared.engine.grammar.registry import BackendName
+    from shared.engine.choices import BackendName
     from shared.engine.llm import LLM
     from shared.text.token_table import TokenTable
 

@@ -12,8 +12,8 @@ from baton.v1 import common_pb2, router_pb2, router_pb2_grpc
 from benchmarks.structured.conformance import Outcome
 from cli.cluster import Cluster, ClusterSpec
 from cli.ports import free_port
-from shared.engine.events import Failed, NewTokens
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.events import Failed, NewTokens
+from shared.engine.sequence.request import EngineRequest
 from shared.request.answer import FinishReason
 from shared.request.grammar.wire import grammar_to_wire
 

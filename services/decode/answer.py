@@ -10,9 +10,9 @@ from services.decode.account import Account
 from services.decode.decider import PrefillPlace
 from services.decode.hand_off import Destination
 from services.decode.prefill_attempt import HandOffReport
-from shared.engine.events import Admitted, Failed, NewTokens
-from shared.engine.request import EngineRequest, KVSource
-from shared.engine.stop import finish_reason_for
+from shared.engine.sequence.events import Admitted, Failed, NewTokens
+from shared.engine.sequence.request import EngineRequest, KVSource
+from shared.engine.sequence.stop import finish_reason_for
 from shared.request.wire import (
     finish_reason_to_wire,
     logprobs_to_wire,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from services.decode.hand_off import HandOff
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
-    from shared.engine.prompt_states import StatesWish
     from shared.engine.request_stream import RequestStream
+    from shared.engine.sequence.prompt_states import StatesWish
     from shared.request.sampling_params import SamplingParams
     from shared.telemetry.tracing import Span
     from shared.worker.reuse.prefix_reuse import PrefixReuse

@@ -9,7 +9,7 @@ import structlog
 
 from baton.v1 import prefill_pb2
 from services.prefill.publisher import Publisher
-from shared.engine.events import Admitted, Computed, Failed, NewTokens
+from shared.engine.sequence.events import Admitted, Computed, Failed, NewTokens
 from shared.errors import InternalError, TransferError
 from shared.request.wire import logprobs_to_wire, prompt_logprobs_to_wire
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from services.prefill.states_sender import StatesSender
     from shared.connector.base import Connector, Ticket
-    from shared.engine.events import EngineEvent
+    from shared.engine.sequence.events import EngineEvent
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ import grpc
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from services.prefill.job import PrefillJob
 from services.prefill.states_sender import StatesSender, wish_of
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.request import EngineRequest
 from shared.errors import InvalidRequestError
 from shared.request.wire import sampling_from_wire
 from shared.rpc.cancellation import run_to_end
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
-    from shared.engine.prompt_states import StatesWish
     from shared.engine.request_stream import RequestStream
-    from shared.engine.states_pool import StatesPool
+    from shared.engine.sequence.prompt_states import StatesWish
+    from shared.engine.step.states_pool import StatesPool
     from shared.identity import WorkerId
     from shared.worker.health.gate import RequestGate
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.engine.counters import EngineCounters
 from shared.engine.engine_stats import read_stats
-from shared.engine.kv_staging import KVStaging
-from shared.engine.kv_storage import plan_memory, read_layout, read_namespace
-from shared.engine.model_parts import build_model_parts
+from shared.engine.memory.kv_staging import KVStaging
+from shared.engine.memory.kv_storage import plan_memory, read_layout, read_namespace
 from shared.engine.news import wait_for_news
 from shared.engine.offload.build import build_offload
 from shared.engine.offload.cached_blocks import CachedBlocks
-from shared.engine.postprocess import Postprocessor
-from shared.engine.scheduler_build import build_scheduler
-from shared.engine.scheduler_integrity import check_scheduler
-from shared.engine.sequence import Sequence, Status
-from shared.engine.speculation.build import build_pipeline
-from shared.engine.step_pipeline import failure
+from shared.engine.pipeline.build import build_pipeline
+from shared.engine.pipeline.counters import EngineCounters
+from shared.engine.pipeline.postprocess import Postprocessor
+from shared.engine.pipeline.step_pipeline import failure
+from shared.engine.schedule.build import build_scheduler
+from shared.engine.schedule.integrity import check_scheduler
+from shared.engine.sequence.sequence import Sequence, Status
+from shared.engine.step.model_parts import build_model_parts
 from shared.engine.validation import RequestValidator, find_receiving
 from shared.errors import InternalError, InvalidRequestError
 from shared.kv.block_pool import BlockPool
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from shared.engine.config import EngineConfig
-    from shared.engine.decode_graphs import GraphRecorder
-    from shared.engine.events import CacheChange, EngineEvent, EngineStats
-    from shared.engine.request import EngineRequest
+    from shared.engine.engine_stats import EngineStats
+    from shared.engine.sequence.events import CacheChange, EngineEvent
+    from shared.engine.sequence.request import EngineRequest
+    from shared.engine.step.decode_graphs import GraphRecorder
     from shared.kv.memory import KVMemory
     from shared.model.loader import LoadedModel
 

@@ -1,17 +1,41 @@
-"""A snapshot of an engine for whoever watches it."""
+"""A snapshot of an engine."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shared.engine.events import EngineStats
-
 if TYPE_CHECKING:
-    from shared.engine.counters import EngineCounters
     from shared.engine.offload.stats import TierStats
-    from shared.engine.scheduler import Scheduler
+    from shared.engine.pipeline.counters import EngineCounters
+    from shared.engine.schedule.scheduler import Scheduler
     from shared.kv.block_pool import BlockPool
     from shared.kv.tier import BlockTier
+    from shared.telemetry.plain_histogram import PlainHistogram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot of the engine's state and its counters since start."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    #: Wait for blocks of lower tiers.
+    num_loading: int = 0
+    #: Wait for blocks of a peer.
+    num_receiving: int = 0
+    num_held: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    #: Of the free ones: those that still hold a prefix somebody may hit.
+    num_cached_blocks: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+    #: Drafts that were right, by their place in the draft, since start.
+    accepted_per_pos: tuple[int, ...] = ()
+    #: Tokens per step; goes on counting after the snapshot.
+    step_sizes: PlainHistogram | None = None
+    #: Of the tiers below the pool, if there are any.
+    tiers: dict[BlockTier, TierStats] = field(default_factory=dict)
 
 
 def read_stats(

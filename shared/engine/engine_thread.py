@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from shared.engine.command import Command, call_all, resolve
-from shared.engine.events import Failed
 from shared.engine.progress import EngineProgress
 from shared.engine.request_stream import RequestStream, is_last
+from shared.engine.sequence.events import Failed
 from shared.errors import InternalError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shared.engine.engine import Engine
-    from shared.engine.events import CacheChange, EngineEvent, EngineStats
-    from shared.engine.request import EngineRequest
+    from shared.engine.engine_stats import EngineStats
+    from shared.engine.sequence.events import CacheChange, EngineEvent
+    from shared.engine.sequence.request import EngineRequest
     from shared.kv.tier import BlockTier
 
 log = structlog.get_logger(__name__)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.grammar.build import build_grammars
-from shared.engine.llm_beams import PromptBeams, run_searches
-from shared.engine.llm_defaults import read_default_sampling
-from shared.engine.llm_prompts import ReadPrompt, read_prompts
-from shared.engine.request import EngineRequest
-from shared.engine.request_output import Answer, RequestOutput
+from shared.engine.offline.beams import PromptBeams, run_searches
+from shared.engine.offline.defaults import read_default_sampling
+from shared.engine.offline.prompts import ReadPrompt, read_prompts
+from shared.engine.offline.request_output import Answer, RequestOutput
+from shared.engine.sequence.request import EngineRequest
 from shared.errors import InvalidRequestError
 from shared.model.loader import load_model
 from shared.request.beam_search import BeamOptions, check_beam_search, require_no_constraints
@@ -32,7 +32,7 @@ from shared.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shared.engine.llm_prompts import Prompt
+    from shared.engine.offline.prompts import Prompt
     from shared.request.answer import PositionLogprobs
 
     Message = Mapping[str, Any]

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shared.engine.offload.cached_blocks import CachedBlocks
-    from shared.engine.sequence import Sequence
+    from shared.engine.sequence.sequence import Sequence
 
 #: A mask is waited for so long before the other sequences are looked at again.
 _MASK_S = 1.0

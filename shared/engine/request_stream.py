@@ -6,12 +6,12 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from shared.engine.events import Failed, NewTokens
+from shared.engine.sequence.events import Failed, NewTokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.engine.events import EngineEvent
+    from shared.engine.sequence.events import EngineEvent
 
 
 def is_last(event: EngineEvent) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.engine.grammar.positions import count_valid
-from shared.engine.sequence import Sequence, Status
+from shared.engine.sequence.sequence import Sequence, Status
 from shared.errors import (
     InternalError,
     InvalidRequestError,
@@ -16,7 +16,7 @@ from shared.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from shared.engine.request import EngineRequest
+    from shared.engine.sequence.request import EngineRequest
     from shared.request.sampling_params import SamplingParams
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from shared.connector.base import Connector
     from shared.engine.grammar.compiler import GrammarCompiler
-    from shared.engine.states_pool import StatesPool
+    from shared.engine.step.states_pool import StatesPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.rpc.auth import ClusterToken

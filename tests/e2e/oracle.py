@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.engine.llm import LLM
-    from shared.engine.request_output import RequestOutput
+    from shared.engine.offline.request_output import RequestOutput
     from shared.request.answer import PositionLogprobs
 
     Asked = tuple[tuple[int, ...], SamplingParams, int, tuple[str, ...]]

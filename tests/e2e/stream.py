@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.engine.llm import LLM
-    from shared.engine.request_output import CompletionOutput
+    from shared.engine.offline.request_output import CompletionOutput
     from tests.e2e.processes import Cluster
 
 #: Of an answer, unless its request says otherwise.

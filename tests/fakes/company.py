@@ -8,17 +8,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shared.engine.events import NewTokens
-from shared.engine.request import EngineRequest
 from shared.engine.request_stream import is_last
+from shared.engine.sequence.events import NewTokens
+from shared.engine.sequence.request import EngineRequest
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.neighbours import LONG, NEIGHBOURS, Neighbour
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.events import EngineEvent
     from shared.engine.llm import LLM
+    from shared.engine.sequence.events import EngineEvent
 
 #: Steps within which all requests of a round come.
 _ARRIVAL_STEPS = 12

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from shared.engine.config import EngineConfig
-from shared.engine.decode_graphs import EagerRecorder
 from shared.engine.engine import Engine
-from shared.engine.events import Admitted, Computed, Failed, NewTokens
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.events import Admitted, Computed, Failed, NewTokens
+from shared.engine.sequence.request import EngineRequest
+from shared.engine.step.decode_graphs import EagerRecorder
 from shared.kv.tier import BlockTier
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.model import FakeLoadedModel, FakeModel, context_hash
@@ -22,7 +22,7 @@ from tests.fakes.model import FakeLoadedModel, FakeModel, context_hash
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.engine.events import EngineEvent
+    from shared.engine.sequence.events import EngineEvent
     from shared.request.answer import FinishReason
 
 BLOCK_SIZE = 4

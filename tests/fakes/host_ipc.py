@@ -7,7 +7,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING
 
-from shared.engine.cuda_ipc import HANDLE_BYTES, CudaIpcError
+from shared.engine.memory.cuda_ipc import HANDLE_BYTES, CudaIpcError
 
 if TYPE_CHECKING:
     from shared.kv.memory import KVMemory

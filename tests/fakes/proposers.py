@@ -9,14 +9,15 @@ import numpy as np
 import torch
 
 from shared.engine.sampler.random import Purpose, uniforms
-from shared.engine.speculation.base import Draft, HiddenNeeds
+from shared.engine.sequence.draft import Draft
+from shared.engine.step.hidden import HiddenNeeds
 from tests.fakes.engines import expected_tokens
 from tests.fakes.model import VOCAB_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
-    from shared.engine.sequence import Sequence
+    from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.base import ObservedStep, ProposerContext, Wish
 
 

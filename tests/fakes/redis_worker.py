@@ -9,7 +9,7 @@ from shared.directory.lease import RedisLease
 from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
-from shared.engine.events import EngineStats
+from shared.engine.engine_stats import EngineStats
 from shared.kv.block_pool import BlockPool
 from shared.kv.tier import BlockTier
 from shared.worker.health.heart import Heart

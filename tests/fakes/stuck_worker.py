@@ -14,7 +14,7 @@ from services.decode.__main__ import add_decode
 from services.decode.config import DecodeConfig
 from services.prefill.__main__ import add_prefill
 from services.prefill.config import PrefillConfig
-from shared.engine.step_pipeline import StepPipeline
+from shared.engine.pipeline.step_pipeline import StepPipeline
 from shared.identity import Role
 from shared.text.token_table import read_token_table
 from shared.worker.process import main

@@ -14,8 +14,8 @@ import torch
 
 from shared.connector.device.cuda_ipc import CudaIpcConnector
 from shared.connector.protocol.limits import TransferLimits
-from shared.engine.cuda_blocks import CudaBlocks
-from shared.engine.cuda_ipc import CudaIpc
+from shared.engine.memory.cuda_blocks import CudaBlocks
+from shared.engine.memory.cuda_ipc import CudaIpc
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
 from tests.integration.connector.peer import from_json

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from shared.engine.config import EngineConfig
-from shared.engine.decode_graphs import EagerRecorder
 from shared.engine.engine import Engine
-from shared.engine.request import KVSource
+from shared.engine.sequence.request import KVSource
+from shared.engine.step.decode_graphs import EagerRecorder
 from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.engines import Run, drain, make_request
 
 if TYPE_CHECKING:
-    from shared.engine.request import EngineRequest
+    from shared.engine.sequence.request import EngineRequest
 
 NUM_BLOCKS = 96
 

@@ -20,7 +20,8 @@ from shared.errors import InvalidRequestError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 if TYPE_CHECKING:
-    from shared.engine.grammar.base import Grammar, GrammarBackend
+    from shared.engine.grammar.base import GrammarBackend
+    from shared.engine.sequence.grammar import Grammar
     from shared.text.token_table import TokenTable
     from shared.text.tokenizer import Tokenizer
 

@@ -16,9 +16,9 @@ from benchmarks.peers.workers.wire import (
     WorkerOptions,
     serve,
 )
-from shared.engine.events import Failed, NewTokens
 from shared.engine.llm import LLM
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.events import Failed, NewTokens
+from shared.engine.sequence.request import EngineRequest
 from shared.errors import ConfigError
 from shared.request.sampling_params import SamplingParams
 from shared.version import VERSION

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.budget import CpuBudget
 from shared.engine.grammar.compiler import GrammarCompiler
 from shared.engine.grammar.host.hosts import GrammarHosts
 from shared.engine.grammar.host.zygote import Zygote
 from shared.engine.grammar.placement import Placement
-from shared.engine.grammar.registry import create_backend
 from shared.engine.grammar.stats import GrammarStats
 
 if TYPE_CHECKING:

@@ -27,10 +27,11 @@ from shared.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.engine.grammar.base import Grammar, PlacedGrammar
+    from shared.engine.grammar.base import PlacedGrammar
     from shared.engine.grammar.placement import Placement
     from shared.engine.grammar.stats import GrammarStats
-    from shared.engine.request import EngineRequest
+    from shared.engine.sequence.grammar import Grammar
+    from shared.engine.sequence.request import EngineRequest
     from shared.request.grammar.spec import GrammarSpec
 
 T = TypeVar("T")

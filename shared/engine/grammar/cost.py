@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shared.engine.grammar.base import CompiledGrammar, Matcher
+    from shared.engine.grammar.base import CompiledGrammar
+    from shared.engine.sequence.grammar import Matcher
 
 #: Tokens of each walk through a grammar.
 _NUM_STEPS = 32

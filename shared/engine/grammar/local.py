@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.engine.grammar.base import CompiledGrammar, Grammar, Matcher
+    from shared.engine.grammar.base import CompiledGrammar
     from shared.engine.grammar.host.compiled import HostedCompiled
     from shared.engine.grammar.host.hosts import GrammarHosts
     from shared.engine.grammar.stats import GrammarStats
     from shared.engine.grammar.strikes import Strikes
+    from shared.engine.sequence.grammar import Grammar, Matcher
     from shared.request.grammar.spec import GrammarSpec
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.engine.grammar.base import Grammar, Matcher
+    from shared.engine.sequence.grammar import Grammar, Matcher
 
 #: All 32 tokens of a word may come.
 EVERYTHING = -1

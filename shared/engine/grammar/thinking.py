@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.engine.grammar.base import Grammar
+    from shared.engine.sequence.grammar import Grammar
     from shared.request.grammar.spec import Thinking
 
 

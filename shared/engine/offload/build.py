@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from shared.engine.kv_staging import KVStaging
+from shared.engine.memory.kv_staging import KVStaging
 from shared.engine.offload.block_folder import BlockFolder
 from shared.engine.offload.copies import MemoryCopies, StagedCopies
 from shared.engine.offload.disk_tier import DiskTier
@@ -21,7 +21,7 @@ from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
-    from shared.engine.kv_storage import KVStorage
+    from shared.engine.memory.kv_storage import KVStorage
     from shared.engine.offload.copies import BlockCopies
     from shared.kv.block_pool import BlockPool
     from shared.kv.layout import KVLayout

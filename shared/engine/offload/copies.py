@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shared.engine.kv_staging import KVStaging
+    from shared.engine.memory.kv_staging import KVStaging
 
 
 class BlockCopies(Protocol):

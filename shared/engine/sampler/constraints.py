@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.engine.sampler.state import SamplingState
+    from shared.engine.sequence.sampling_state import SamplingState
 
 _NEVER = float("-inf")
 

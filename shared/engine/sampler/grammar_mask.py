@@ -12,7 +12,7 @@ from shared.engine.grammar.positions import fill_mask_behind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.sampler.state import SamplingState
+    from shared.engine.sequence.sampling_state import SamplingState
 
 _WORD_BITS = 32
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shared.engine.sampler.state import SamplingState
+    from shared.engine.sequence.sampling_state import SamplingState
 
 
 def apply_penalties(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:

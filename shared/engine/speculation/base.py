@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.engine.config import EngineConfig
-    from shared.engine.sequence import Sequence
-    from shared.engine.speculation.config import SpeculationConfig
+    from shared.engine.sequence.draft import Draft
+    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.speculation_config import SpeculationConfig
+    from shared.engine.step.hidden import HiddenNeeds
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
 
@@ -44,36 +46,6 @@ class Wish:
 
     seq: Sequence
     max_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A guess. It may be shorter than wished, and empty."""
-
-    token_ids: Seq[int] = ()
-    #: float32 [len(token_ids), vocab]: what each token was drawn from, as probabilities that sum to
-    #: 1. They must have been drawn with `Purpose.DRAFT` of `sampler.random`, at the token's own
-    #: position. None: they were not drawn but chosen (the most likely ones, or copied). Then a
-    #: seeded answer is the same with and without speculation, so prefer that. Ignored for greedy
-    #: sequences.
-    probs: Tensor | None = None
-
-
-NO_DRAFT = Draft()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenNeeds:
-    """Which hidden states `observe` must bring. With any, steps never overlap."""
-
-    #: After the model's last norm: what its output head reads.
-    final: bool = False
-    #: The residual stream as it enters these layers, counted from 0; `num_layers` means as it
-    #: leaves the last one, before the last norm.
-    layers: tuple[int, ...] = ()
-
-    def __bool__(self) -> bool:
-        return self.final or bool(self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,25 +80,6 @@ class ObservedStep:
     final_hidden: Tensor | None = None
     #: By layer, the same.
     layer_hidden: Mapping[int, Tensor] = field(default_factory=dict)
-
-
-class CapturingModel(Protocol):
-    """A model that can say what `HiddenNeeds.layers` asks for.
-
-    A proposer that needs layers finds out when it is made whether its target can: the target has
-    these methods, or the proposer raises ConfigError and says which attention backend has them.
-    """
-
-    def capture_layers(self, layers: tuple[int, ...]) -> None:
-        """Keep these layers' inputs in every `forward` from now on. Called once."""
-        ...
-
-    def captured(self) -> Mapping[int, Tensor]:
-        """Of the last `forward`: [num_tokens, hidden] by layer, of all its tokens.
-
-        They belong to the caller: no later call changes them.
-        """
-        ...
 
 
 class DraftBlocks(Protocol):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.engine.speculation.base import NO_DRAFT, Draft, HiddenNeeds
+from shared.engine.sequence.draft import NO_DRAFT, Draft
+from shared.engine.step.hidden import HiddenNeeds
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence as Seq
 
-    from shared.engine.sequence import Sequence
+    from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.base import ObservedStep, ProposerContext, Wish
 
 #: Tokens that are indexed per sequence and step: a long prompt is taken in over several, so that

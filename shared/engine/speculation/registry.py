@@ -20,10 +20,10 @@ ENTRY_POINT_GROUP = "baton.proposers"
 BUILT_IN = {
     "ngram": "shared.engine.speculation.ngram:NgramProposer",
     "suffix": "shared.engine.speculation.suffix:SuffixProposer",
-    "draft_model": "shared.engine.speculation.draft_model:DraftModelProposer",
-    "eagle": "shared.engine.speculation.eagle:EagleProposer",
-    "eagle3": "shared.engine.speculation.eagle:Eagle3Proposer",
-    "medusa": "shared.engine.speculation.medusa:MedusaProposer",
+    "draft_model": "shared.engine.speculation.drafts.draft_model:DraftModelProposer",
+    "eagle": "shared.engine.speculation.drafts.eagle:EagleProposer",
+    "eagle3": "shared.engine.speculation.drafts.eagle:Eagle3Proposer",
+    "medusa": "shared.engine.speculation.drafts.medusa:MedusaProposer",
 }
 
 

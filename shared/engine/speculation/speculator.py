@@ -7,35 +7,32 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.engine.events import NewTokens
 from shared.engine.grammar.positions import count_masked
-from shared.engine.lookahead import first_of
-from shared.engine.mask_gate import MAX_WAIT_S
-from shared.engine.sequence import Status
-from shared.engine.speculation.base import (
-    NO_DRAFT,
-    ObservedPart,
-    ObservedStep,
-    StatesReader,
-    Wish,
-)
-from shared.engine.speculation.config import MAX_DRAFT_TOKENS
+from shared.engine.schedule.lookahead import first_of
+from shared.engine.schedule.mask_gate import MAX_WAIT_S
+from shared.engine.sequence.draft import NO_DRAFT
+from shared.engine.sequence.events import NewTokens
+from shared.engine.sequence.sequence import Status
+from shared.engine.speculation.base import ObservedPart, ObservedStep, StatesReader, Wish
 from shared.engine.speculation.pace import FIRST_MEAN, DraftPace
 from shared.engine.speculation.switch import SpeculationSwitch
+from shared.engine.speculation_config import MAX_DRAFT_TOKENS
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping
     from collections.abc import Sequence as Seq
 
-    from shared.engine.events import EngineEvent
-    from shared.engine.model_runner import LaunchedStep
-    from shared.engine.prompt_states import PlacedStates
-    from shared.engine.sequence import Sequence
-    from shared.engine.speculation.base import Draft, HiddenNeeds, Proposer
-    from shared.engine.speculation.config import SpeculationConfig
-    from shared.engine.speculation.draft_blocks import PoolDraftBlocks
-    from shared.engine.states_pool import StatesPool
+    from shared.engine.sequence.draft import Draft
+    from shared.engine.sequence.events import EngineEvent
+    from shared.engine.sequence.prompt_states import PlacedStates
+    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.speculation.base import Proposer
+    from shared.engine.speculation.drafts.blocks import PoolDraftBlocks
+    from shared.engine.speculation_config import SpeculationConfig
+    from shared.engine.step.hidden import HiddenNeeds
+    from shared.engine.step.model_runner import LaunchedStep
+    from shared.engine.step.states_pool import StatesPool
 
 log = structlog.get_logger(__name__)
 

@@ -13,15 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shared.engine.sequence import Status
-from shared.engine.speculation.base import NO_DRAFT, Draft, HiddenNeeds
+from shared.engine.sequence.draft import NO_DRAFT, Draft
+from shared.engine.sequence.sequence import Status
 from shared.engine.speculation.past_answers import PastAnswers
 from shared.engine.speculation.suffix_automaton import ROOT, SuffixAutomaton, SuffixWriter
+from shared.engine.step.hidden import HiddenNeeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
-    from shared.engine.sequence import Sequence
+    from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.base import ObservedStep, ProposerContext, Wish
 
 #: Tokens of a sequence that are taken in per step, so that a long prompt holds nobody up.

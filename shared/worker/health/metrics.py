@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shared.connector.base import Connector
     from shared.connector.instrumented import Direction, TransferCounters
-    from shared.engine.events import EngineStats
+    from shared.engine.engine_stats import EngineStats
     from shared.telemetry.plain_histogram import PlainHistogram
 
     #: The values of a metric's labels, and its value.

@@ -7,8 +7,8 @@ from contextlib import aclosing
 from itertools import count
 from typing import TYPE_CHECKING
 
-from shared.engine.events import Failed
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.events import Failed
+from shared.engine.sequence.request import EngineRequest
 from shared.errors import WorkerLostError
 from shared.request.sampling_params import SamplingParams
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from shared.directory.base import BlockDirectory, WorkerRecord, WorkerRegistry
     from shared.engine.engine_thread import EngineThread
-    from shared.engine.events import CacheChange
+    from shared.engine.sequence.events import CacheChange
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from shared.worker.reuse_settings import ReusePolicy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.engine.events import EngineStats
+    from shared.engine.engine_stats import EngineStats
     from shared.identity import WorkerId
 
 #: Before anything was measured: a step, and a token in it. Milliseconds.

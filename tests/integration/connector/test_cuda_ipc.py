@@ -14,7 +14,7 @@ import torch
 from shared.connector.device.cuda_ipc import CudaIpcConnector
 from shared.connector.device.io import PeerDevice
 from shared.connector.protocol.frame import Frame, Kind
-from shared.engine.cuda_blocks import CudaBlocks
+from shared.engine.memory.cuda_blocks import CudaBlocks
 from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory

@@ -10,7 +10,7 @@ import torch
 
 from shared.connector.device.staged import StagedConnector
 from shared.connector.device.staging_pool import StagingPool
-from shared.engine.kv_staging import KVStaging
+from shared.engine.memory.kv_staging import KVStaging
 from shared.errors import TransferError, TransferFailure
 from tests.integration.connector.harnesses import LocalHarness, ShmHarness
 from tests.suites.connector import BehaviourSuite

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.request import EngineRequest
 from shared.request.sampling_params import SamplingParams
 from shared.worker.reuse.source import sources_from_wire
 from shared.worker.reuse_settings import ReusePolicy

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from baton.v1.prefill_pb2 import PrefillDone
 from services.decode.states import StatesOutcome, StatesPolicy, states_counter
-from shared.engine.prompt_states import StatesFormat
-from shared.engine.speculation.config import SpeculationConfig
+from shared.engine.sequence.prompt_states import StatesFormat
+from shared.engine.speculation_config import SpeculationConfig
 from shared.request.sampling_params import SamplingParams
 
 #: Of a model with a hidden size of 4096 in bfloat16.

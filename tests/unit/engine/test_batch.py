@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shared.engine.batch import Batch, BatchBuilder
-from shared.engine.batch_layout import BatchLayout
-from shared.engine.sequence import Sequence, Status
-from shared.engine.step_buffers import HostStepBuffers, StagedStepBuffers
+from shared.engine.sequence.sequence import Sequence, Status
+from shared.engine.step.batch import Batch, BatchBuilder
+from shared.engine.step.batch_layout import BatchLayout
+from shared.engine.step.buffers import HostStepBuffers, StagedStepBuffers
 from shared.errors import InternalError
 from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request

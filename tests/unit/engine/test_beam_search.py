@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shared.engine.request_output import CompletionOutput
+    from shared.engine.offline.request_output import CompletionOutput
 
 PROMPTS = ([5, 6, 7], [100, 17, 300, 4, 9, 12, 250, 33, 8])
 NUM_TOKENS = 10

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shared.engine.choices import SchedulingPolicy
 from shared.engine.llm import LLM
-from shared.engine.waiting_queue import SchedulingPolicy
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.company import Company, is_full, num_answers, plain_prompts

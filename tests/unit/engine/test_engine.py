@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.engine.events import Admitted
+from shared.engine.sequence.events import Admitted
 from shared.errors import InternalError, InvalidRequestError, UnavailableError
 from shared.request.answer import FinishReason
 from tests.fakes.engines import (

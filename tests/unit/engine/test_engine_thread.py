@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.engine_thread import EngineThread
-from shared.engine.events import Admitted, Failed, NewTokens
-from shared.engine.request import KVSource
+from shared.engine.sequence.events import Admitted, Failed, NewTokens
+from shared.engine.sequence.request import KVSource
 from shared.errors import InternalError, InvalidRequestError, UnavailableError
 from shared.kv.tier import BlockTier
 from shared.request.answer import FinishReason
@@ -21,8 +21,8 @@ from tests.fakes.model import FakeLoadedModel
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from shared.engine.events import CacheChange
     from shared.engine.request_stream import RequestStream
+    from shared.engine.sequence.events import CacheChange
 
 pytestmark = pytest.mark.usefixtures("step_mode")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.events import Admitted, NewTokens
-from shared.engine.waiting_queue import SchedulingPolicy
+from shared.engine.choices import SchedulingPolicy
+from shared.engine.sequence.events import Admitted, NewTokens
 from tests.fakes.engines import (
     Run,
     StepMode,

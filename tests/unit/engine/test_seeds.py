@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from shared.engine.request import KVSource
+from shared.engine.sequence.request import KVSource
 from tests.fakes.engines import Run, drain, generate, make_engine, make_request
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.engine.request import KVSource
+from shared.engine.sequence.request import KVSource
 from tests.fakes.engines import Run, drain, expected_tokens, generate, make_engine, make_request
 from tests.fakes.model import FakeLoadedModel
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.events import NewTokens
+from shared.engine.choices import SchedulingPolicy
 from shared.engine.request_stream import is_last
-from shared.engine.waiting_queue import SchedulingPolicy
+from shared.engine.sequence.events import NewTokens
 from shared.request.answer import FinishReason
 from tests.fakes.engines import Run, StepMode, drain, expected_tokens, make_engine, make_request
 from tests.fakes.model import VOCAB_SIZE, FakeLoadedModel
@@ -20,7 +20,7 @@ from tests.fakes.model import VOCAB_SIZE, FakeLoadedModel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.request import EngineRequest
+    from shared.engine.sequence.request import EngineRequest
 
 OTHER_MODES = [StepMode.OVERLAPPED, StepMode.RECORDED]
 NUM_BLOCKS = 24

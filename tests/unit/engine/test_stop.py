@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.engine.stop import finish_reason_for
+from shared.engine.sequence.stop import finish_reason_for
 from shared.request.answer import FinishReason
 from shared.request.sampling_params import SamplingParams
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.engine.events import Admitted, NewTokens
-from shared.engine.request import KVSource
+from shared.engine.sequence.events import Admitted, NewTokens
+from shared.engine.sequence.request import KVSource
 from shared.errors import InternalError, InvalidRequestError, RequestCancelledError
 from shared.request.answer import FinishReason
 from tests.fakes.engines import (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.sequence import Sequence
-from shared.engine.waiting_queue import FcfsQueue, PriorityQueue, WaitingQueue
+from shared.engine.schedule.waiting_queue import FcfsQueue, PriorityQueue, WaitingQueue
+from shared.engine.sequence.sequence import Sequence
 from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
 

@@ -10,8 +10,8 @@ from baton.v1.prefill_pb2 import PrefillRequest, WantedStates
 from baton.v1.transfer_pb2 import TransferTicket
 from services.prefill.states_sender import StatesSender, wish_of
 from shared.connector.base import Ticket
-from shared.engine.events import Admitted
-from shared.engine.prompt_states import PlacedStates, StatesFormat
+from shared.engine.sequence.events import Admitted
+from shared.engine.sequence.prompt_states import PlacedStates, StatesFormat
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
@@ -22,7 +22,7 @@ from tests.unit.prefill.test_publisher import Recorder, settle
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.states_pool import StatesPool
+    from shared.engine.step.states_pool import StatesPool
 
 #: Four rows in a block.
 FORM = StatesFormat(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import HistogramMetricFamily
 
-from shared.engine.counters import EngineCounters
+from shared.engine.pipeline.counters import EngineCounters
 from shared.telemetry.buckets import REQUEST_TOKENS, STEP_TOKENS
 from shared.telemetry.plain_histogram import PlainHistogram
 

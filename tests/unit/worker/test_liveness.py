@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from shared.engine.events import EngineStats
+from shared.engine.engine_stats import EngineStats
 from shared.engine.progress import EngineProgress
 from shared.errors import WorkerLostError
 from shared.worker.health.gate import RequestGate

@@ -10,7 +10,7 @@ import pytest
 from shared.directory.base import BlockUpdate, WorkerLoad, WorkerRecord
 from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
-from shared.engine.events import EngineStats
+from shared.engine.engine_stats import EngineStats
 from shared.errors import IncompatiblePeerError, UnavailableError
 from shared.identity import Role, WorkerId
 from shared.kv.change_log import CacheChange

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry
 
-from shared.engine.events import EngineStats
+from shared.engine.engine_stats import EngineStats
 from shared.engine.offload.stats import TierCounters, TierStats
 from shared.kv.tier import BlockTier
 from shared.worker.health.metrics import EngineCollector

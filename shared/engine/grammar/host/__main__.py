@@ -15,9 +15,10 @@ import socket
 import sys
 from pathlib import Path
 
+from shared.engine.choices import BackendName
+from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.host.messages import Fork, Forked, Loaded, Vocabulary, receive, send
 from shared.engine.grammar.host.serving import HostServer
-from shared.engine.grammar.registry import BackendName, create_backend
 from shared.errors import ConfigError
 from shared.text.token_table import TokenTable
 

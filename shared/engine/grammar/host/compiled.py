@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from shared.engine.grammar.base import Grammar
     from shared.engine.grammar.host.messages import Compiled
     from shared.engine.grammar.host.process import GrammarHost
+    from shared.engine.sequence.grammar import Grammar
 
 
 class HostedCompiled:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from shared.engine.grammar.base import Grammar
     from shared.engine.grammar.stats import GrammarStats
+    from shared.engine.sequence.grammar import Grammar
     from shared.request.grammar.spec import GrammarSpec
 
 #: A process that does not read for so long is ended.

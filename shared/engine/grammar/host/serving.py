@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from shared.engine.grammar.base import CompiledGrammar, GrammarBackend, Matcher
+    from shared.engine.grammar.base import CompiledGrammar, GrammarBackend
+    from shared.engine.sequence.grammar import Matcher
 
 #: A mask that takes more processor time makes its grammar a slow one.
 SLOW_NS = 2_000_000

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
 
     from shared.engine.sampler.processors.base import LogitsProcessor
-    from shared.engine.sampler.state import SamplingState
-    from shared.engine.sequence import Sequence
+    from shared.engine.sequence.sampling_state import AttachedProcessor, SamplingState
+    from shared.engine.sequence.sequence import Sequence
 
 
 class Attached:
@@ -96,7 +96,7 @@ class ProcessorSet:
 
 def apply_processors(logits: torch.Tensor, states: Seq[SamplingState]) -> None:
     """Run each processor once, for all rows of `logits` [n, vocab] that want it, in place."""
-    wanting: dict[int, list[tuple[int, Attached, Any]]] = {}
+    wanting: dict[int, list[tuple[int, AttachedProcessor, Any]]] = {}
     for row, sampling in enumerate(states):
         for attached in sampling.processors:
             group = wanting.setdefault(attached.place, [])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from shared.engine.sequence import Status
-from shared.engine.speculation.draft_memory import DraftMemory
-from shared.engine.speculation.draft_pages import DraftPages
+from shared.engine.sequence.sequence import Status
+from shared.engine.speculation.drafts.memory import DraftMemory
+from shared.engine.speculation.drafts.pages import DraftPages
 from shared.errors import ConfigError
 from shared.kv.layout import KVLayout
 

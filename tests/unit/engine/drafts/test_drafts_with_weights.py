@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.request import KVSource
+from shared.engine.sequence.request import KVSource
 from shared.errors import ConfigError
 from tests.fakes.engines import drain, generate, make_request
 from tests.fakes.transformers_models import random_prompt
@@ -16,7 +16,7 @@ from tests.unit.model.checkpoints import edit_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.engine.request import EngineRequest
+    from shared.engine.sequence.request import EngineRequest
 
 VOCAB = 300
 

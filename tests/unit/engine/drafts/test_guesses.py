@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.engine.engine import Engine
-    from shared.engine.speculation.base import Draft, Wish
+    from shared.engine.sequence.draft import Draft
+    from shared.engine.speculation.base import Wish
 
 VOCAB = 300
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.prompt_states import PlacedStates, StatesFormat, StatesWish
-from shared.engine.request import KVSource
-from shared.engine.speculation.base import HiddenNeeds
-from shared.engine.states_pool import StatesPool
+from shared.engine.sequence.prompt_states import PlacedStates, StatesFormat, StatesWish
+from shared.engine.sequence.request import KVSource
+from shared.engine.step.hidden import HiddenNeeds
+from shared.engine.step.states_pool import StatesPool
 from shared.errors import ConfigError
 from shared.kv.layout import KVLayout
 from shared.model.loader import load_model
@@ -25,7 +25,7 @@ from tests.unit.engine.drafts.test_guesses import VOCAB, Recorder, expected_draf
 
 if TYPE_CHECKING:
     from shared.engine.engine import Engine
-    from shared.engine.events import Admitted
+    from shared.engine.sequence.events import Admitted
 
 LENGTH = 90
 HEADS = ("eagle", "eagle3")

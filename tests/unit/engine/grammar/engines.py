@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.engine.events import Failed, NewTokens
+from shared.engine.sequence.events import Failed, NewTokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

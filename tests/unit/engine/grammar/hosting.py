@@ -5,21 +5,22 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.budget import CpuBudget
 from shared.engine.grammar.compiler import GrammarCompiler
 from shared.engine.grammar.cost import CHEAP, GrammarCost
 from shared.engine.grammar.host.hosts import GrammarHosts
 from shared.engine.grammar.host.zygote import Zygote
 from shared.engine.grammar.placement import Placement
-from shared.engine.grammar.registry import create_backend
 from shared.engine.grammar.stats import GrammarStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from shared.engine.grammar.base import Grammar, GrammarBackend, PlacedGrammar
-    from shared.engine.grammar.registry import BackendName
+    from shared.engine.choices import BackendName
+    from shared.engine.grammar.base import GrammarBackend, PlacedGrammar
+    from shared.engine.sequence.grammar import Grammar
     from shared.request.grammar.spec import GrammarSpec
     from shared.text.token_table import TokenTable
 

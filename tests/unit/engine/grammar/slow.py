@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.engine.grammar.base import CompiledGrammar, GrammarBackend, Matcher
+    from shared.engine.grammar.base import CompiledGrammar, GrammarBackend
+    from shared.engine.sequence.grammar import Matcher
     from shared.request.grammar.spec import GrammarSpec
 
 #: Far more than a grammar process takes for any grammar of these tests.

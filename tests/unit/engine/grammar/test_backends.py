@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shared.engine.choices import BackendName
+from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.positions import advance
-from shared.engine.grammar.registry import BackendName, create_backend
 from shared.errors import ConfigError, UnsupportedError
 from shared.request.grammar.regex import repeats_in_choices
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
@@ -124,13 +125,13 @@ def test_what_one_library_cannot_follow_the_other_does(
 def test_where_one_library_is_missing_the_other_does_it_all(
     table: TokenTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "shared.engine.grammar.xgrammar", None)
+    monkeypatch.setitem(sys.modules, "shared.engine.grammar.backends.xgrammar", None)
     create_backend(BackendName.AUTO, table).compile(_pattern(r"\d(-\d{2,3})?"))
-    monkeypatch.setitem(sys.modules, "shared.engine.grammar.guidance", None)
+    monkeypatch.setitem(sys.modules, "shared.engine.grammar.backends.guidance", None)
     with pytest.raises(ConfigError, match=r"xgrammar.*guidance"):
         create_backend(BackendName.AUTO, table)
     monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "shared.engine.grammar.guidance", None)
+    monkeypatch.setitem(sys.modules, "shared.engine.grammar.backends.guidance", None)
     with pytest.raises(UnsupportedError, match="repeats something in an alternative"):
         create_backend(BackendName.AUTO, table).compile(_pattern(r"\d(-\d{2,3})?"))
 

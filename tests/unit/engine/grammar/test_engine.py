@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.events import Failed, NewTokens
 from shared.engine.llm import LLM
-from shared.engine.request import EngineRequest, KVSource
+from shared.engine.sequence.events import Failed, NewTokens
+from shared.engine.sequence.request import EngineRequest, KVSource
 from shared.errors import InternalError, InvalidRequestError, UnavailableError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.request.answer import FinishReason

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from shared.engine.grammar.registry import BackendName
+from shared.engine.choices import BackendName
 from shared.errors import InvalidRequestError, UnavailableError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from tests.unit.engine.grammar.hosting import make_hosts
@@ -22,8 +22,8 @@ from tests.unit.engine.grammar.hosting import make_hosts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shared.engine.grammar.base import Grammar
     from shared.engine.grammar.host.hosts import GrammarHosts
+    from shared.engine.sequence.grammar import Grammar
     from shared.text.token_table import TokenTable
 
 ROOT = Path(__file__).parents[4]
@@ -140,7 +140,7 @@ def test_a_grammar_that_needs_too_much_memory_is_refused(table: TokenTable) -> N
 def test_processes_end_with_a_worker_that_is_killed(tmp_path: Path) -> None:
     code = """
 import sys, time
-from shared.engine.grammar.registry import BackendName
+from shared.engine.choices import BackendName
 from tests.unit.engine.grammar.hosting import make_hosts
 from tests.unit.engine.grammar.test_host_faults import ENDLESS, regex
 from shared.text.token_table import TokenTable

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shared.engine.choices import BackendName
+from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.compiler import GrammarCompiler
 from shared.engine.grammar.host.compiled import HostedCompiled
 from shared.engine.grammar.host.process import GrammarHost
 from shared.engine.grammar.local import LocalCompiled
-from shared.engine.grammar.registry import BackendName, create_backend
 from shared.engine.grammar.stats import GrammarStats
 from shared.engine.grammar.strikes import MAX_STRIKES, PERIOD_S, Strikes
 from shared.engine.llm import LLM
-from shared.engine.request import EngineRequest
+from shared.engine.sequence.request import EngineRequest
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.sampling_params import SamplingParams

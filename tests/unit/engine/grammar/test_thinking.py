@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from shared.engine.events import Admitted, NewTokens
 from shared.engine.grammar.positions import advance, count_valid, fill_mask_behind
 from shared.engine.grammar.thinking import ThinkingGrammar
 from shared.engine.llm import LLM
-from shared.engine.request import EngineRequest
 from shared.engine.sampler.grammar_mask import allowed_tokens
+from shared.engine.sequence.events import Admitted, NewTokens
+from shared.engine.sequence.request import EngineRequest
 from shared.errors import InvalidRequestError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shared.engine.sampler.grammar_mask import allowed_tokens, follow_grammars
-from shared.engine.sampler.state import SamplingState
+from shared.engine.sequence.sampling_state import SamplingState
 from shared.request.sampling_params import SamplingParams
 
 

@@ -15,7 +15,7 @@ from shared.engine.sampler.processors import load
 from shared.engine.sampler.processors.attached import ProcessorSet, apply_processors
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
-from shared.engine.sequence import Sequence
+from shared.engine.sequence.sequence import Sequence
 from shared.errors import ConfigError, InvalidRequestError
 from shared.kv.identity import KVIdentity
 from shared.request.sampling_params import SamplingParams
@@ -25,7 +25,7 @@ from tests.fakes.logits_processors import NoRepeat, Sharpen, Shift
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.engine.request import EngineRequest
+    from shared.engine.sequence.request import EngineRequest
 
 MODULE = "tests.fakes.logits_processors"
 CONTEXT = ProcessorContext(vocab_size=50, device="cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.sequence import Sequence, Status
+from shared.engine.sequence.sequence import Sequence, Status
 from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.speculation.base import NO_DRAFT, Wish
-from shared.engine.speculation.config import SpeculationConfig
+from shared.engine.sequence.draft import NO_DRAFT
+from shared.engine.speculation.base import Wish
 from shared.engine.speculation.ngram import NgramIndex, NgramProposer, follow
+from shared.engine.speculation_config import SpeculationConfig
 from tests.unit.engine.speculation.settings import sequence
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shared.engine.llm import LLM
-from shared.engine.request import KVSource
+from shared.engine.sequence.request import KVSource
 from shared.model.loader import LoadedModel, load_model
 from shared.request.answer import FinishReason
 from shared.request.sampling_params import SamplingParams
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.engine import Engine
-    from shared.engine.request import EngineRequest
+    from shared.engine.sequence.request import EngineRequest
 
 LOOPING = [7, 8, 9, 7, 8, 9, 7, 8]
 ASKED: dict[str, dict[str, Any]] = {

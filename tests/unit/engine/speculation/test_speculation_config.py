@@ -6,7 +6,7 @@ import pytest
 
 from shared.config import load_config
 from shared.engine.config import EngineConfig
-from shared.engine.speculation.config import parse_speculation
+from shared.engine.speculation_config import parse_speculation
 from shared.errors import ConfigError
 from tests.fakes.engines import make_engine
 from tests.unit.engine.speculation.settings import speculate

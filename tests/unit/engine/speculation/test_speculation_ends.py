@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.engine.events import Failed
+from shared.engine.sequence.events import Failed
 from tests.fakes.engines import drain, expected_tokens, generate, make_engine, make_request
 from tests.fakes.model import FakeLoadedModel
 from tests.fakes.proposers import custom

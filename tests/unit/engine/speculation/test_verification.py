@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from shared.engine.sampler.sampler import sample
-from shared.engine.sequence import Sequence
-from shared.engine.speculation.base import Draft
-from shared.engine.speculation.verification import verify
+from shared.engine.sequence.draft import Draft
+from shared.engine.sequence.sequence import Sequence
+from shared.engine.step.verification import verify
 from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
 

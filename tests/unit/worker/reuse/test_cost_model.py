@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.events import EngineStats
+from shared.engine.engine_stats import EngineStats
 from shared.identity import WorkerId
 from shared.worker.reuse.cost_model import HALF_LIFE_S, TRANSFER_PRIORS, CostModel
 from shared.worker.reuse.linear_cost import LinearCost, Rates

@@ -1,0 +1,1 @@
+"""The libraries that follow grammars, and what each must be told in another way."""

@@ -1,0 +1,1 @@
+"""What `LLM` adds to an engine."""

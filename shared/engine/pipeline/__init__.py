@@ -1,0 +1,1 @@
+"""From a schedule to events: steps that are launched, finished and told of."""

@@ -1,0 +1,89 @@
+"""The steps of an engine, and its speculation, put together from its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.engine.pipeline.step_pipeline import StepPipeline
+from shared.engine.speculation.base import ProposerContext, StatesReader
+from shared.engine.speculation.drafts.blocks import PoolDraftBlocks
+from shared.engine.speculation.registry import create_proposer
+from shared.engine.speculation.speculator import Speculator
+from shared.engine.speculation_config import HandOffPolicy
+
+if TYPE_CHECKING:
+    from shared.engine.config import EngineConfig
+    from shared.engine.pipeline.counters import EngineCounters
+    from shared.engine.pipeline.postprocess import Postprocessor
+    from shared.engine.schedule.scheduler import Scheduler
+    from shared.engine.step.model_parts import ModelParts
+    from shared.kv.block_pool import BlockPool
+
+
+def build_pipeline(
+    config: EngineConfig,
+    parts: ModelParts,
+    pool: BlockPool,
+    scheduler: Scheduler,
+    postprocessor: Postprocessor,
+    counters: EngineCounters,
+) -> StepPipeline:
+    """Raises ConfigError if the speculation that is asked for cannot be had here."""
+    return StepPipeline(
+        scheduler,
+        parts.runner,
+        postprocessor,
+        counters,
+        overlap=config.overlaps_steps,
+        speculator=_build_speculator(
+            config,
+            parts,
+            pool,
+            scheduler,
+            counters,
+            max_model_len=postprocessor.max_model_len,
+        ),
+    )
+
+
+def _build_speculator(
+    config: EngineConfig,
+    parts: ModelParts,
+    pool: BlockPool,
+    scheduler: Scheduler,
+    counters: EngineCounters,
+    *,
+    max_model_len: int,
+) -> Speculator | None:
+    """None if the settings ask for none."""
+    settings = config.speculation
+    if settings is None:
+        return None
+    blocks = PoolDraftBlocks(pool, parts.storage.reach)
+    proposer = create_proposer(
+        ProposerContext(
+            config=settings,
+            engine_config=config,
+            target=parts.loaded,
+            max_model_len=max_model_len,
+            layout=parts.storage.layout,
+            kv_cache=parts.storage.tensor,
+            blocks=blocks,
+        )
+    )
+    speculator = Speculator(
+        proposer,
+        settings,
+        blocks,
+        counters,
+        parts.states,
+        vocab_size=parts.loaded.config.vocab_size,
+        max_model_len=max_model_len,
+    )
+    if proposer.hidden_needs:
+        parts.runner.keep_hidden(proposer.hidden_needs)
+        if isinstance(proposer, StatesReader) and settings.hand_off != HandOffPolicy.NONE:
+            parts.states.wanted = parts.states.format(proposer.hidden_needs)
+    scheduler.blocks.reclaim = speculator.reclaim
+    scheduler.notes_departed = True
+    return speculator

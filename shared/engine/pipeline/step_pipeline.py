@@ -1,0 +1,219 @@
+"""Steps from their schedule to their events, one after the other or overlapped.
+
+Overlapped, a step is scheduled and launched while the one before it still runs: its input tokens
+are fed on the device, and the host learns one step late that a sequence has ended. What was
+computed of it by then is dropped. Sequences whose next token needs the host's knowledge of the last
+make their steps synchronous, and so does a shortage of blocks: nobody is preempted in flight.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared.engine.schedule.output import SchedulerOutput
+from shared.engine.sequence.events import Failed, NewTokens
+from shared.engine.sequence.sequence import Status
+from shared.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from shared.engine.pipeline.counters import EngineCounters
+    from shared.engine.pipeline.postprocess import Postprocessor
+    from shared.engine.schedule.scheduler import Scheduler
+    from shared.engine.sequence.events import EngineEvent
+    from shared.engine.sequence.prompt_states import PlacedStates
+    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.speculation.speculator import Speculator
+    from shared.engine.step.model_runner import LaunchedStep, ModelRunner
+
+log = structlog.get_logger(__name__)
+
+
+class StepPipeline:
+    """At most one step is in flight between two calls of `finish`."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        postprocessor: Postprocessor,
+        counters: EngineCounters,
+        *,
+        overlap: bool,
+        speculator: Speculator | None = None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._postprocessor = postprocessor
+        self._counters = counters
+        self._speculator = speculator
+        # Hidden states of a step are gone when the next one is launched.
+        self._overlap = overlap and not (speculator is not None and speculator.hidden_needs)
+        self._output = SchedulerOutput(budget=0)
+        self._in_flight: LaunchedStep | None = None
+        self._began_s = self._collected_s = time.monotonic()
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a step was launched and not collected."""
+        return self._in_flight is not None
+
+    @property
+    def scheduled(self) -> Mapping[Sequence, int]:
+        """The tokens of the step that was scheduled last."""
+        return self._output.num_new_tokens
+
+    def schedule(self) -> tuple[list[EngineEvent], bool]:
+        """What can be told before anything is computed, and whether anything was scheduled."""
+        if not self._scheduler.running:
+            self._began_s = time.monotonic()
+        events = self._speculate()
+        output = self._scheduler.schedule(may_preempt=not self.in_flight)
+        if output.is_blocked:
+            events += self._wait()
+            output = self._scheduler.schedule()
+        self._output = output
+        self._count(output)
+        events += output.admitted
+        return events, bool(output.num_new_tokens or output.admitted or output.preempted)
+
+    def _speculate(self) -> list[EngineEvent]:
+        """Guess, where that is worth it. All tokens must be known: nothing is in flight then."""
+        speculator, running = self._speculator, self._scheduler.running
+        if speculator is None:
+            return []
+        speculator.forget(self._scheduler.departed)
+        if not speculator.wants_drafts(running, must_wait=self.in_flight):
+            return []
+        events = self._wait()
+        speculator.draft(running)
+        return events
+
+    def finish(self) -> list[EngineEvent]:
+        """Launch what was scheduled, and collect what is over or must not be overlapped."""
+        earlier, num_new_tokens = self._take_in_flight(), self._output.num_new_tokens
+        if num_new_tokens:
+            try:
+                self._in_flight = self._runner.launch(num_new_tokens)
+            except Exception as error:  # the batch fails, the engine goes on
+                log.exception("step_failed", request_ids=_ids(num_new_tokens))
+                return self._collect(earlier) + self._fail(num_new_tokens, error)
+            self._in_flight.began_s = self._began_s
+            self._in_flight.is_steady = earlier is not None or not self._overlaps(self._in_flight)
+            if self._speculator is not None:
+                self._in_flight.guessing_s = self._speculator.guessing_s
+            self._postprocessor.launched(self._in_flight)
+        events = self._collect(earlier)
+        if self._in_flight is not None and not self._overlaps(self._in_flight):
+            events += self._collect(self._take_in_flight())
+        return events
+
+    @property
+    def accepted_per_pos(self) -> tuple[int, ...]:
+        """Drafts that were right, by their place; empty without speculation."""
+        return () if self._speculator is None else tuple(self._speculator.accepted_per_pos)
+
+    def receive_states(self, seq: Sequence, placed: PlacedStates, first_position: int) -> None:
+        """A peer has sent the hidden states of all tokens from `first_position` on."""
+        if self._speculator is not None:
+            self._speculator.receive(seq, placed, first_position)
+
+    @property
+    def draft_blocks(self) -> Iterable[int]:
+        """Blocks of the pool that a proposer holds."""
+        return () if self._speculator is None else self._speculator.blocks.held
+
+    def close(self) -> None:
+        """Let a proposer give back what it holds."""
+        if self._speculator is not None:
+            self._speculator.close()
+
+    def abandon(self) -> None:
+        """Forget what is in flight."""
+        self._in_flight = None
+
+    def _take_in_flight(self) -> LaunchedStep | None:
+        step, self._in_flight = self._in_flight, None
+        return step
+
+    def _overlaps(self, step: LaunchedStep) -> bool:
+        return self._overlap and not step.is_synchronous
+
+    def _wait(self) -> list[EngineEvent]:
+        """Collect what is in flight before anything else is launched."""
+        step = self._take_in_flight()
+        if step is not None:
+            step.is_steady = False
+        return self._collect(step)
+
+    def _collect(self, step: LaunchedStep | None) -> list[EngineEvent]:
+        if step is None:
+            return []
+        try:
+            result = self._runner.collect(step)
+        except Exception as error:  # the batch fails, and what was built on it
+            log.exception("step_failed", request_ids=_ids(step.num_new_tokens))
+            later = self._take_in_flight()
+            seqs = dict.fromkeys(step.num_new_tokens)
+            for failed in (step, later):
+                if failed is not None:
+                    self._postprocessor.landed(failed)
+                    seqs |= dict.fromkeys(failed.num_new_tokens)
+            return self._fail(seqs, error)
+        took_s = self._measure(step)
+        before = {}
+        if self._speculator is not None:
+            before = {seq: (seq.num_computed_tokens, seq.num_tokens) for seq in step.num_new_tokens}
+        events = self._postprocessor.apply(step, result)
+        num_tokens = sum(len(event.token_ids) for event in events if isinstance(event, NewTokens))
+        self._counters["generation_tokens"] += num_tokens
+        if self._speculator is not None:
+            self._speculator.after_step(step, before, events, took_s)
+            self._speculator.forget(self._scheduler.departed)
+        return events
+
+    def _measure(self, step: LaunchedStep) -> float:
+        """Seconds that a step took, with the host's work since the one before was collected.
+
+        Those with prompts in them are counted: what a prefix costs.
+        """
+        now_s = time.monotonic()
+        took_s = now_s - max(step.began_s, self._collected_s)
+        num_tokens = sum(step.num_new_tokens.values())
+        if num_tokens > len(step.num_new_tokens) and not step.result.verified:
+            self._counters["prefill_steps"] += 1
+            self._counters["prefill_step_tokens"] += num_tokens
+            self._counters["prefill_step_us"] += round(took_s * 1e6)
+        self._collected_s = now_s
+        return took_s
+
+    def _fail(self, seqs: Iterable[Sequence], error: Exception) -> list[EngineEvent]:
+        """End those of `seqs` that have not ended by now."""
+        running = [seq for seq in seqs if seq.status is Status.RUNNING]
+        self._counters["requests_failed"] += len(running)
+        for seq in running:
+            self._scheduler.finish(seq)
+        return [failure(seq, error) for seq in running]
+
+    def _count(self, output: SchedulerOutput) -> None:
+        counters = self._counters
+        if output.num_new_tokens:
+            counters.add_step(sum(output.num_new_tokens.values()))
+        counters["num_preemptions"] += len(output.preempted)
+        counters["prefix_cache_queries"] += output.num_cache_queries
+        counters["prefix_cache_hits"] += output.num_cache_hits
+
+
+def _ids(seqs: Iterable[Sequence]) -> list[str]:
+    return [seq.request_id for seq in seqs]
+
+
+def failure(seq: Sequence, error: Exception) -> Failed:
+    """The last event of a sequence whose step failed."""
+    reason = InternalError(f"request {seq.request_id}: the step failed: {error!r}")
+    reason.__cause__ = error
+    return Failed(request_id=seq.request_id, error=reason)

@@ -1,0 +1,1 @@
+"""Which sequences run, with which blocks."""

@@ -1,0 +1,241 @@
+"""Gives sequences their blocks, and shows the finished ones to the prefix cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from shared.engine.sequence.prompt_states import PlacedStates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from shared.engine.offload.offload import KVOffload
+    from shared.engine.sequence.sequence import Sequence
+    from shared.kv.block_pool import BlockPool
+    from shared.kv.content_log import ContentLog
+    from shared.kv.prefix_cache import PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """Blocks that a sequence can start from, in order."""
+
+    blocks: list[int]
+    #: The rest is computed by the step that is being scheduled.
+    num_final: int
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing of it is still to be computed."""
+        return self.num_final == len(self.blocks)
+
+
+class BlockManager:
+    """Between the scheduler, which thinks in tokens, and the pool, which thinks in blocks.
+
+    A block that a lookup can find is full and never written again; so the blocks that a sequence
+    writes to are always its own. Besides the cache's blocks, a sequence can start from those that
+    another one fills in the same step: every layer writes all keys and values of a step before it
+    reads any. Nobody outside the step sees these before they are final.
+    """
+
+    #: Gets what published blocks contain, if anybody wants to know.
+    contents: ContentLog | None = None
+    #: Makes a proposer release so many of the pool's blocks, if there is one.
+    reclaim: Callable[[int], None] | None = None
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        cache: PrefixCache,
+        *,
+        block_size: int,
+        offload: KVOffload | None = None,
+    ) -> None:
+        self._pool = pool
+        self._cache = cache
+        self._offload = offload
+        self.block_size = block_size
+        #: Hash to the block that the step being scheduled fills.
+        self._scheduled: dict[bytes, int] = {}
+
+    def begin_step(self) -> None:
+        """A new step is being scheduled: what the last one filled is final, or never will be."""
+        self._scheduled.clear()
+
+    def will_fill(self, seq: Sequence, num_tokens: int) -> None:
+        """The step being scheduled computes the sequence up to `num_tokens`."""
+        first, end = seq.num_published_blocks, num_tokens // self.block_size
+        if first < end and self._cache.enabled:
+            hashes = seq.full_block_hashes(num_tokens, self.block_size)
+            for block_hash, block in zip(hashes[first:], seq.block_table[first:end], strict=True):
+                self._scheduled.setdefault(block_hash, block)
+
+    def match_prefix(self, seq: Sequence) -> PrefixHit:
+        """Blocks that the sequence could start from. At least one token is left over.
+
+        Nothing is looked up for a sequence that wants logprobs of its prompt: they come from
+        computing it. One that a peer will fill is not part of the step, so it does not share the
+        step's fate: it gets final blocks only.
+        """
+        if not self._cache.enabled or seq.prompt_logprobs is not None:
+            return PrefixHit([], 0)
+        hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
+        blocks = self._cache.match(hashes)
+        num_final = len(blocks)
+        if not seq.awaits_transfer:
+            for block_hash in hashes[num_final:]:
+                block = self._scheduled.get(block_hash)
+                if block is None:
+                    break
+                blocks.append(block)
+        return PrefixHit(blocks, num_final)
+
+    def num_loadable(self, seq: Sequence, hit: PrefixHit) -> int | None:
+        """How many blocks behind those that were hit are better loaded than computed.
+
+        None: that is not yet known; ask again when a load is over. Who starts from blocks of this
+        step must be part of it, so nothing is loaded then.
+        """
+        if self._offload is None or seq.prompt_logprobs is not None or not hit.is_final:
+            return 0
+        hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
+        return self._offload.loads.num_worth(hashes[len(hit.blocks) :])
+
+    def load(self, seq: Sequence, num_blocks: int, done: Callable[[int], None]) -> bool:
+        """Load that many blocks behind those that were hit, if that is still possible.
+
+        `done` gets the number of those that arrived; `join_loaded` tells the sequence.
+        """
+        if self._offload is None:
+            return False
+        behind = slice(seq.num_published_blocks, seq.num_published_blocks + num_blocks)
+        hashes, blocks = seq.block_hashes[behind], seq.block_table[behind]
+        return self._offload.loads.load(hashes, blocks, done) > 0
+
+    def join_loaded(self, seq: Sequence, num_blocks: int) -> None:
+        """These blocks behind those that were hit are final, and need no computing."""
+        seq.num_computed_tokens += num_blocks * self.block_size
+        seq.num_cached_tokens = seq.num_final_tokens = seq.num_computed_tokens
+        self.publish(seq)
+
+    def num_tokens_in(self, num_full_blocks: int) -> int:
+        """Tokens that full blocks hold."""
+        return num_full_blocks * self.block_size
+
+    def try_admit(self, seq: Sequence, hit: PrefixHit, *, num_spare_blocks: int) -> bool:
+        """Give the sequence blocks for all its tokens, if that leaves `num_spare_blocks` free."""
+        hit_blocks = hit.blocks
+        num_new = self._num_blocks(seq.num_tokens) - len(hit_blocks)
+        num_needed = num_new + self._pool.num_free_among(hit_blocks) + num_spare_blocks
+        if not self._has_free(num_needed):
+            return False
+        self._pool.acquire(hit_blocks)
+        seq.block_table.extend(hit_blocks)
+        seq.block_table.extend(self._pool.allocate(num_new))
+        seq.num_published_blocks = len(hit_blocks)
+        seq.num_cached_tokens = len(hit_blocks) * self.block_size
+        seq.num_final_tokens = hit.num_final * self.block_size
+        seq.num_computed_tokens = seq.num_cached_tokens
+        self._place_states(seq, num_spare_blocks)
+        if self._offload is not None:
+            self._offload.touch(seq.full_block_hashes(seq.num_tokens - 1, self.block_size))
+        return True
+
+    def try_grow(self, seq: Sequence, num_tokens: int) -> bool:
+        """Make room for the KV of the first `num_tokens` tokens, if there are blocks for it."""
+        if num_tokens <= len(seq.block_table) * self.block_size:
+            return True
+        num_new = self._num_blocks(num_tokens) - len(seq.block_table)
+        if not self._has_free(num_new) and not self._wait_for(num_new):
+            return False
+        seq.block_table.extend(self._pool.allocate(num_new))
+        return True
+
+    def grow_ahead(self, seq: Sequence, num_tokens: int, *, num_spare_blocks: int) -> int:
+        """Make room for up to `num_tokens` drafts behind the last token; returns for how many.
+
+        Only blocks that nobody needs are taken: `num_spare_blocks` stay free.
+        """
+        num_free = max(0, self._pool.num_free - num_spare_blocks)
+        room = (len(seq.block_table) + num_free) * self.block_size - seq.num_tokens
+        num_tokens = max(0, min(num_tokens, room))
+        num_new = self._num_blocks(seq.num_tokens + num_tokens) - len(seq.block_table)
+        if num_new > 0:
+            seq.block_table.extend(self._pool.allocate(num_new))
+        return num_tokens
+
+    def shrink(self, seq: Sequence) -> None:
+        """Take back the blocks behind the last token, which only rejected drafts were in."""
+        num_needed = self._num_blocks(seq.num_tokens)
+        if num_needed < len(seq.block_table):
+            self._pool.release(seq.block_table[num_needed:])
+            del seq.block_table[num_needed:]
+            seq.num_tabled_blocks = min(seq.num_tabled_blocks, num_needed)
+
+    def publish(self, seq: Sequence) -> None:
+        """Show lookups the blocks that became full and final. Not before the step is over."""
+        first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
+        if first < end and self._cache.enabled:
+            hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
+            if self.contents is not None:
+                size = self.block_size
+                self.contents.note(hashes, seq.token_ids, first=first, block_size=size)
+            self._cache.publish(seq.block_table[first:end], hashes[first:])
+            seq.num_published_blocks = end
+            if self._offload is not None:
+                self._offload.stores.note_final(hashes[first:])
+
+    def free(self, seq: Sequence) -> None:
+        """Take all blocks away. The only way in which a sequence's blocks go back."""
+        self._pool.release(seq.block_table)
+        del seq.block_table[:]
+        self.free_states(seq)
+
+    def free_states(self, seq: Sequence) -> None:
+        """Take back what it has for its hidden states, if anything."""
+        if seq.states is not None:
+            self._pool.release(seq.states.blocks)
+            seq.states = None
+
+    def check_integrity(self, seqs: list[Sequence], others: Iterable[int] = ()) -> None:
+        """Raise InternalError unless `seqs`, `others` and pins account for every reference."""
+        self._pool.check_integrity()
+        used = Counter(block for seq in seqs for block in seq.block_table)
+        used.update(chain.from_iterable(seq.states.blocks for seq in seqs if seq.states))
+        used.update(others)
+        used += self._cache.pinned()
+        if self._offload is not None:
+            self._offload.check_integrity()
+            used += self._offload.references()
+        self._pool.check_references(used)
+
+    def _place_states(self, seq: Sequence, num_spare_blocks: int) -> None:
+        """Blocks for hidden states that a peer sends or gets, if nobody will miss them."""
+        wish = seq.request.states
+        if wish is None or not (seq.awaits_transfer or seq.request.hold_blocks):
+            return
+        cached, num_tokens = seq.num_cached_tokens, seq.num_tokens
+        skipped, num = PlacedStates.plan(wish, num_cached_tokens=cached, num_tokens=num_tokens)
+        if 0 < num <= self._pool.num_free - num_spare_blocks - 1:
+            first = cached if wish.first_position is None else wish.first_position
+            blocks = tuple(self._pool.allocate(num))
+            seq.states = PlacedStates(wish.format, first, skipped, blocks)
+
+    def _has_free(self, num_blocks: int) -> bool:
+        """Whether so many are free, once what was only kept for drafts has been given back."""
+        if num_blocks > self._pool.num_free and self.reclaim is not None:
+            self.reclaim(num_blocks - self._pool.num_free)
+        return num_blocks <= self._pool.num_free
+
+    def _wait_for(self, num_blocks: int) -> bool:
+        """Let blocks come back that are only being copied; whether that is enough."""
+        if self._offload is None or not self._offload.end_stores():
+            return False
+        return num_blocks <= self._pool.num_free
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)

@@ -1,0 +1,43 @@
+"""Which sequences a step may take: those whose mask of allowed tokens is there in time.
+
+Masks are computed elsewhere while the engine goes on. One that is late holds up its own sequence,
+which a later step takes, and no other.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.engine.sequence.sequence import Sequence
+
+#: A step waits for so long for the masks of all its sequences together, and a little for each.
+MAX_WAIT_S = 0.001
+_WAIT_EACH_S = 0.00005
+
+
+class MaskGate:
+    """Used once per step: `open`, then `lets` for each sequence."""
+
+    def __init__(self) -> None:
+        self._left_s = 0.0
+
+    def open(self, running: Iterable[Sequence]) -> None:
+        """Ask for all masks, so that they are computed side by side."""
+        self._left_s = MAX_WAIT_S
+        for seq in running:
+            if seq.grammar is not None:
+                seq.grammar.ask_mask()
+                self._left_s += _WAIT_EACH_S
+
+    def lets(self, seq: Sequence) -> bool:
+        """Whether the sequence's next token can be sampled."""
+        if seq.grammar is None:
+            return True
+        began_s = time.monotonic()
+        is_there = seq.grammar.wait_mask(self._left_s)
+        self._left_s = max(0.0, self._left_s - (time.monotonic() - began_s))
+        return is_there

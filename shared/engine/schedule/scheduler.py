@@ -1,0 +1,300 @@
+"""Decides what each step computes. There are no phases: every sequence's computed tokens catch up
+with its tokens, as far as the budget of the step and the free blocks allow.
+
+Running sequences come first, those that decode before those that still read their prompt; then
+waiting ones are admitted in order. A sequence is admitted with blocks for everything it has to
+compute, or not at all, and nobody is admitted in a step that had to preempt.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shared.engine.choices import SchedulingPolicy
+from shared.engine.schedule.lookahead import add_drafts
+from shared.engine.schedule.mask_gate import MaskGate
+from shared.engine.schedule.output import SchedulerOutput
+from shared.engine.schedule.preemption import last_admitted, least_urgent
+from shared.engine.schedule.waiting_queue import FcfsQueue, PriorityQueue
+from shared.engine.sequence.draft import NO_DRAFT
+from shared.engine.sequence.sequence import Status
+from shared.errors import InternalError
+
+if TYPE_CHECKING:
+    from shared.engine.schedule.block_manager import BlockManager
+    from shared.engine.schedule.waiting_queue import WaitingQueue
+    from shared.engine.sequence.sequence import Sequence
+
+
+class Scheduler:
+    """Owns every sequence that was added and has not ended, with all its blocks."""
+
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        policy: SchedulingPolicy = SchedulingPolicy.FCFS,
+        long_prefill_token_threshold: int = 0,
+        enable_chunked_prefill: bool = True,
+    ) -> None:
+        by_priority = policy is SchedulingPolicy.PRIORITY
+        self.blocks = blocks
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._long_prefill_token_threshold = long_prefill_token_threshold
+        self._chunked = enable_chunked_prefill
+        self._choose_victim = least_urgent if by_priority else last_admitted
+        self._masks = MaskGate()
+        self.waiting: WaitingQueue = PriorityQueue() if by_priority else FcfsQueue()
+        self.running: list[Sequence] = []
+        self.loading: dict[str, Sequence] = {}
+        self.receiving: dict[str, Sequence] = {}
+        self.held: dict[str, Sequence] = {}
+        #: Ended, but a step in flight still writes to their blocks.
+        self.draining: list[Sequence] = []
+        self.sequences: dict[str, Sequence] = {}
+        #: Lost their blocks, ended or preempted, since somebody has emptied this last.
+        self.departed: list[Sequence] = []
+        #: Whether anybody does.
+        self.notes_departed = False
+        #: Have what they were loading, and nobody was told of their admission yet.
+        self._joined: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether scheduling could change anything."""
+        return bool(self.running or self.waiting or self._joined)
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a new sequence."""
+        self.sequences[seq.request_id] = seq
+        self.waiting.add(seq)
+
+    def schedule(self, *, may_preempt: bool = True) -> SchedulerOutput:
+        """Choose what to compute, taking the blocks for it. An empty step changes nothing.
+
+        Where somebody would have to be preempted and nobody may be, the output is blocked: it must
+        not be computed. Blocks that it has taken stay with their sequences.
+        """
+        output = SchedulerOutput(self._max_num_batched_tokens)
+        self.blocks.begin_step()
+        self._schedule_running(output, may_preempt=may_preempt)
+        if not output.is_blocked:
+            self._tell_joined(output)
+            if not output.preempted:
+                self._admit_waiting(output)
+        return output
+
+    def advance(self, seq: Sequence, num_new_tokens: int) -> None:
+        """A step computed these tokens: their KV is final."""
+        seq.num_computed_tokens += num_new_tokens
+        self.blocks.publish(seq)
+
+    def settle(self, seq: Sequence) -> None:
+        """Collected a step of a sequence that had ended: its blocks may go once none is left."""
+        if seq.status is Status.ENDED and not seq.num_in_flight_tokens:
+            self.draining.remove(seq)
+            self.blocks.free(seq)
+
+    def end_transfer(self, seq: Sequence, *, received: bool, first_token: int | None) -> None:
+        """Nobody writes to the blocks any more: let the sequence run.
+
+        If all was `received` and verified, its KV is final, except that without a first token the
+        last one is computed again, to sample from. Otherwise nothing received is used. A first
+        token was sampled and given out elsewhere; the sequence's grammar allows it.
+        """
+        del self.receiving[seq.request_id]
+        self.blocks.free_states(seq)
+        if received:
+            seq.num_computed_tokens = seq.num_tokens - (first_token is None)
+            self.blocks.publish(seq)
+        if first_token is not None:
+            seq.append_token(first_token)
+        if received or first_token is not None:
+            seq.prompt_logprobs = None
+        seq.status = Status.RUNNING
+        self.running.append(seq)
+
+    def finish(self, seq: Sequence) -> None:
+        """Stop computing. Blocks are freed, or kept if the request says so."""
+        self._leave(seq)
+        if seq.request.hold_blocks and seq.block_table:
+            seq.status = Status.HELD
+            self.held[seq.request_id] = seq
+        else:
+            self._end(seq)
+
+    def release(self, seq: Sequence) -> None:
+        """Free the blocks of a sequence in any state; nothing of it remains."""
+        self._leave(seq)
+        self._end(seq)
+
+    def abandon(self) -> list[Sequence]:
+        """Drop everything without tidying up; returns the sequences that had not ended."""
+        unfinished = [seq for seq in self.sequences.values() if seq.status is not Status.HELD]
+        for seq in unfinished:
+            if seq.status is Status.WAITING:
+                self.waiting.remove(seq)
+            seq.status = Status.ENDED
+        for places in (self.running, self.loading, self.receiving, self.held, self.draining):
+            places.clear()
+        self._joined.clear()
+        self.sequences.clear()
+        return unfinished
+
+    def _leave(self, seq: Sequence) -> None:
+        match seq.status:
+            case Status.WAITING:
+                self.waiting.remove(seq)
+            case Status.LOADING:
+                del self.loading[seq.request_id]
+            case Status.RECEIVING:
+                del self.receiving[seq.request_id]
+            case Status.RUNNING:
+                self.running.remove(seq)
+            case Status.HELD:
+                del self.held[seq.request_id]
+            case Status.ENDED:
+                raise InternalError(f"request {seq.request_id} has ended already")
+
+    def _end(self, seq: Sequence) -> None:
+        if seq.num_in_flight_tokens:
+            self.draining.append(seq)
+        else:
+            self.blocks.free(seq)
+        seq.status = Status.ENDED
+        del self.sequences[seq.request_id]
+        if self.notes_departed:
+            self.departed.append(seq)
+
+    def _schedule_running(self, output: SchedulerOutput, *, may_preempt: bool) -> None:
+        prefilling, drafting = [], []
+        # A copy: whoever is preempted leaves the list.
+        self._masks.open(self.running)
+        for seq in self.running.copy():
+            if not self._masks.lets(seq):
+                continue
+            num_pending = seq.num_pending_tokens
+            if num_pending > 1:
+                prefilling.append(seq)
+            elif not seq.awaits_end:
+                self._schedule_one(seq, num_pending, output, may_preempt)
+                if seq.draft is not NO_DRAFT:
+                    drafting.append(seq)
+        if drafting:
+            add_drafts(drafting, output, self.blocks, num_spare_blocks=self._num_growing())
+        for seq in prefilling:
+            self._schedule_one(seq, seq.num_pending_tokens, output, may_preempt)
+
+    def _schedule_one(
+        self, seq: Sequence, num_pending: int, output: SchedulerOutput, may_preempt: bool
+    ) -> None:
+        if seq.status is not Status.RUNNING or output.is_blocked:
+            return  # it was preempted for one before it
+        num_new_tokens = self._num_to_compute(num_pending, output)
+        if num_new_tokens and self._make_room(seq, num_new_tokens, output, may_preempt):
+            self._compute(seq, num_new_tokens, output)
+
+    def _compute(self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput) -> None:
+        output.add(seq, num_new_tokens)
+        if num_new_tokens > 1:  # blocks of outputs are rarely shared within a step
+            num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
+            self.blocks.will_fill(seq, num_tokens)
+
+    def _num_to_compute(self, num_pending_tokens: int, output: SchedulerOutput) -> int:
+        if num_pending_tokens <= 1:
+            return min(num_pending_tokens, output.budget)
+        if not self._chunked:
+            return num_pending_tokens if num_pending_tokens <= output.budget else 0
+        threshold = self._long_prefill_token_threshold
+        is_alone = len(self.running) + len(self.waiting) <= 1
+        if threshold and not is_alone:
+            num_pending_tokens = min(num_pending_tokens, threshold)
+        return min(num_pending_tokens, output.budget)
+
+    def _make_room(
+        self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput, may_preempt: bool
+    ) -> bool:
+        num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
+        while not self.blocks.try_grow(seq, num_tokens):
+            if not may_preempt:
+                output.is_blocked = True
+                return False
+            victim = self._choose_victim(self.running)
+            if victim is None:
+                return False  # every block is written or read by a peer, so some will come back
+            self._preempt(victim, output)
+            if victim is seq:
+                return False
+        return True
+
+    def _preempt(self, victim: Sequence, output: SchedulerOutput) -> None:
+        output.drop(victim)
+        output.preempted.append(victim)
+        self.running.remove(victim)
+        self.blocks.free(victim)
+        victim.forget_progress()
+        if self.notes_departed:
+            self.departed.append(victim)
+        self.waiting.put_back(victim)
+
+    def _admit_waiting(self, output: SchedulerOutput) -> None:
+        while len(self.running) + len(self.loading) + len(self.receiving) < self._max_num_seqs:
+            seq = self.waiting.head()
+            if seq is None or not self._try_admit(seq, output):
+                return
+
+    def _try_admit(self, seq: Sequence, output: SchedulerOutput) -> bool:
+        hit = self.blocks.match_prefix(seq)
+        num_loadable = self.blocks.num_loadable(seq, hit)
+        if num_loadable is None:
+            return False  # somebody else is loading what it needs
+        num_hit_tokens = self.blocks.num_tokens_in(len(hit.blocks))
+        num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
+        if not (num_new_tokens or seq.awaits_transfer or num_loadable):
+            return False
+        if not self.blocks.try_admit(seq, hit, num_spare_blocks=self._num_growing()):
+            return False
+        self.waiting.remove(seq)
+        if num_loadable and self.blocks.load(seq, num_loadable, partial(self._end_load, seq)):
+            seq.status = Status.LOADING
+            self.loading[seq.request_id] = seq
+            return True
+        self._enter(seq)
+        output.admit(seq)
+        if seq.status is Status.RUNNING and num_new_tokens and self._masks.lets(seq):
+            self._compute(seq, num_new_tokens, output)
+        return True
+
+    def _end_load(self, seq: Sequence, num_blocks: int) -> None:
+        """So many blocks behind its cached ones have arrived: go on from there."""
+        if seq.status is not Status.LOADING:
+            return  # it has ended
+        del self.loading[seq.request_id]
+        self.blocks.join_loaded(seq, num_blocks)
+        self._enter(seq)
+        self._joined.append(seq)
+
+    def _tell_joined(self, output: SchedulerOutput) -> None:
+        for seq in self._joined:
+            if seq.status in (Status.RUNNING, Status.RECEIVING):
+                output.admit(seq)
+        self._joined.clear()
+
+    def _enter(self, seq: Sequence) -> None:
+        if seq.awaits_transfer:
+            # One transfer per request: after a preemption it is computed here.
+            seq.awaits_transfer = False
+            seq.status = Status.RECEIVING
+            self.receiving[seq.request_id] = seq
+        else:
+            seq.status = Status.RUNNING
+            self.running.append(seq)
+
+    def _num_growing(self) -> int:
+        """Sequences that may soon need one more block: who took it now would be preempted then."""
+        active = (*self.running, *self.loading.values(), *self.receiving.values())
+        return sum(1 for seq in active if not seq.request.hold_blocks)

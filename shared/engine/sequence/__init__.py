@@ -1,0 +1,1 @@
+"""One request inside the engine: what it asks, its state, and what is told of it."""

@@ -1,0 +1,75 @@
+"""What comes out of the engine: small records, in the order in which things happened."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shared.kv.change_log import CacheChange as CacheChange  # part of what the engine says
+
+if TYPE_CHECKING:
+    from shared.engine.sequence.prompt_states import PlacedStates
+    from shared.request.answer import FinishReason, PositionLogprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The sequence left the queue and owns blocks for its whole prompt.
+
+    `block_ids` covers the prompt (and resumed tokens), the last block possibly partial. The first
+    `num_cached_tokens` need no computing; of these, blocks past `num_final_tokens` are being filled
+    by the step that admitted the sequence. Comes again after a preemption, with other blocks.
+    """
+
+    request_id: str
+    block_ids: tuple[int, ...]
+    num_cached_tokens: int
+    num_final_tokens: int
+    #: Blocks for its hidden states, if it wants them and there was room.
+    states: PlacedStates | None = None
+    #: time.monotonic() of the admission; whoever waits for the event may see it later.
+    at_s: float = field(default_factory=time.monotonic, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """KV of the first `num_computed_tokens` tokens is final. Only for `hold_blocks` requests."""
+
+    request_id: str
+    num_computed_tokens: int
+
+
+class NewTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens sampled in one step. With a `finish_reason` it is the sequence's last event.
+
+    A struct, because one is made per sequence and step: it costs a quarter of a frozen dataclass.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[PositionLogprobs, ...] = ()
+    #: With the first tokens only: one entry per prompt token, None for the first.
+    prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    finish_reason: FinishReason | None = None
+    #: The token that stopped it, if that was a stop or end token; it is in `token_ids`.
+    stop_token_id: int | None = None
+    #: Guesses that the step checked for this sequence, and how many of these were right.
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The engine gave the sequence up. Its last event.
+
+    Its blocks are free, or, with `hold_blocks`, kept until `release` like after any other end.
+    """
+
+    request_id: str
+    error: Exception
+
+
+EngineEvent = Admitted | Computed | NewTokens | Failed

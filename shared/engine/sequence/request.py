@@ -1,0 +1,55 @@
+"""What goes into the engine: token ids, how to sample, and where the prompt's KV comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shared.engine.sequence.grammar import Grammar
+    from shared.engine.sequence.prompt_states import StatesWish
+    from shared.request.sampling_params import SamplingParams
+
+
+class KVSource(StrEnum):
+    """Who computes the prompt's KV."""
+
+    #: The engine itself.
+    COMPUTE = "compute"
+    #: Somebody else fills the reserved blocks. The sequence waits, holding them, until
+    #: `complete_transfer` or `fail_transfer` is called.
+    TRANSFER = "transfer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """One sequence to generate.
+
+    `prompt_token_ids` followed by `resumed_token_ids` is what the KV must cover before the next
+    token is sampled; the latter count as output for penalties, `min_tokens` and `max_tokens`
+    (a stream that continues after its worker died).
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    resumed_token_ids: tuple[int, ...] = ()
+    #: Lower runs first, as in vLLM; only the priority policy looks at it.
+    priority: int = 0
+    #: Isolates the prefix cache; derived by the router from the tenant, never from the client.
+    cache_salt: bytes = b""
+    kv_source: KVSource = KVSource.COMPUTE
+    #: A prefill for a peer: sample exactly one token with these parameters, whatever `max_tokens`
+    #: says, and keep the blocks until `release`, because they are being sent.
+    hold_blocks: bool = False
+    #: Blocks for the prompt's hidden states, beside those for its KV, if there are enough: with
+    #: `KVSource.TRANSFER` a peer fills them, with `hold_blocks` the engine.
+    states: StatesWish | None = None
+    #: `sampling.grammar` for this request alone, behind its resumed tokens: `GrammarCompiler` has
+    #: it, and is asked before the request is queued. The engine moves it on.
+    grammar: Grammar | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """A request that draws tokens without a seed gets a fresh one here, and nowhere later."""
+        object.__setattr__(self, "sampling", self.sampling.with_seed())

@@ -1,0 +1,170 @@
+"""One sequence inside the engine: its tokens, its blocks, and how far its KV has got."""
+
+from __future__ import annotations
+
+from array import array
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from shared.engine.sequence.draft import NO_DRAFT
+from shared.engine.sequence.request import KVSource
+from shared.engine.sequence.sampling_state import SamplingState
+
+if TYPE_CHECKING:
+    from shared.engine.sequence.prompt_states import PlacedStates
+    from shared.engine.sequence.request import EngineRequest
+    from shared.kv.identity import KVIdentity
+    from shared.request.answer import PositionLogprobs
+
+
+class Status(Enum):
+    """Where a sequence is."""
+
+    #: In the queue, without blocks.
+    WAITING = auto()
+    #: Has blocks that a lower tier fills; not scheduled.
+    LOADING = auto()
+    #: Has blocks that a peer fills; not scheduled.
+    RECEIVING = auto()
+    #: Has blocks; every step may compute some of its tokens.
+    RUNNING = auto()
+    #: Ended, but its blocks are kept until `release`.
+    HELD = auto()
+    #: Gone.
+    ENDED = auto()
+
+
+class Sequence:
+    """Mutable state; changed by the scheduler and by the step that computed its tokens."""
+
+    __slots__ = (
+        "arrival",
+        "awaits_end",
+        "awaits_transfer",
+        "block_hashes",
+        "block_table",
+        "draft",
+        "final_token_ids",
+        "grammar",
+        "identity",
+        "is_greedy",
+        "needs_host_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_final_tokens",
+        "num_in_flight_tokens",
+        "num_prompt_tokens",
+        "num_published_blocks",
+        "num_tabled_blocks",
+        "num_unknown_tokens",
+        "prompt_logprobs",
+        "request",
+        "row",
+        "sampling_state",
+        "states",
+        "status",
+        "token_ids",
+        "was_admitted",
+    )
+
+    def __init__(self, request: EngineRequest, *, arrival: int, identity: KVIdentity) -> None:
+        self.request = request
+        self.arrival = arrival
+        self.identity = identity
+        self.status = Status.WAITING
+        #: Prompt and output. An array: slices of it become tensors without a loop.
+        self.token_ids = array("q", request.prompt_token_ids)
+        self.token_ids.extend(request.resumed_token_ids)
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        #: In front of the next output token; None: any may come.
+        self.grammar = request.grammar
+        self.sampling_state = SamplingState(
+            request.sampling, self.token_ids, self.num_prompt_tokens, self.grammar
+        )
+        self.is_greedy = request.sampling.is_greedy
+        self.final_token_ids = request.sampling.final_token_ids
+        #: KV of this many leading tokens is final.
+        self.num_computed_tokens = 0
+        #: KV of this many more is being computed by steps that were launched and not collected.
+        self.num_in_flight_tokens = 0
+        #: Tokens that those steps sample; they exist on the device only, until they are collected.
+        self.num_unknown_tokens = 0
+        #: The last unknown token will end it, whatever it is: there is nothing more to compute.
+        self.awaits_end = False
+        #: Its next token cannot be sampled before the host knows the last one, or says more about
+        #: it than its id: steps with this sequence are collected before the next is scheduled.
+        self.needs_host_tokens = (
+            self.sampling_state.changes_logits or request.sampling.logprobs is not None
+        )
+        #: Guesses that the step which is scheduled, or being computed, checks. Not tokens yet.
+        self.draft = NO_DRAFT
+        #: Where the batch builder keeps its block table, and how many of its blocks are there.
+        self.row: int | None = None
+        self.num_tabled_blocks = 0
+        #: Found in the prefix cache at the last admission.
+        self.num_cached_tokens = 0
+        #: Of these, what was final at the admission: the rest its own step computes.
+        self.num_final_tokens = 0
+        self.block_table = array("i")
+        self.states: PlacedStates | None = None  # blocks for hidden states, if there was room
+        self.block_hashes: list[bytes] = []
+        self.num_published_blocks = 0
+        self.awaits_transfer = request.kv_source is KVSource.TRANSFER
+        self.was_admitted = False
+        #: None: not wanted, or given out already. One entry per prompt token that has been seen.
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        if request.sampling.prompt_logprobs is not None and not request.resumed_token_ids:
+            self.prompt_logprobs = [None]
+
+    @property
+    def request_id(self) -> str:
+        """The caller's name for it."""
+        return self.request.request_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Sampled here or before it was resumed."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Tokens whose KV must be computed before the next one can be sampled."""
+        num_tokens = len(self.token_ids) + self.num_unknown_tokens
+        return num_tokens - self.num_computed_tokens - self.num_in_flight_tokens
+
+    @property
+    def may_be_preempted(self) -> bool:
+        """Blocks that a peer writes or reads must stay where they are."""
+        return self.status is Status.RUNNING and not self.request.hold_blocks
+
+    def full_block_hashes(self, num_tokens: int, block_size: int) -> list[bytes]:
+        """Hashes of the full blocks of the first `num_tokens` tokens; computed once each."""
+        num_blocks = num_tokens // block_size
+        num_known = len(self.block_hashes)
+        if num_known < num_blocks:
+            tokens = self.token_ids[num_known * block_size : num_blocks * block_size]
+            known = self.block_hashes
+            known.extend(self.identity.hash_blocks(tokens, block_size, behind=known))
+        return self.block_hashes[:num_blocks]
+
+    def append_token(self, token_id: int) -> bool:
+        """Add an output token. False, and nothing has changed, if its grammar does not allow it."""
+        if self.grammar is not None and not self.grammar.accept(token_id):
+            return False
+        self.token_ids.append(token_id)
+        return True
+
+    def forget_progress(self) -> None:
+        """Back to the queue: the blocks are gone, the tokens stay."""
+        self.status = Status.WAITING
+        self.row = None
+        self.draft = NO_DRAFT
+        self.num_computed_tokens = 0
+        self.num_published_blocks = 0
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]

@@ -1,0 +1,1 @@
+"""Proposers with weights: a draft model, EAGLE, Medusa."""

@@ -1,0 +1,137 @@
+"""The bytes of a step on the host, and their way to the device: one copy per step."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from shared.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shared.engine.step.batch_layout import BatchLayout
+
+#: Layouts whose views are remembered: a decoding batch has the same one step after step.
+_NUM_REMEMBERED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStep:
+    """One step's numbers on the host, to be written through `arrays`."""
+
+    layout: BatchLayout
+    arrays: Mapping[str, NDArray[np.int64] | NDArray[np.int32]]
+    #: Where they are on the device after `upload`; the same memory if the device is the host.
+    tensors: Mapping[str, torch.Tensor]
+    buffer: int
+
+
+class StepBuffers(Protocol):
+    """Where steps are packed. One thread."""
+
+    def take(self, layout: BatchLayout) -> PackedStep:
+        """Memory to write a step into; what was uploaded from it before has arrived."""
+        ...
+
+    def upload(self, packed: PackedStep) -> Mapping[str, torch.Tensor]:
+        """The step on the device, in the order of the device's current stream."""
+        ...
+
+
+class HostStepBuffers:
+    """For a model on the host: it reads what was written, where it was written.
+
+    A step is overwritten by the next one, which begins when the model is done with it.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._bytes = torch.zeros(num_bytes, dtype=torch.uint8)
+        self._views = _Views(self._bytes, self._bytes, 0)
+
+    def take(self, layout: BatchLayout) -> PackedStep:
+        """See `StepBuffers.take`."""
+        return self._views.of(layout)
+
+    def upload(self, packed: PackedStep) -> Mapping[str, torch.Tensor]:
+        """See `StepBuffers.upload`."""
+        return packed.tensors
+
+
+class StagedStepBuffers:
+    """Two buffers on the host, taken in turn, and one on the device at a fixed address.
+
+    The device's buffer is overwritten in stream order, so a step that still runs is not disturbed.
+    On a device of type cpu it copies too: that is how tests run this path.
+    """
+
+    def __init__(self, num_bytes: int, device: torch.device) -> None:
+        is_cuda = device.type == "cuda"
+        self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self._hosts = [
+            torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=is_cuda) for _ in range(2)
+        ]
+        self._views = [_Views(host, self._device, i) for i, host in enumerate(self._hosts)]
+        #: Recorded behind the last copy from each host buffer.
+        self._copied = [torch.cuda.Event() for _ in self._hosts] if is_cuda else []
+        self._next = 0
+
+    def take(self, layout: BatchLayout) -> PackedStep:
+        """See `StepBuffers.take`."""
+        place, self._next = self._next, 1 - self._next
+        if self._copied:
+            self._copied[place].synchronize()
+        return self._views[place].of(layout)
+
+    def upload(self, packed: PackedStep) -> Mapping[str, torch.Tensor]:
+        """See `StepBuffers.upload`."""
+        num_bytes = packed.layout.num_bytes
+        host = self._hosts[packed.buffer]
+        self._device[:num_bytes].copy_(host[:num_bytes], non_blocking=True)
+        if self._copied:
+            self._copied[packed.buffer].record()
+        return packed.tensors
+
+
+class _Views:
+    """Views of one host buffer and its device buffer, by layout."""
+
+    def __init__(self, host: torch.Tensor, device: torch.Tensor, buffer: int) -> None:
+        self._host = host.numpy()
+        self._device = device
+        self._buffer = buffer
+        self._known: OrderedDict[BatchLayout, PackedStep] = OrderedDict()
+
+    def of(self, layout: BatchLayout) -> PackedStep:
+        """Views for `layout`. Raises InternalError if it does not fit."""
+        packed = self._known.get(layout)
+        if packed is None:
+            packed = self._known[layout] = self._make(layout)
+            if len(self._known) > _NUM_REMEMBERED:
+                self._known.popitem(last=False)
+        return packed
+
+    def _make(self, layout: BatchLayout) -> PackedStep:
+        if layout.num_bytes > len(self._host):
+            raise InternalError(f"a step of {layout.num_bytes} bytes in {len(self._host)}")
+        arrays, tensors = {}, {}
+        for name, (offset, dtype, num) in layout.parts.items():
+            here = slice(offset, offset + num * dtype.itemsize)
+            arrays[name] = self._host[here].view(dtype)
+            torch_dtype = torch.int64 if dtype.itemsize == 8 else torch.int32
+            tensors[name] = self._device[here].view(torch_dtype)
+        tensors["block_tables"] = tensors["block_tables"].view(layout.num_seqs, layout.table_width)
+        return PackedStep(layout, arrays, tensors, self._buffer)
+
+
+def step_buffers(num_bytes: int, device: torch.device) -> StepBuffers:
+    """What suits the device."""
+    if device.type == "cpu":
+        return HostStepBuffers(num_bytes)
+    return StagedStepBuffers(num_bytes, device)

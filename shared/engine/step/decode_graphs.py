@@ -1,0 +1,190 @@
+"""Decode steps as recorded graphs: one launch instead of hundreds.
+
+A graph is recorded for a fixed number of sequences at fixed addresses. A step in which every
+sequence has one new token is padded to the next such number and replayed; all others run eagerly.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+import torch
+
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from collections.abc import Sequence as Seq
+
+    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.step.batch import Batch
+    from shared.engine.step.model_runner import CausalModel
+
+log = structlog.get_logger(__name__)
+
+
+class StepGraph(Protocol):
+    """One recorded step."""
+
+    def replay(self) -> torch.Tensor:
+        """Run it on what now is in its inputs; its output.
+
+        Graphs share their memory: what is made of the output must be launched before any replay.
+        """
+        ...
+
+
+class GraphRecorder(Protocol):
+    """Records work that always reads the same addresses."""
+
+    def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
+        """Record what `step` does on the device; it may be called several times for that."""
+        ...
+
+
+class EagerRecorder:
+    """Records nothing and calls the step anew: the same path on any device."""
+
+    def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
+        """See `GraphRecorder.record`."""
+        return _EagerGraph(step, torch.empty_like(step()))
+
+
+@dataclass(frozen=True, slots=True)
+class _EagerGraph:
+    step: Callable[[], torch.Tensor]
+    output: torch.Tensor
+
+    def replay(self) -> torch.Tensor:
+        return self.output.copy_(self.step())
+
+
+class CudaRecorder:
+    """CUDA graphs that share one memory pool, because only one of them runs at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool: Any = None
+
+    def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
+        """See `GraphRecorder.record`."""
+        # Libraries set themselves up and kernels are compiled in the first calls, which a
+        # recording cannot contain; on a side stream, as torch.cuda.graph asks for.
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                step()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+            output = step()
+        if self._pool is None:
+            self._pool = graph.pool()
+        return _CudaGraph(graph, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _CudaGraph:
+    graph: torch.cuda.CUDAGraph
+    output: torch.Tensor
+
+    def replay(self) -> torch.Tensor:
+        self.graph.replay()
+        return self.output
+
+
+def graph_sizes(configured: Seq[int], max_num_seqs: int) -> tuple[int, ...]:
+    """Numbers of sequences that are recorded, ascending: as configured, or 1, 2, 4, 8, then by 16.
+
+    Always up to `max_num_seqs`: what a larger step made grow would be gone from under them.
+
+    Raises:
+        ConfigError: a configured size is none.
+    """
+    if configured:
+        if min(configured) < 1 or max(configured) > max_num_seqs:
+            raise ConfigError(
+                f"cuda_graph_sizes must be between 1 and max_num_seqs ({max_num_seqs}), "
+                f"not {sorted(configured)}"
+            )
+        return tuple(sorted({*configured, max_num_seqs}))
+    sizes = {size for size in (1, 2, 4, 8, *range(16, max_num_seqs, 16)) if size < max_num_seqs}
+    return (*sorted(sizes), max_num_seqs)
+
+
+def padded_size(num_seqs: int, sizes: Seq[int]) -> int | None:
+    """The smallest of `sizes`, ascending, that takes `num_seqs`; None if none does."""
+    return next((size for size in sizes if size >= num_seqs), None)
+
+
+class DecodeGraphs:
+    """The recorded steps of one model. `record` before the first `run`."""
+
+    def __init__(
+        self,
+        model: CausalModel,
+        kv_cache: torch.Tensor,
+        recorder: GraphRecorder,
+        sizes: Seq[int],
+        *,
+        assumed_len: int,
+    ) -> None:
+        """`assumed_len` is the context for which the model makes its choices while recording."""
+        self._model = model
+        self._kv_cache = kv_cache
+        self._recorder = recorder
+        self._sizes = tuple(sizes)
+        self._assumed_len = assumed_len
+        self._graphs: dict[int, tuple[StepGraph, list[int]]] = {}
+
+    def size_for(self, num_new_tokens: Mapping[Sequence, int]) -> int | None:
+        """What to pad this step to; None if it must run eagerly."""
+        if any(num != 1 for num in num_new_tokens.values()):
+            return None
+        if any(
+            # An only prompt token looks like decoding, but may not be the last one to compute.
+            seq.num_pending_tokens != 1 or seq.prompt_logprobs is not None
+            for seq in num_new_tokens
+        ):
+            return None
+        return padded_size(len(num_new_tokens), self._sizes)
+
+    @torch.inference_mode()
+    def record(self, padding: Callable[[int], Batch]) -> None:
+        """Record every size. `padding` makes a batch of that size which is nothing but padding.
+
+        The largest first: the smaller ones then fit into the memory that it took. Before that
+        everything runs once, because memory that a model keeps from call to call must have grown
+        to its full size before anything is recorded that refers to it.
+        """
+        start = time.monotonic()
+        for size in self._sizes:
+            self._step(padding(size), [self._assumed_len] * size)()
+        for number, size in enumerate(sorted(self._sizes, reverse=True), start=1):
+            lengths = [self._assumed_len] * size
+            step = self._step(padding(size), lengths)
+            self._graphs[size] = self._recorder.record(step), lengths
+            log.info("graph_recorded", num_seqs=size, progress=f"{number}/{len(self._sizes)}")
+        log.info("graphs_ready", num=len(self._sizes), seconds=round(time.monotonic() - start, 1))
+
+    def _step(self, batch: Batch, lengths: list[int]) -> Callable[[], torch.Tensor]:
+        """The model's work on this batch, whose contexts are as long as `lengths` says."""
+        metadata = replace(batch.metadata, seq_lens_list=lengths)
+
+        def step() -> torch.Tensor:
+            hidden = self._model.forward(batch.token_ids, batch.positions, self._kv_cache, metadata)
+            return self._model.compute_logits(hidden).float()
+
+        return step
+
+    def run(self, batch: Batch) -> torch.Tensor:
+        """Logits [size, vocab] of a padded batch, which lies where its size was recorded."""
+        graph, lengths = self._graphs[len(batch.token_ids)]
+        # A recorded model has made its choices; one that is called anew must know the lengths.
+        lengths[:] = batch.metadata.seq_lens_list
+        return graph.replay()

@@ -1,0 +1,113 @@
+"""What runs a model on its device, put together: KV storage, batches, graphs, runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from shared.engine.memory.kv_storage import KVStorage
+from shared.engine.sampler.processors.base import ProcessorContext
+from shared.engine.sampler.processors.load import load_processors
+from shared.engine.step.batch import BatchBuilder
+from shared.engine.step.batch_layout import BatchLayout
+from shared.engine.step.buffers import step_buffers
+from shared.engine.step.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
+from shared.engine.step.model_runner import ModelRunner
+from shared.engine.step.states_pool import StatesKeeper, StatesPool
+
+if TYPE_CHECKING:
+    from shared.engine.config import EngineConfig
+    from shared.engine.sampler.processors.attached import ProcessorSet
+    from shared.engine.step.decode_graphs import GraphRecorder
+    from shared.kv.layout import KVLayout
+    from shared.model.loader import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParts:
+    """Everything of an engine that knows tensors."""
+
+    loaded: LoadedModel
+    storage: KVStorage
+    runner: ModelRunner
+    processors: ProcessorSet
+    states: StatesPool
+    states_keeper: StatesKeeper
+
+
+def build_model_parts(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    layout: KVLayout,
+    *,
+    num_blocks: int,
+    max_model_len: int,
+    recorder: GraphRecorder | None,
+) -> ModelParts:
+    """Allocate the KV cache, and record the decode steps where that is possible.
+
+    `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off.
+    """
+    device = torch.device(config.device)
+    processors = _processors(loaded, config)
+    if config.enforce_eager:
+        recorder = None
+    elif recorder is None and device.type == "cuda":
+        recorder = CudaRecorder(device)
+    # Padding of a recorded step needs somewhere to write to.
+    scratch_block = None if recorder is None else num_blocks
+    storage = KVStorage(
+        layout,
+        num_blocks,
+        device=device,
+        num_scratch_blocks=0 if recorder is None else 1,
+    )
+    max_blocks_per_seq = layout.num_blocks(max_model_len)
+    largest = BatchLayout(config.max_num_batched_tokens, config.max_num_seqs, max_blocks_per_seq)
+    batches = BatchBuilder(
+        step_buffers(largest.num_bytes, device),
+        max_num_seqs=config.max_num_seqs,
+        max_blocks_per_seq=max_blocks_per_seq,
+        block_size=config.block_size,
+        scratch_block=scratch_block,
+    )
+    graphs = None
+    if recorder is not None:
+        graphs = _recorded(loaded, config, storage, recorder, batches, max_model_len)
+    states = StatesPool(loaded, layout, storage.tensor)
+    keeper = StatesKeeper(loaded.model, states)
+    runner = ModelRunner(
+        loaded.model,
+        storage.tensor,
+        batches,
+        keeper,
+        max_num_seqs=config.max_num_seqs,
+        graphs=graphs,
+    )
+    return ModelParts(loaded, storage, runner, processors, states, keeper)
+
+
+def _recorded(
+    loaded: LoadedModel,
+    config: EngineConfig,
+    storage: KVStorage,
+    recorder: GraphRecorder,
+    batches: BatchBuilder,
+    max_model_len: int,
+) -> DecodeGraphs:
+    graphs = DecodeGraphs(
+        loaded.model,
+        storage.tensor,
+        recorder,
+        graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
+        assumed_len=max_model_len if storage.tensor.device.type == "cuda" else 1,
+    )
+    graphs.record(batches.padding)
+    return graphs
+
+
+def _processors(loaded: LoadedModel, config: EngineConfig) -> ProcessorSet:
+    context = ProcessorContext(loaded.config.vocab_size, config.device)
+    return load_processors(config.logits_processors, context)

@@ -1,0 +1,143 @@
+"""Where hidden states of prompts are written and read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from shared.engine.sequence.prompt_states import StatesFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Sequence as Seq
+
+    from torch import Tensor
+
+    from shared.engine.sequence.prompt_states import PlacedStates
+    from shared.engine.sequence.request import EngineRequest
+    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.step.batch import Batch
+    from shared.engine.step.hidden import CapturingModel, HiddenNeeds
+    from shared.kv.layout import KVLayout
+    from shared.model.loader import LoadedModel
+
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+class StatesPool:
+    """The pool's blocks, seen as rows of hidden states."""
+
+    def __init__(self, loaded: LoadedModel, layout: KVLayout, kv_cache: Tensor) -> None:
+        self._config = loaded.config
+        self._model = loaded.model
+        self._dtype = loaded.dtype
+        self._block_bytes = layout.block_bytes
+        self._device = kv_cache.device
+        #: What peers may send of prompts that they compute; None: nobody here makes use of it.
+        self.wanted: StatesFormat | None = None
+        self._bytes = kv_cache.view(torch.uint8).view(len(kv_cache), -1)
+
+    def format(self, needs: HiddenNeeds) -> StatesFormat | None:
+        """How such states are kept here; None if this model cannot give them, or they are too long.
+
+        Workers whose models and layouts are equal come to the same.
+        """
+        can_capture = hasattr(self._model, "capture_layers")
+        num_layers, dtype = self._config.num_layers, str(self._dtype).removeprefix("torch.")
+        if needs.layers and not (can_capture and max(needs.layers) <= num_layers):
+            return None
+        row_size = (len(needs.layers) + needs.final) * self._config.hidden_size
+        row_bytes = row_size * self._dtype.itemsize
+        if not row_bytes or row_bytes > self._block_bytes or dtype not in _DTYPES:
+            return None
+        return StatesFormat(
+            layers=needs.layers,
+            final=needs.final,
+            dtype=dtype,
+            row_size=row_size,
+            row_bytes=row_bytes,
+            rows_per_block=self._block_bytes // row_bytes,
+        )
+
+    def write(self, placed: PlacedStates, first_position: int, states: Tensor) -> None:
+        """Keep the states [n, row_size] of the tokens from `first_position` on, as far as wanted.
+
+        In the order of the device's stream.
+        """
+        num_unplaced = max(0, placed.begin - first_position)
+        states = states[num_unplaced:]
+        if len(states):
+            at = self._places(placed, first_position + num_unplaced, len(states))
+            self._rows(placed.format)[at] = states.to(self._dtype)
+
+    @torch.inference_mode()
+    def read(self, placed: PlacedStates, first_position: int, num_tokens: int) -> Tensor:
+        """A copy [num_tokens, row_size] of what was written, there or at the peer."""
+        at = self._places(placed, first_position, num_tokens)
+        states = self._rows(placed.format)[at]
+        if self._device.type == "cuda":
+            # The blocks may soon belong to a peer that writes to them beside our stream.
+            torch.cuda.current_stream(self._device).synchronize()
+        return states
+
+    def _places(self, placed: PlacedStates, first: int, num: int) -> tuple[Tensor, Tensor]:
+        rows = torch.arange(num) + (first - placed.begin)
+        blocks = torch.tensor(placed.blocks)[rows // placed.format.rows_per_block]
+        within = rows % placed.format.rows_per_block
+        return blocks.to(self._device), within.to(self._device)
+
+    def _rows(self, form: StatesFormat) -> Tensor:
+        """[num_blocks, rows_per_block, row_size]"""
+        used = self._bytes[:, : form.rows_per_block * form.row_bytes]
+        return used.view(self._dtype).view(-1, form.rows_per_block, form.row_size)
+
+
+class StatesKeeper:
+    """Lets a model give hidden states in those steps in which a sequence is to be sent with them.
+
+    All other steps are as if there were none: they overlap, and compute the last layer for as few
+    tokens as ever.
+    """
+
+    def __init__(self, model: object, pool: StatesPool) -> None:
+        self._model = model
+        self._pool = pool
+        #: Whether any request has wanted it so far; until then nobody looks.
+        self._is_used = False
+        self._captured: tuple[int, ...] = ()
+
+    def note(self, request: EngineRequest) -> None:
+        """A request that has come."""
+        self._is_used |= request.hold_blocks and request.states is not None
+
+    def senders(self, num_new_tokens: Mapping[Sequence, int]) -> list[Sequence]:
+        """Whose states this step must give."""
+        if not self._is_used:
+            return []
+        return [seq for seq in num_new_tokens if seq.states is not None and seq.request.hold_blocks]
+
+    def capture(self, senders: Seq[Sequence], own: tuple[int, ...]) -> None:
+        """Have the next step's layers captured: these sequences', and a proposer's `own`."""
+        wanted = {layer for seq in senders if seq.states for layer in seq.states.format.layers}
+        layers = tuple(sorted(wanted.union(own)))
+        if layers != self._captured:
+            cast("CapturingModel", self._model).capture_layers(layers)
+            self._captured = layers
+
+    def keep(self, senders: Seq[Sequence], batch: Batch, final: Tensor) -> None:
+        """Write what the step gave; `final` is of all its tokens."""
+        by_layer: Mapping[int, Tensor] = {}
+        if self._captured:
+            by_layer = cast("CapturingModel", self._model).captured()
+        places = {seq: i for i, seq in enumerate(batch.seqs)}
+        for seq in senders:
+            if seq.states is not None:
+                i = places[seq]
+                rows = slice(batch.starts[i], batch.starts[i + 1])
+                form = seq.states.format
+                parts = [by_layer[layer][rows] for layer in form.layers]
+                if form.final:
+                    parts.append(final[rows])
+                first = batch.metadata.seq_lens_list[i] - batch.metadata.query_lens_list[i]
+                self._pool.write(seq.states, first, torch.cat(parts, dim=-1))

@@ -1,0 +1,93 @@
+"""Chooses tokens without the host: what `sampler.sample` gives where nothing but temperature and
+the filters touches the logits.
+
+A token's random number depends on its position alone, which is known before the tokens in front of
+it are. So a step can be sampled, and the next one fed, before the host has seen any of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from kernels.sampling import choose_tokens as choose
+from shared.engine.sampler.random import uniforms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Seq
+
+    from shared.engine.sequence.sequence import Sequence
+
+#: What `Chosen.for_host` says of a row without a finite logit.
+NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Tokens of a step, on the device: both int64 [n]."""
+
+    #: Always ids that exist: the next step computes them before anybody has looked.
+    to_feed: torch.Tensor
+    #: The same, but NOTHING where no token was left to choose.
+    for_host: torch.Tensor
+
+
+def choose_tokens(
+    logits: torch.Tensor, seqs: Seq[Sequence], ahead: Seq[int] | None = None
+) -> Chosen:
+    """One token per row of `logits` [n, vocab], float32, which may be overwritten.
+
+    The sequences are as they were before this step's tokens: unknown ones count as tokens. A row
+    may stand so many tokens `ahead` of its sequence, behind drafts.
+    """
+    if all(seq.is_greedy for seq in seqs):
+        return _most_likely(logits)
+    params = [seq.request.sampling for seq in seqs]
+    numbers = np.zeros(len(seqs))
+    drawn = [row for row, seq in enumerate(seqs) if not seq.is_greedy]
+    if drawn:
+        numbers[drawn] = uniforms(
+            [params[row].fixed_seed for row in drawn],
+            [params[row].sample_index for row in drawn],
+            [
+                len(seqs[row].token_ids)
+                + seqs[row].num_unknown_tokens
+                + (0 if ahead is None else ahead[row])
+                for row in drawn
+            ],
+        )
+    temperatures = [0.0 if p.is_greedy else p.temperature for p in params]
+    filters = [(p.top_k, p.top_p, p.min_p) for p in params]
+    # One copy to the device, in 64 bits because the random numbers need them.
+    packed = torch.from_numpy(np.vstack([numbers, temperatures, np.array(filters).T]))
+    on_device = packed.to(logits.device, non_blocking=True)
+    # Nothing allowed gives -inf, a broken model NaN; neither may become text.
+    tokens = choose(
+        logits,
+        on_device[0],
+        temperature=on_device[1].float(),
+        top_k=on_device[2].long(),
+        top_p=on_device[3].float(),
+        min_p=on_device[4].float(),
+        implementation="triton" if logits.device.type == "cuda" else "torch",
+    )
+    return Chosen(tokens.clamp(min=0), tokens)
+
+
+def _most_likely(logits: torch.Tensor) -> Chosen:
+    """The first of the most likely tokens: nothing about the sequences has to reach the device."""
+    if logits.device.type == "cpu":
+        # Ten times as fast as PyTorch's on one thread.
+        rows = logits.numpy()
+        best = rows.argmax(axis=-1)
+        usable = np.isfinite(rows[np.arange(len(rows)), best])
+        tokens = torch.from_numpy(best)
+        if usable.all():
+            return Chosen(tokens, tokens)
+        return Chosen(tokens, tokens.masked_fill(torch.from_numpy(~usable), NOTHING))
+    peaks = logits.max(dim=-1)
+    usable_on_device = peaks.values.isfinite()
+    return Chosen(peaks.indices, peaks.indices.masked_fill(~usable_on_device, NOTHING))
