@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernels.compile_gate import GateCase
+    from kernels.compile_gate.gate import GateCase
 
 
 def all_cases() -> list[GateCase]:

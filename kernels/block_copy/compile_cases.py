@@ -6,7 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from kernels.block_copy.kernel import NUM_WARPS, block_copy_kernel, copy_constants
-from kernels.compile_gate import WIDE_LOAD, WIDE_STORE, GateCase
+from kernels.compile_gate.gate import WIDE_LOAD, WIDE_STORE, GateCase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import GateCase
+from kernels.compile_gate.gate import GateCase
 from kernels.kv_write_quantized.kernel import kv_write_quantized_kernel, write_constants
 from kernels.quantize_rows.compile_cases import QUANTIZED
 

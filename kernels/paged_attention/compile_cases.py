@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import WARPGROUP_PRODUCT, WIDE_LOAD, GateCase
+from kernels.compile_gate.gate import WARPGROUP_PRODUCT, WIDE_LOAD, GateCase
 from kernels.paged_attention.decode.kernel import paged_decode_kernel
 from kernels.paged_attention.decode.launch import decode_constants
 from kernels.paged_attention.prefill.kernel import paged_prefill_kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import WIDE_LOAD, GateCase
+from kernels.compile_gate.gate import WIDE_LOAD, GateCase
 from kernels.paged_attention_quantized.decode.kernel import (
     decode_constants,
     paged_decode_quantized_kernel,

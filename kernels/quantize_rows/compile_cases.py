@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.compile_gate import WIDE_LOAD, GateCase
+from kernels.compile_gate.gate import WIDE_LOAD, GateCase
 from kernels.quantize_rows.kernel import quantize_constants, quantize_rows_kernel
 
 if TYPE_CHECKING:

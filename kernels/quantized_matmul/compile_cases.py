@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import WIDE_LOAD, GateCase
+from kernels.compile_gate.gate import WIDE_LOAD, GateCase
 from kernels.quantize_rows.compile_cases import QUANTIZED
 from kernels.quantized_matmul.kernel import (
     TILES,

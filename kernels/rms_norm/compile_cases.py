@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import WIDE_LOAD, WIDE_STORE, GateCase
+from kernels.compile_gate.gate import WIDE_LOAD, WIDE_STORE, GateCase
 from kernels.rms_norm.kernel import norm_constants, rms_norm_kernel
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import WIDE_LOAD, WIDE_STORE, GateCase
+from kernels.compile_gate.gate import WIDE_LOAD, WIDE_STORE, GateCase
 from kernels.rope_kv_write.kernel import rope_kv_write_kernel, write_constants
 
 if TYPE_CHECKING:

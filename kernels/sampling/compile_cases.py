@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import WIDE_LOAD, GateCase
+from kernels.compile_gate.gate import WIDE_LOAD, GateCase
 from kernels.sampling.kernel import NUM_WARPS, choose_tokens_kernel, sampling_constants
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import WIDE_LOAD, WIDE_STORE, GateCase
+from kernels.compile_gate.gate import WIDE_LOAD, WIDE_STORE, GateCase
 from kernels.silu_mul.kernel import COLUMNS, NUM_WARPS, silu_mul_kernel
 
 if TYPE_CHECKING:

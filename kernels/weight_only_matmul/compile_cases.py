@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from kernels.compile_gate import WARPGROUP_PRODUCT, WIDE_LOAD, GateCase
+from kernels.compile_gate.gate import WARPGROUP_PRODUCT, WIDE_LOAD, GateCase
 from kernels.weight_only_matmul.kernel import weight_only_matmul_kernel
 from kernels.weight_only_matmul.launch import FULL_TILES, HALF_TILES, Tiles, matmul_constants
 

@@ -8,7 +8,7 @@ import sys
 import triton
 import triton.language as tl
 
-from kernels.compile_gate import GateCase, run_gate
+from kernels.compile_gate.gate import GateCase, measure_all, show
 from kernels.paged_attention.compile_cases import prefill_case
 
 
@@ -41,4 +41,6 @@ BAD = (
 )
 
 if __name__ == "__main__":
-    sys.exit(0 if run_gate(BAD, [90]) else 1)
+    found = measure_all([(case, 90) for case in BAD])
+    well = [show(case, 90, each) for case, each in zip(BAD, found, strict=True)]
+    sys.exit(0 if all(well) else 1)
