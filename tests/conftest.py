@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.accounting.skips import SkipSummary
 from tests.accounting.tiers import TIERS
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from xdist.scheduler import LoadFileScheduling
 
 # A busy machine makes examples slow, not wrong; pytest's own timeout ends what hangs.
@@ -47,6 +50,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     from tests.accounting.order import MeetingInTheMiddle
 
     return MeetingInTheMiddle(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """What is collected stays to the end: no search for garbage needs to look at it.
+
+    Some tests search after each case, and thousands of tests make a heap of a million objects.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries complain of objects that nothing frees before the interpreter ends."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.fakes.ports import free_port
 
@@ -86,6 +88,8 @@ class RedisServer:
     def _answers(self) -> bool:
         try:
             with self.client() as client:
+                # By default the client tries again by itself, seconds later.
+                client.set_retry(Retry(NoBackoff(), 0))
                 client.ping()
         except redis.AuthenticationError:
             return True
