@@ -124,11 +124,17 @@ class Cluster:
         *flags: str,
         model: Path | None = None,
         stuck_file: Path | None = None,
+        lease_s: float | None = None,
     ) -> Process:
-        """Start a worker; `wait_ready` waits for it. Its engine hangs while `stuck_file` exists."""
+        """Start a worker; `wait_ready` waits for it. Its engine hangs while `stuck_file` exists.
+
+        `lease_s`: how long the directory believes in it without a heartbeat, if not the usual time.
+        """
         command = [f"services.{role}"]
         if stuck_file is not None:
             command = ["tests.fakes.stuck_worker", role, str(stuck_file)]
+        elif lease_s is not None:
+            command = ["tests.fakes.short_lease", str(lease_s), role]
         port = free_port()
         self.addresses[name] = f"127.0.0.1:{port}"
         self.workers[name] = self._process(

@@ -32,6 +32,9 @@ log = structlog.get_logger(__name__)
 NUM_PROMPTS = 6
 PROMPT_TOKENS = 5 * BLOCK_SIZE + 3
 RECOVERY_S = 30.0
+#: Three heartbeats fit in; a Redis that is silent counts as gone after 2 s.
+LEASE_S = 2.0
+PAST_LEASE_S = 3.0
 #: Between two requests of a thread: the machine has better to do than to answer without a pause.
 PAUSE_S = 0.05
 
@@ -50,9 +53,9 @@ def on_redis(checkpoint: Path, tmp_path: Path, redis_server: RedisServer) -> Ite
     """A router, a prefill and a decode worker that know each other by Redis alone."""
     cluster = Cluster(checkpoint, tmp_path, redis_url=redis_server.url)
     try:
-        cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS)
+        cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS, lease_s=LEASE_S)
         flags = ("--local-prefill-threshold", "0", "--transfer-timeout-s", "4")
-        cluster.add_worker("decode", "decode-0", *ENGINE_FLAGS, *flags)
+        cluster.add_worker("decode", "decode-0", *ENGINE_FLAGS, *flags, lease_s=LEASE_S)
         cluster.wait_ready()
         yield cluster
     finally:
@@ -133,22 +136,22 @@ def test_redis_breaks_under_load_and_nobody_notices(
         until(lambda: all_held(on_redis, load), "every prompt is held by both")
 
         redis_server.kill()
-        time.sleep(8)
+        time.sleep(PAST_LEASE_S)
         assert all_held(on_redis, load), "the router lost its last picture"
         redis_server.start()
         num_leases = lambda: len(redis_server.client().keys("baton:blocks:*"))  # noqa: E731
         took_s = until(lambda: num_leases() == 2, "both workers are back in Redis")
-        log.info("recovered", fault="redis killed for 8 s", after_s=round(took_s, 2))
+        log.info("recovered", fault="redis killed", after_s=round(took_s, 2))
 
         redis_server.client().flushall()
         took_s = until(lambda: num_leases() == 2, "both workers are back in Redis")
         log.info("recovered", fault="flushall", after_s=round(took_s, 2))
 
         redis_server.pause()
-        time.sleep(5)
+        time.sleep(PAST_LEASE_S)
         redis_server.go_on()
         took_s = until(lambda: num_leases() == 2, "both workers are back in Redis")
-        log.info("recovered", fault="redis paused for 5 s", after_s=round(took_s, 2))
+        log.info("recovered", fault="redis paused", after_s=round(took_s, 2))
         until(lambda: all_held(on_redis, load), "every prompt is held by both")
         for process in on_redis.processes:
             process.check()

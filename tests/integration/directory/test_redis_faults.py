@@ -75,7 +75,7 @@ async def _fault_and_recovery(side: Side, server: RedisServer, proxy: TcpProxy, 
         worker.work()
         await asyncio.sleep(0.01)
     if fault == "paused":
-        await asyncio.sleep(5)
+        await asyncio.sleep(2 * LEASE_S)
         server.go_on()
     elif fault == "killed":
         await asyncio.sleep(2 * LEASE_S)
