@@ -14,6 +14,7 @@ from hypothesis import settings
 from tests.accounting.budget import BudgetKeeper
 from tests.accounting.skips import SkipSummary
 from tests.accounting.tiers import TIERS
+from tests.fakes.warm_process import warm_grammars
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -38,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+    warm_grammars()
     config.pluginmanager.register(BudgetKeeper(config))
     config.pluginmanager.register(SkipSummary(config))
 

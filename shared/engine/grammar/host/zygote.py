@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from shared.engine.grammar.host.messages import Fork, Forked, Loaded, Vocabulary, receive, send
 from shared.errors import ConfigError, UnavailableError
@@ -19,6 +19,41 @@ if TYPE_CHECKING:
 
 #: Loading the libraries takes a second or two, and longer on a busy machine.
 START_S = 120.0
+
+
+class Process(Protocol):
+    """What is needed of `subprocess.Popen`."""
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+
+    def kill(self) -> None:
+        """End it without warning."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+
+
+def start_process(control: socket.socket) -> Process:
+    """`python -m shared.engine.grammar.host` with this socket, which stays the caller's."""
+    fd = control.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-m", "shared.engine.grammar.host", str(fd)],
+        pass_fds=(fd,),
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def environment() -> dict[str, str]:
+    """It serves one worker and no accelerator, and its threads are the hosts'."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "2",
+    }
 
 
 class Zygote:
@@ -33,17 +68,7 @@ class Zygote:
         """
         self._control, theirs = socket.socketpair()
         self._control.settimeout(START_S)
-        # It serves one worker and no accelerator, and its threads are the hosts'.
-        env = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
-            "MALLOC_ARENA_MAX": "2",
-        }
-        fd = theirs.fileno()
-        command = [sys.executable, "-m", "shared.engine.grammar.host", str(fd)]
-        self._process = subprocess.Popen(command, pass_fds=(fd,), env=env, stdin=subprocess.DEVNULL)
+        self._process = start_process(theirs)
         theirs.close()
         try:
             loaded = self._load(backend, table)

@@ -1,0 +1,150 @@
+"""`python -m tests.fakes.nursery FD MODULE …`: the process that services are copied from.
+
+It has loaded their code, has one thread, and makes a copy for each request: the tests' over FD, and
+those of the copies themselves, which start grammar processes. See `warm_process`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from tests.fakes.warm_process import END, PID, Nursery, socket_pair, warm_grammars
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MAX_REQUEST_BYTES = 1 << 20
+_PR_SET_PDEATHSIG = 1
+_CLONE_NEWNET = 0x40000000
+_M_ARENA_MAX = -8
+#: Loaded where copies may need grammar processes.
+_ZYGOTE = "shared.engine.grammar.host.zygote"
+
+
+def main(fd: int, loaded: Sequence[str]) -> None:
+    """Be the process that is copied."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end us
+    for name in loaded:
+        importlib.import_module(name)
+        if name.endswith("__main__") or name.startswith("tests."):
+            # `runpy` runs it again, as the main module, and warns if it is there.
+            del sys.modules[name]
+    gc.freeze()
+    num_threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    assert num_threads == 1, "a thread does not survive a copy"
+    with socket.socket(fileno=fd) as control:
+        _Copies(control).serve()
+
+
+class _Copies:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        #: Of those that may ask for copies.
+        self._askers = [control]
+        self._ends: dict[int, int] = {}
+        self._awake, self._wake = os.pipe()
+
+    def serve(self) -> None:
+        """Make a copy per request, and tell of each one's end; returns in the copies only."""
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._awake, False)
+        signal.set_wakeup_fd(self._wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready, _, _ = select.select([*self._askers, self._awake], [], [])
+            if self._awake in ready:
+                os.read(self._awake, 4096)
+                self._tell_ends()
+            for asker in ready:
+                if asker is not self._awake:
+                    self._answer(asker)
+
+    def _answer(self, asker: socket.socket) -> None:
+        text, files = b"", []
+        with contextlib.suppress(ConnectionError):
+            text, files, _, _ = socket.recv_fds(asker, _MAX_REQUEST_BYTES, 3)
+        if not text:
+            if asker is self._control:
+                os._exit(0)
+            self._askers.remove(asker)
+            asker.close()
+            return
+        log, end, *handed = files
+        ours, theirs = socket_pair()
+        parent = os.getpid()
+        if (pid := os.fork()) == 0:
+            for one in (ours, *self._askers):
+                one.close()
+            for fd in (self._awake, self._wake, end, *self._ends.values()):
+                os.close(fd)
+            if _ZYGOTE in sys.modules:
+                warm_grammars(Nursery(theirs))
+            _become(json.loads(text), log, handed, parent)
+        theirs.close()
+        for fd in (log, *handed):
+            os.close(fd)
+        self._askers.append(ours)
+        self._ends[pid] = end
+        with contextlib.suppress(ConnectionError):  # the asker has ended
+            asker.sendall(PID.pack(pid))
+
+    def _tell_ends(self) -> None:
+        while self._ends:
+            pid, status, used = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            end = self._ends.pop(pid)
+            with contextlib.suppress(BrokenPipeError):  # its test has ended
+                code = os.waitstatus_to_exitcode(status)
+                os.write(end, END.pack(code, used.ru_utime + used.ru_stime))
+            os.close(end)
+
+
+def _become(
+    request: Mapping[str, object], log: int, handed: Sequence[int], parent: int
+) -> NoReturn:
+    """Be what `python -m` would start; ends with the parent."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    _enter(request["network"])
+    for target in (1, 2):
+        os.dup2(log, target)
+    os.close(log)
+    os.chdir(str(request["cwd"]))
+    os.environ.clear()
+    os.environ.update(request["env"])  # type: ignore[call-overload]
+    if arenas := os.environ.get("MALLOC_ARENA_MAX"):  # read when a process starts
+        libc.mallopt(_M_ARENA_MAX, int(arenas))
+    module, *flags = request["argv"]  # type: ignore[misc]
+    sys.argv = [module, *flags, *map(str, handed)]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+def _enter(network: object) -> None:
+    if network is None:
+        return
+    fd = os.open(str(network), os.O_RDONLY | os.O_CLOEXEC)
+    if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot enter {network}")
+    os.close(fd)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
