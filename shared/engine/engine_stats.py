@@ -27,7 +27,7 @@ class EngineStats:
     num_held: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0
-    #: Of the free ones: those that still hold a prefix somebody may hit.
+    #: Of the free ones: those that still hold a prefix.
     num_cached_blocks: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     #: Drafts that were right, by their place in the draft, since start.

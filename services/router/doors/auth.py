@@ -26,7 +26,7 @@ class Authenticator(Protocol):
         """Whose request has these headers.
 
         Raises:
-            AuthenticationError: nobody's.
+            AuthenticationError: the headers have no key that is known.
         """
         ...
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RequestTrace:
-    """One request's span; passed to whoever works on the request."""
+    """One request's span, passed along with the request."""
 
     def __init__(self, span: Span, *, began_s: float) -> None:
         """`began_s` is the request's arrival."""
