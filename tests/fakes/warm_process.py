@@ -33,8 +33,8 @@ WORKERS = (
     "services.decode.__main__",
     "services.prefill.__main__",
     f"{GRAMMARS}.__main__",
-    "shared.engine.grammar.guidance",
-    "shared.engine.grammar.xgrammar",
+    "shared.engine.grammar.backends.guidance",
+    "shared.engine.grammar.backends.xgrammar",
 )
 LOADED = {
     "services.router": ("services.router.__main__",),
