@@ -48,3 +48,14 @@ def test_a_signal_is_told_as_the_way_it_ended(tmp_path: Path) -> None:
     assert process.wait(60) == -signal.SIGKILL
     process.send_signal(signal.SIGKILL)  # it is gone, and its number may be another's
     assert process.poll() == -signal.SIGKILL
+
+
+def test_a_copy_is_waited_for_beside_many_open_files(tmp_path: Path) -> None:
+    """Far behind in a run the tests' process has over 1,024; `select` would refuse more."""
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        copy = warm(("services.router", "--help"), tmp_path / "log")
+        assert copy.wait(60) == 0
+    finally:
+        for fd in held:
+            os.close(fd)

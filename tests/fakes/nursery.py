@@ -62,13 +62,15 @@ class _Copies:
         signal.set_wakeup_fd(self._wake)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         while True:
-            ready, _, _ = select.select([*self._askers, self._awake], [], [])
+            poller = select.poll()  # `select` refuses descriptors over 1,023
+            for each in (self._awake, *self._askers):
+                poller.register(each, select.POLLIN)
+            ready = {fd for fd, _ in poller.poll()}
             if self._awake in ready:
                 os.read(self._awake, 4096)
                 self._tell_ends()
-            for asker in ready:
-                if asker is not self._awake:
-                    self._answer(asker)
+            for asker in [each for each in self._askers if each.fileno() in ready]:
+                self._answer(asker)
 
     def _answer(self, asker: socket.socket) -> None:
         text, files = b"", []

@@ -99,7 +99,7 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
     def _read_end(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+        if self.returncode is None and _is_readable(self._ended, timeout):
             text = os.read(self._ended, END.size)
             os.close(self._ended)
             # Nothing is written only if the nursery itself was killed, and its copies with it.
@@ -107,6 +107,13 @@ class WarmProcess:
             self.returncode = code
             _ended_cpu_s.append(cpu_s)
         return self.returncode
+
+
+def _is_readable(fd: int, timeout_s: float | None) -> bool:
+    """Wait until there is something to read. Unlike `select`, `poll` takes any file descriptor."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(None if timeout_s is None else timeout_s * 1e3))
 
 
 _ended_cpu_s: list[float] = []
