@@ -87,7 +87,7 @@ def openai_stream() -> Work:
 
     create_app = _module("services.router.doors.app", "services.router.openai.app").create_app
     generation = _module("services.router.request.generation", "services.router.generation")
-    finish = _module("shared.request.answer", "shared.engine.sequence.events").FinishReason
+    finish = _module("shared.request.answer", "shared.engine.events").FinishReason
 
     class Script:
         async def generate(self, request: object) -> AsyncIterator[Any]:

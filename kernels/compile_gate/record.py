@@ -43,7 +43,9 @@ class Record:
         """
         self._path = path
         self._found: dict[tuple[int, str], tuple[str, Resources]] = {}
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        #: Version of the Triton that compiled what is recorded; empty without a record.
+        self.compiler, *lines = path.read_text("utf-8").splitlines() if path.exists() else [""]
+        for line in lines:
             arch, name, key, *numbers = line.split("\t")
             registers, stack, spills, shared = map(int, numbers)
             self._found[int(arch), name] = (
@@ -73,4 +75,4 @@ class Record:
             for (arch, name), (key, found) in sorted(self._found.items())
             if name in names
         ]
-        self._path.write_text("".join(lines), encoding="utf-8")
+        self._path.write_text("".join((f"{version('triton')}\n", *lines)), encoding="utf-8")

@@ -48,7 +48,7 @@ def sampling_from_wire(message: common_pb2.SamplingParams) -> SamplingParams:
     given = {
         name: getattr(message, name)
         for name in _SAMPLING_NAMES
-        if name not in _WITH_PRESENCE or message.HasField(name)  # type: ignore[arg-type]
+        if name not in _WITH_PRESENCE or message.HasField(name)  # type: ignore[arg-type]  # stubs list the names
     }
     for name, convert in _FROM_WIRE.items():
         if name in given:

@@ -175,13 +175,8 @@ def check_frequencies(fields: Mapping[str, float], num: int, implementation: str
     assert distance < 37.4  # 99.99 % at 11 degrees of freedom
 
 
-def checks(
-    implementation: str, *, num_draws: int, num_searched: int | None = None
-) -> dict[str, Callable[[], None]]:
-    """All of them by name.
-
-    num_searched: draws with filters whose threshold is searched; as many as others by default.
-    """
+def checks(implementation: str, *, num_draws: int) -> dict[str, Callable[[], None]]:
+    """All of them by name."""
     found: dict[str, Callable[[], None]] = {
         "ties": partial(check_ties, implementation),
         "exact-sets": partial(check_exact_sets, implementation),
@@ -195,13 +190,11 @@ def checks(
                 check_against_reference, fields, vocab_size, scale, implementation
             )
     for name in ("none", "hot", "few", "half", "likely", "together"):
-        is_searched = not FILTERS[name].keys().isdisjoint({"top_k", "top_p"})
-        num = (num_searched if is_searched else None) or num_draws
         found[f"frequencies-{name}"] = partial(
-            check_frequencies, FILTERS[name], num, implementation
+            check_frequencies, FILTERS[name], num_draws, implementation
         )
     return found
 
 
 if __name__ == "__main__":
-    report(checks("triton", num_draws=300, num_searched=150))
+    report(checks("triton", num_draws=300))

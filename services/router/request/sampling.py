@@ -53,10 +53,10 @@ class SamplingResolver:
         check_params(params, self._limits)
         check_grammar(params.grammar)
         defaults = self._tokenizer.defaults
+        same = {name: getattr(params, name) for name in _SAME}
         given = {
             name: getattr(defaults, name, None) if value is None else value
-            for name in _SAME
-            for value in (getattr(params, name),)
+            for name, value in same.items()
         }
         given |= {
             "max_tokens": self._max_tokens(params, len(prompt_token_ids), max_model_len),
@@ -68,7 +68,7 @@ class SamplingResolver:
             "stop_token_ids": tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
             "seed": _first(read_seed(params.seed), secrets.randbits(64)),
         }
-        return SamplingParams(**{k: value for k, value in given.items() if value is not None})
+        return SamplingParams(**{k: v for k, v in given.items() if v is not None})
 
     def _check_prompt(self, ids: Sequence[int], max_model_len: int) -> None:
         if not ids:

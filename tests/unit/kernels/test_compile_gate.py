@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ pytest.importorskip("triton")
 
 from kernels.compile_cases import all_cases
 from kernels.compile_gate.gate import SHARED_LIMIT_BYTES, Resources
+from kernels.compile_gate.record import Record
 
 ROOT = Path(__file__).resolve().parents[3]
 GOOD = Resources(registers=64, stack_bytes=0, spill_accesses=0, shared_bytes=1024)
@@ -39,7 +41,9 @@ def gate() -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(900)
 def test_all_kernels_pass(gate: subprocess.CompletedProcess[str]) -> None:
     assert gate.returncode == 0, gate.stdout + gate.stderr
-    assert "not recorded" not in gate.stdout
+    # With another compiler all of it is compiled: right, and slow.
+    if Record().compiler == version("triton"):
+        assert "not recorded" not in gate.stdout
     lines = gate.stdout.splitlines()
     assert all(line.endswith(" ok") for line in lines)
     assert {line.split()[0] for line in lines} == {f"sm_{arch}" for arch in SHARED_LIMIT_BYTES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +28,7 @@ def test_what_was_written_is_found(tmp_path: Path) -> None:
     record.note(CASE, 80, FOUND)
     record.write({CASE.name})
     assert Record(path).find(CASE, 80) == FOUND
+    assert Record(path).compiler == version("triton")
     assert Record(path).find(CASE, 90) is None
     Record(path).write({"another case"})
     assert Record(path).find(CASE, 80) is None
@@ -34,7 +36,7 @@ def test_what_was_written_is_found(tmp_path: Path) -> None:
 
 def test_a_damaged_line_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "record.tsv"
-    path.write_text("80\tname\tkey\t1\n")
+    path.write_text("3.9.0\n80\tname\tkey\t1\n")
     with pytest.raises(ValueError, match="unpack"):
         Record(path)
 

@@ -45,7 +45,7 @@ def read_params(
         message = f"min_tokens must be at most max_tokens, which is {max_tokens}, not {min_tokens}"
         raise FieldError(message, param="min_tokens")
     best_of, beams = _read_best_of(body), _read_beams(body)
-    same = {name: getattr(body, name, None) for name in _SAME}
+    same = {name: getattr(body, name) for name in _SAME}
     params = GenerationParams(
         **{name: value for name, value in same.items() if value is not None},
         max_tokens=max_tokens,
