@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import traceback
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 import zmq
@@ -162,12 +163,22 @@ class Sockets:
 
 def send(
     socket: zmq.asyncio.Socket, parts: Sequence[bytes | zmq.Frame], *, copy: bool = True
-) -> BaseException | None:
-    """Send at once or not at all; what it did not like is returned, not raised."""
+) -> str | None:
+    """Send at once or not at all; what it did not like is returned, not raised.
+
+    Once this returns, nothing here refers to the parts of a message that was not sent.
+    """
     sent = cast(
         "asyncio.Future[object]", socket.send_multipart(parts, flags=zmq.NOBLOCK, copy=copy)
     )
-    return sent.exception()
+    error = sent.exception()
+    if error is None:
+        return None
+    why = repr(error)
+    # The future, the error and its frames refer to one another, and the frames to the parts.
+    traceback.clear_frames(error.__traceback__)
+    del sent, error
+    return why
 
 
 def close(socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:

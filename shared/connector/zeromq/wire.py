@@ -55,13 +55,9 @@ class ZmqWire:
 
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`."""
-        trackers = self._trackers.get(transfer_id, ())
-        if any(not tracker.done for tracker in trackers):
-            try:
-                await self._io.in_thread(partial(_drain, trackers))
-            except zmq.NotDone:
+        for tracker in self._trackers.get(transfer_id, ()):
+            while not tracker.done and not await self._io.in_thread(partial(_is_done, tracker)):
                 self._link.lose(TransferFailure.PEER_LOST, "keeps blocks that it has confirmed")
-                await self._io.in_thread(partial(_drain, trackers))
         self._trackers.pop(transfer_id, None)
 
     def hang_up(self) -> None:
@@ -72,10 +68,10 @@ class ZmqWire:
     def _queue(self, parts: Sequence[bytes | zmq.Frame]) -> None:
         if self._socket is None or self._socket.closed:
             return
-        error = send(self._socket, parts, copy=False)
-        if error is not None:
+        why = send(self._socket, parts, copy=False)
+        if why is not None:
             # Credits keep honest queues far below the high-water mark: this peer reads nothing.
-            asyncio.get_running_loop().call_soon(self._lost, repr(error))
+            asyncio.get_running_loop().call_soon(self._lost, why)
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         try:
@@ -92,6 +88,10 @@ class ZmqWire:
         self._link.lose(TransferFailure.PEER_LOST, why)
 
 
-def _drain(trackers: Sequence[zmq.MessageTracker]) -> None:
-    for tracker in trackers:
+def _is_done(tracker: zmq.MessageTracker) -> bool:
+    """Whether libzmq has let go of the message, which it may do while this waits."""
+    try:
         tracker.wait(_DRAIN_TIMEOUT_S)
+    except zmq.NotDone:
+        return False
+    return True

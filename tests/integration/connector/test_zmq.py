@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -132,6 +133,31 @@ async def test_no_source_block_is_referred_to_after_abort(
         assert trackers
         assert all(tracker.done for tracker in trackers)
         gate.opened.set()
+        with pytest.raises(TransferError):
+            await inbound.wait(5)
+
+
+async def test_blocks_that_could_not_be_sent_are_let_go_of_at_once(harness: ZmqHarness) -> None:
+    async with running(harness, "sender", "receiver") as [sender, receiver]:
+        inbound = receiver.open(sender.id, range(4))
+        outbound = await sender.connector.connect(inbound.ticket, 5)
+        (link,) = sender.connector._sender._links.values()
+        wire = link.wire
+        # The connection has gone, and the wire has not been told yet.
+        wire._socket.disable_monitor()
+        wire._socket.disconnect(link.address)
+        gc.collect()
+        gc.disable()
+        try:
+            with contextlib.suppress(TransferError):  # the wire may notice in between
+                await outbound.push(0, range(4))
+            trackers = [*wire._trackers[inbound.ticket.transfer_id]]
+            await outbound.abort()
+            assert trackers
+            assert all(tracker.done for tracker in trackers)
+        finally:
+            gc.enable()
+        assert not wire._trackers
         with pytest.raises(TransferError):
             await inbound.wait(5)
 
