@@ -44,8 +44,11 @@ class GrammarCost:
 #: A grammar within this is compiled and followed in the worker itself. JSON of any kind is, up to
 #: vocabularies of 256 Ki tokens.
 CHEAP = GrammarCost(compile_s=0.25, size_bytes=2 << 20, token_s=0.0005)
-#: A token of such a grammar that takes longer after all: the grammar is not cheap.
+#: A token of such a grammar that takes longer after all is late. The machine may have caused that.
+#: The grammar is not cheap if another of the next `LATE_WINDOW` calls is late, or one is by far.
 LATE_NS = 2_000_000
+FAR_TOO_LATE_NS = 25 * LATE_NS
+LATE_WINDOW = 64
 
 
 def measure_token_s(

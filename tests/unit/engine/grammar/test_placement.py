@@ -15,6 +15,7 @@ import pytest
 from shared.engine.choices import BackendName
 from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.compiler import GrammarCompiler
+from shared.engine.grammar.cost import FAR_TOO_LATE_NS, LATE_NS, LATE_WINDOW
 from shared.engine.grammar.host.compiled import HostedCompiled
 from shared.engine.grammar.host.process import GrammarHost
 from shared.engine.grammar.local import LocalCompiled
@@ -151,6 +152,30 @@ def test_a_cheap_grammar_asks_no_other_process_for_masks(
         assert len(world.generate(spec, n=2)) == 2
     assert moves == []
     assert world.stats.num_masks > 50
+
+
+@pytest.mark.parametrize(
+    ("calls_ns", "is_costly"),
+    [
+        ([LATE_NS + 1], False),
+        ([LATE_NS + 1, *[0] * LATE_WINDOW, LATE_NS + 1, *[0] * LATE_WINDOW], False),
+        ([LATE_NS + 1, *[0] * (LATE_WINDOW - 1), LATE_NS + 1], True),
+        ([FAR_TOO_LATE_NS + 1], True),
+    ],
+    ids=["once", "seldom", "again", "by far"],
+)
+def test_a_grammar_is_costly_if_it_is_late_again(
+    table: TokenTable, calls_ns: list[int], is_costly: bool
+) -> None:
+    placement = make_placement(BackendName.XGRAMMAR, table, limits=ALL_HERE)
+    try:
+        placed = placement.place(PAIRS).result(DEADLINE_S)
+        assert isinstance(placed, LocalCompiled)
+        for took_ns in calls_ns:
+            placed.took(took_ns)
+        assert placed.is_costly == is_costly
+    finally:
+        placement.close()
 
 
 @pytest.mark.parametrize("name", BOMBS)
