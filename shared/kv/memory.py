@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,8 @@ class KVMemory:
     does), its size is sealed, nothing of it has a name, and the last process that maps it frees
     it by exiting.
 
-    Whoever makes it calls `close`; arrays taken from `blocks` must be gone by then.
+    Its owner calls `close`; arrays taken from `blocks` must be gone by then. Memory that is dropped
+    without it is given back when nothing refers to it.
     """
 
     def __init__(self, layout: KVLayout, num_blocks: int) -> None:
@@ -37,12 +39,13 @@ class KVMemory:
         self.num_blocks = num_blocks
         self.num_bytes = num_blocks * layout.block_bytes
         self.fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._close_fd = weakref.finalize(self, os.close, self.fd)
         try:
             os.ftruncate(self.fd, self.num_bytes)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
             self._map = mmap.mmap(self.fd, self.num_bytes)
         except OSError as error:
-            os.close(self.fd)
+            self._close_fd()
             raise ConfigError(f"cannot map {self.num_bytes} bytes of KV memory: {error}") from error
 
     @property
@@ -60,7 +63,7 @@ class KVMemory:
         """Give the memory back. Idempotent."""
         if self.fd < 0:
             return
-        os.close(self.fd)
+        self._close_fd()
         self.fd = -1
         try:
             self._map.close()
