@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from services.decode.hand_off import HandOff
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
+    from shared.engine.prompt_states import StatesWish
     from shared.engine.request_stream import RequestStream
-    from shared.engine.sequence.prompt_states import StatesWish
     from shared.request.sampling_params import SamplingParams
     from shared.telemetry.tracing import Span
     from shared.worker.reuse.prefix_reuse import PrefixReuse

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from services.decode.prefill_attempt import Call, HandOffReport
     from services.decode.states import StatesPolicy
     from shared.connector.base import InboundTransfer
-    from shared.engine.sequence.prompt_states import PlacedStates
+    from shared.engine.prompt_states import PlacedStates
     from shared.identity import WorkerId
     from shared.rpc.channel import ChannelPool
     from shared.telemetry.tracing import Span

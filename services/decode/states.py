@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import Counter
 
 from baton.v1 import prefill_pb2
-from shared.engine.sequence.prompt_states import StatesWish
+from shared.engine.prompt_states import StatesWish
 from shared.engine.speculation_config import HandOffPolicy
 from shared.errors import TransferError
 from shared.worker.peers.incoming import close_inbound
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from shared.engine.sequence.prompt_states import PlacedStates, StatesFormat
+    from shared.engine.prompt_states import PlacedStates, StatesFormat
     from shared.engine.speculation_config import SpeculationConfig
     from shared.request.sampling_params import SamplingParams
     from shared.worker.peers.peers import Peer

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
+    from shared.engine.prompt_states import StatesWish
     from shared.engine.request_stream import RequestStream
-    from shared.engine.sequence.prompt_states import StatesWish
     from shared.engine.step.states_pool import StatesPool
     from shared.identity import WorkerId
     from shared.worker.health.gate import RequestGate

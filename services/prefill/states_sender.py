@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import prefill_pb2
 from services.prefill.publisher import Publisher
-from shared.engine.sequence.prompt_states import StatesWish
+from shared.engine.prompt_states import StatesWish
 from shared.engine.step.hidden import HiddenNeeds
 
 if TYPE_CHECKING:
     from shared.connector.base import Connector, Ticket
+    from shared.engine.prompt_states import PlacedStates
     from shared.engine.sequence.events import Admitted
-    from shared.engine.sequence.prompt_states import PlacedStates
     from shared.engine.step.states_pool import StatesPool
 
 #: How long a receiver's last word is waited for after its call has ended.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.sequence.prompt_states import StatesWish
+from shared.engine.prompt_states import StatesWish
 from shared.engine.step.hidden import HiddenNeeds
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 

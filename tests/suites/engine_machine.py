@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from shared.engine.prompt_states import StatesWish
 from shared.engine.request_stream import is_last
 from shared.engine.sequence.events import Admitted, NewTokens
-from shared.engine.sequence.prompt_states import StatesWish
 from shared.engine.sequence.request import KVSource
 from shared.engine.step.hidden import HiddenNeeds
 from shared.kv.tier import BlockTier

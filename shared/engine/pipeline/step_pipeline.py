@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from shared.engine.pipeline.counters import EngineCounters
     from shared.engine.pipeline.postprocess import Postprocessor
+    from shared.engine.prompt_states import PlacedStates
     from shared.engine.schedule.scheduler import Scheduler
     from shared.engine.sequence.events import EngineEvent
-    from shared.engine.sequence.prompt_states import PlacedStates
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.speculator import Speculator
     from shared.engine.step.model_runner import LaunchedStep, ModelRunner

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from shared.engine.sequence.prompt_states import PlacedStates
+from shared.engine.prompt_states import PlacedStates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,7 +11,7 @@ import msgspec
 from shared.kv.change_log import CacheChange as CacheChange  # part of what the engine says
 
 if TYPE_CHECKING:
-    from shared.engine.sequence.prompt_states import PlacedStates
+    from shared.engine.prompt_states import PlacedStates
     from shared.request.answer import FinishReason, PositionLogprobs
 
 

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from shared.engine.prompt_states import StatesWish
     from shared.engine.sequence.grammar import Grammar
-    from shared.engine.sequence.prompt_states import StatesWish
     from shared.request.sampling_params import SamplingParams
 
 

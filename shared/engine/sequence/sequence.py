@@ -11,7 +11,7 @@ from shared.engine.sequence.request import KVSource
 from shared.engine.sequence.sampling_state import SamplingState
 
 if TYPE_CHECKING:
-    from shared.engine.sequence.prompt_states import PlacedStates
+    from shared.engine.prompt_states import PlacedStates
     from shared.engine.sequence.request import EngineRequest
     from shared.kv.identity import KVIdentity
     from shared.request.answer import PositionLogprobs

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Sequence as Seq
 
+    from shared.engine.prompt_states import PlacedStates
     from shared.engine.sequence.draft import Draft
     from shared.engine.sequence.events import EngineEvent
-    from shared.engine.sequence.prompt_states import PlacedStates
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.base import Proposer
     from shared.engine.speculation.drafts.blocks import PoolDraftBlocks

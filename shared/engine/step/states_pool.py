@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from shared.engine.sequence.prompt_states import StatesFormat
+from shared.engine.prompt_states import StatesFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.engine.sequence.prompt_states import PlacedStates
+    from shared.engine.prompt_states import PlacedStates
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.step.batch import Batch

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from baton.v1.prefill_pb2 import PrefillDone
 from services.decode.states import StatesOutcome, StatesPolicy, states_counter
-from shared.engine.sequence.prompt_states import StatesFormat
+from shared.engine.prompt_states import StatesFormat
 from shared.engine.speculation_config import SpeculationConfig
 from shared.request.sampling_params import SamplingParams
 

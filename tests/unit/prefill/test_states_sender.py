@@ -10,8 +10,8 @@ from baton.v1.prefill_pb2 import PrefillRequest, WantedStates
 from baton.v1.transfer_pb2 import TransferTicket
 from services.prefill.states_sender import StatesSender, wish_of
 from shared.connector.base import Ticket
+from shared.engine.prompt_states import PlacedStates, StatesFormat
 from shared.engine.sequence.events import Admitted
-from shared.engine.sequence.prompt_states import PlacedStates, StatesFormat
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout

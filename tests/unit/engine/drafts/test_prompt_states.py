@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.sequence.prompt_states import PlacedStates, StatesFormat, StatesWish
+from shared.engine.prompt_states import PlacedStates, StatesFormat, StatesWish
 from shared.engine.sequence.request import KVSource
 from shared.engine.step.hidden import HiddenNeeds
 from shared.engine.step.states_pool import StatesPool
