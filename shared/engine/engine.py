@@ -128,8 +128,9 @@ class Engine:
             )
         identity = KVIdentity(self.namespace, salt=request.cache_salt)
         seq = Sequence(request, arrival=next(self._arrivals), identity=identity)
-        self._scheduler.add(self._parts.processors.prepare(seq))
-        self._parts.states_keeper.note(request)
+        if self._parts.processors.are_wanted(request.sampling, request.prompt_token_ids):
+            seq.changes_logits = seq.needs_host_tokens = True
+        self._scheduler.add(seq)
         self._stalled = False
 
     def abort(self, request_id: str) -> None:

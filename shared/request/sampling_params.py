@@ -107,6 +107,25 @@ class SamplingParams:
         return self.temperature < GREEDY_TEMPERATURE
 
     @property
+    def has_penalties(self) -> bool:
+        """Whether tokens that were seen before are treated differently."""
+        return bool(
+            self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty
+        )
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether anything but temperature, filters and custom processors touches the logits."""
+        return bool(
+            self.grammar is not None
+            or self.allowed_token_ids is not None
+            or self.bad_words_token_ids
+            or self.min_tokens
+            or self.logit_bias
+            or self.has_penalties
+        )
+
+    @property
     def final_token_ids(self) -> frozenset[int]:
         """Tokens that end the sequence, and that `min_tokens` holds back."""
         eos = () if self.ignore_eos and self.grammar is None else self.eos_token_ids

@@ -12,10 +12,11 @@ from shared.errors import InternalError, InvalidRequestError
 from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
+    from shared.engine.pipeline.launched import LaunchedStep
     from shared.engine.schedule.scheduler import Scheduler
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.step.model_runner import LaunchedStep, StepResult
+    from shared.engine.step.model_runner import StepResult
     from shared.engine.step.verification import Verified
     from shared.request.answer import PositionLogprobs
 
@@ -40,16 +41,18 @@ class Postprocessor:
                 max_model_len=self.max_model_len,
             )
 
-    def landed(self, step: LaunchedStep) -> list[Sequence]:
-        """Note what is no longer in flight; the sequences that ran on until now are returned."""
+    def landed(self, step: LaunchedStep) -> list[tuple[int, Sequence]]:
+        """Note what is no longer in flight; the sequences that ran on until now, with their places
+        in the plan, are returned.
+        """
         for seq in step.sampled:
             seq.num_unknown_tokens -= 1
             seq.awaits_end &= seq.num_unknown_tokens > 0
         running = []
-        for seq, num_new_tokens in step.num_new_tokens.items():
+        for place, (seq, num_new_tokens) in enumerate(step.num_new_tokens.items()):
             seq.num_in_flight_tokens -= num_new_tokens
             if seq.status is Status.RUNNING:
-                running.append(seq)
+                running.append((place, seq))
             else:
                 self._scheduler.settle(seq)
         return running
@@ -61,12 +64,12 @@ class Postprocessor:
         """
         events: list[EngineEvent] = []
         token_ids, logprobs = result.token_ids, result.logprobs
-        for seq in self.landed(step):
-            if result.verified and seq in result.verified:
-                events += self._take_verified(seq, result.verified[seq])
+        for place, seq in self.landed(step):
+            if result.verified and place in result.verified:
+                events += self._take_verified(seq, result.verified[place])
                 continue
-            token_id = token_ids.get(seq)
-            is_sampled = token_id is not None or seq in token_ids
+            token_id = token_ids.get(place)
+            is_sampled = token_id is not None or place in token_ids
             if token_id is None and is_sampled:
                 # Its KV is suspect too: it never becomes visible.
                 self._scheduler.finish(seq)
@@ -78,9 +81,9 @@ class Postprocessor:
                     Computed(request_id=seq.request_id, num_computed_tokens=seq.num_computed_tokens)
                 )
             if seq.prompt_logprobs is not None:
-                seq.prompt_logprobs += result.prompt_logprobs.get(seq, ())
+                seq.prompt_logprobs += result.prompt_logprobs.get(place, ())
             if token_id is not None:
-                events.append(self._take_token(seq, token_id, logprobs.get(seq)))
+                events.append(self._take_token(seq, token_id, logprobs.get(place)))
         return events
 
     def fail_unmasked(self) -> list[EngineEvent]:
@@ -204,7 +207,7 @@ def _refused(seq: Sequence, token_id: int) -> Failed:
 
 
 def _nothing_to_sample(seq: Sequence) -> Exception:
-    if seq.sampling_state.changes_logits:
+    if seq.changes_logits:
         return InvalidRequestError(
             f"request {seq.request_id}: the constraints on its tokens leave none to choose",
             param="allowed_token_ids",

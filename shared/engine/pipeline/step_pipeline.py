@@ -13,22 +13,25 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.engine.pipeline.launched import LaunchedStep
 from shared.engine.schedule.output import SchedulerOutput
 from shared.engine.sequence.events import Failed, NewTokens
 from shared.engine.sequence.sequence import Status
+from shared.engine.speculation.speculator import StepReport
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.engine.pipeline.counters import EngineCounters
+    from shared.engine.pipeline.planner import Planner
     from shared.engine.pipeline.postprocess import Postprocessor
     from shared.engine.prompt_states import PlacedStates
     from shared.engine.schedule.scheduler import Scheduler
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.speculator import Speculator
-    from shared.engine.step.model_runner import LaunchedStep, ModelRunner
+    from shared.engine.step.model_runner import ModelRunner, StepResult
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +42,7 @@ class StepPipeline:
     def __init__(
         self,
         scheduler: Scheduler,
+        planner: Planner,
         runner: ModelRunner,
         postprocessor: Postprocessor,
         counters: EngineCounters,
@@ -47,6 +51,7 @@ class StepPipeline:
         speculator: Speculator | None = None,
     ) -> None:
         self._scheduler = scheduler
+        self._planner = planner
         self._runner = runner
         self._postprocessor = postprocessor
         self._counters = counters
@@ -98,14 +103,11 @@ class StepPipeline:
         earlier, num_new_tokens = self._take_in_flight(), self._output.num_new_tokens
         if num_new_tokens:
             try:
-                self._in_flight = self._runner.launch(num_new_tokens)
+                self._in_flight = self._launch(num_new_tokens)
             except Exception as error:  # the batch fails, the engine goes on
                 log.exception("step_failed", request_ids=_ids(num_new_tokens))
                 return self._collect(earlier) + self._fail(num_new_tokens, error)
-            self._in_flight.began_s = self._began_s
             self._in_flight.is_steady = earlier is not None or not self._overlaps(self._in_flight)
-            if self._speculator is not None:
-                self._in_flight.guessing_s = self._speculator.guessing_s
             self._postprocessor.launched(self._in_flight)
         events = self._collect(earlier)
         if self._in_flight is not None and not self._overlaps(self._in_flight):
@@ -136,6 +138,18 @@ class StepPipeline:
         """Forget what is in flight."""
         self._in_flight = None
 
+    def _launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:
+        plan = self._planner.plan(num_new_tokens)
+        seqs = list(num_new_tokens)
+        return LaunchedStep(
+            num_new_tokens=num_new_tokens,
+            sampled=[seqs[place] for place in plan.sampled],
+            running=self._runner.launch(plan),
+            is_synchronous=plan.is_synchronous,
+            began_s=self._began_s,
+            guessing_s=None if self._speculator is None else self._speculator.guessing_s,
+        )
+
     def _take_in_flight(self) -> LaunchedStep | None:
         step, self._in_flight = self._in_flight, None
         return step
@@ -154,7 +168,7 @@ class StepPipeline:
         if step is None:
             return []
         try:
-            result = self._runner.collect(step)
+            result = self._runner.collect(step.running)
         except Exception as error:  # the batch fails, and what was built on it
             log.exception("step_failed", request_ids=_ids(step.num_new_tokens))
             later = self._take_in_flight()
@@ -164,7 +178,7 @@ class StepPipeline:
                     self._postprocessor.landed(failed)
                     seqs |= dict.fromkeys(failed.num_new_tokens)
             return self._fail(seqs, error)
-        took_s = self._measure(step)
+        took_s = self._measure(step, result)
         before = {}
         if self._speculator is not None:
             before = {seq: (seq.num_computed_tokens, seq.num_tokens) for seq in step.num_new_tokens}
@@ -172,11 +186,18 @@ class StepPipeline:
         num_tokens = sum(len(event.token_ids) for event in events if isinstance(event, NewTokens))
         self._counters["generation_tokens"] += num_tokens
         if self._speculator is not None:
-            self._speculator.after_step(step, before, events, took_s)
+            report = StepReport(
+                num_rows=sum(step.num_new_tokens.values()),
+                took_s=took_s,
+                guessing_s=step.guessing_s,
+                is_steady=step.is_steady,
+                hidden=step.running.hidden,
+            )
+            self._speculator.after_step(report, before, events)
             self._speculator.forget(self._scheduler.departed)
         return events
 
-    def _measure(self, step: LaunchedStep) -> float:
+    def _measure(self, step: LaunchedStep, result: StepResult) -> float:
         """Seconds that a step took, with the host's work since the one before was collected.
 
         Those with prompts in them are counted: what a prefix costs.
@@ -184,7 +205,7 @@ class StepPipeline:
         now_s = time.monotonic()
         took_s = now_s - max(step.began_s, self._collected_s)
         num_tokens = sum(step.num_new_tokens.values())
-        if num_tokens > len(step.num_new_tokens) and not step.result.verified:
+        if num_tokens > len(step.num_new_tokens) and not result.verified:
             self._counters["prefill_steps"] += 1
             self._counters["prefill_step_tokens"] += num_tokens
             self._counters["prefill_step_us"] += round(took_s * 1e6)

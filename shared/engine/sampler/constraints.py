@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.engine.sequence.sampling_state import SamplingState
+    from shared.engine.sampler.sampling_state import SamplingState
 
 _NEVER = float("-inf")
 
@@ -44,7 +44,7 @@ def hold_back_final_tokens(logits: torch.Tensor, states: Sequence[SamplingState]
             final = [i for i in state.final_token_ids if i < logits.shape[-1]]
             kept = logits[row, final]
             logits[row, final] = _NEVER
-            if state.grammar is not None and not logits[row].isfinite().any():
+            if state.mask is not None and not logits[row].isfinite().any():
                 logits[row, final] = kept
 
 

@@ -7,33 +7,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from shared.engine.grammar.positions import fill_mask_behind
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.sequence.sampling_state import SamplingState
+    from shared.engine.sampler.sampling_state import SamplingState
 
 _WORD_BITS = 32
 
 
 def follow_grammars(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
-    """Rule out, in place in `logits` [n, vocab], what the states' grammars do not allow."""
-    grammars = [
-        (row, state.grammar, state.draft_ids)
-        for row, state in enumerate(states)
-        if state.grammar is not None
-    ]
-    if not grammars:
+    """Rule out, in place in `logits` [n, vocab], what the states' masks do not allow."""
+    masks = {row: state.mask for row, state in enumerate(states) if state.mask is not None}
+    if not masks:
         return
-    vocab_size = logits.shape[-1]
-    num_words = -(-vocab_size // _WORD_BITS)
-    bits = torch.empty(len(grammars), num_words, dtype=torch.int32)
-    for place, (_, grammar, draft_ids) in enumerate(grammars):
-        fill_mask_behind(grammar, draft_ids, bits, place)
-    rows = [row for row, _, _ in grammars]
-    ruled_out = ~allowed_tokens(bits, vocab_size, logits.device)
-    for place, row in enumerate(rows):
+    ruled_out = ~allowed_tokens(torch.stack([*masks.values()]), logits.shape[-1], logits.device)
+    for place, row in enumerate(masks):
         logits[row].masked_fill_(ruled_out[place], float("-inf"))
 
 

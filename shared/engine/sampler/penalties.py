@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shared.engine.sequence.sampling_state import SamplingState
+    from shared.engine.sampler.sampling_state import SamplingState
 
 
 def apply_penalties(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
@@ -24,7 +24,7 @@ def apply_penalties(logits: torch.Tensor, states: Sequence[SamplingState]) -> No
     factors: list[NDArray[np.float32]] = []
     deductions: list[NDArray[np.float32]] = []
     for row, state in enumerate(states):
-        if state.has_penalties:
+        if state.params.has_penalties:
             seen, factor, deduction = _seen_tokens(state)
             rows.append(np.full(len(seen), row, dtype=np.int64))
             tokens.append(seen)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shared.engine.sequence.sampling_state import SamplingState
+    from shared.engine.sampler.sampling_state import SamplingState
     from shared.request.answer import PositionLogprobs
 
 _STAGES = (

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.request import KVSource
-from shared.engine.sequence.sampling_state import SamplingState
 
 if TYPE_CHECKING:
     from shared.engine.prompt_states import PlacedStates
@@ -43,6 +42,7 @@ class Sequence:
         "awaits_transfer",
         "block_hashes",
         "block_table",
+        "changes_logits",
         "draft",
         "final_token_ids",
         "grammar",
@@ -56,11 +56,11 @@ class Sequence:
         "num_prompt_tokens",
         "num_published_blocks",
         "num_tabled_blocks",
+        "num_told_tokens",
         "num_unknown_tokens",
         "prompt_logprobs",
         "request",
         "row",
-        "sampling_state",
         "states",
         "status",
         "token_ids",
@@ -78,9 +78,8 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_token_ids)
         #: In front of the next output token; None: any may come.
         self.grammar = request.grammar
-        self.sampling_state = SamplingState(
-            request.sampling, self.token_ids, self.num_prompt_tokens, self.grammar
-        )
+        #: Whether anything but temperature and the filters touches its logits.
+        self.changes_logits = request.sampling.changes_logits or self.grammar is not None
         self.is_greedy = request.sampling.is_greedy
         self.final_token_ids = request.sampling.final_token_ids
         #: KV of this many leading tokens is final.
@@ -93,14 +92,13 @@ class Sequence:
         self.awaits_end = False
         #: Its next token cannot be sampled before the host knows the last one, or says more about
         #: it than its id: steps with this sequence are collected before the next is scheduled.
-        self.needs_host_tokens = (
-            self.sampling_state.changes_logits or request.sampling.logprobs is not None
-        )
+        self.needs_host_tokens = self.changes_logits or request.sampling.logprobs is not None
         #: Guesses that the step which is scheduled, or being computed, checks. Not tokens yet.
         self.draft = NO_DRAFT
-        #: Where the batch builder keeps its block table, and how many of its blocks are there.
+        #: Its row at the runner, and how many of its blocks and tokens the runner was told of.
         self.row: int | None = None
         self.num_tabled_blocks = 0
+        self.num_told_tokens = 0
         #: Found in the prefix cache at the last admission.
         self.num_cached_tokens = 0
         #: Of these, what was final at the admission: the rest its own step computes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from shared.engine.speculation.drafts.blocks import PoolDraftBlocks
     from shared.engine.speculation_config import SpeculationConfig
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.engine.step.model_runner import LaunchedStep
+    from shared.engine.step.model_runner import KeptHidden
     from shared.engine.step.states_pool import StatesPool
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,20 @@ log = structlog.get_logger(__name__)
 _NEWEST = 0.1
 #: Rows of hidden states that exist beside the blocks at a time.
 _STATES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What a step took."""
+
+    #: Tokens that were computed, drafts included.
+    num_rows: int
+    took_s: float
+    #: What guessing took before it; None if nobody was asked to guess.
+    guessing_s: float | None
+    #: Whether it took what one of many such steps takes.
+    is_steady: bool
+    hidden: KeptHidden | None
 
 
 class Speculator:
@@ -139,19 +154,22 @@ class Speculator:
 
     def after_step(
         self,
-        step: LaunchedStep,
+        step: StepReport,
         before: Mapping[Sequence, tuple[int, int]],
         events: Iterable[EngineEvent],
-        took_s: float,
     ) -> None:
-        """A step was collected. `before`: its sequences' computed and all tokens, until now."""
+        """A step was collected.
+
+        before: its sequences, in the order of the batch, each with the numbers of its computed
+        tokens and of all its tokens until now.
+        """
         checked = {
             event.request_id: (event.num_draft_tokens, event.num_accepted_tokens)
             for event in events
             if isinstance(event, NewTokens) and event.num_draft_tokens
         }
         parts = []
-        for seq, (num_computed, num_tokens) in before.items():
+        for place, (seq, (num_computed, num_tokens)) in enumerate(before.items()):
             num_new = seq.num_computed_tokens - num_computed
             drafted, accepted = checked.get(seq.request_id, (0, 0))
             if drafted:
@@ -162,13 +180,13 @@ class Speculator:
                         seq,
                         first_position=num_computed,
                         num_tokens=num_new,
-                        first_row=0 if step.hidden is None else step.hidden.first_rows[seq],
+                        first_row=0 if step.hidden is None else step.hidden.first_rows[place],
                         new_token_ids=seq.token_ids[num_tokens:],
                         num_drafted=drafted,
                         num_accepted=accepted,
                     )
                 )
-        self._measure(step, parts, took_s)
+        self._measure(step, parts, num_seqs=len(before))
         if parts and not self._broken:
             self._tell(step, parts)
 
@@ -237,10 +255,9 @@ class Speculator:
         if seq in self._paces:
             self._paces[seq].note(num_drafted=num_drafted, num_accepted=num_accepted)
 
-    def _measure(self, step: LaunchedStep, parts: list[ObservedPart], took_s: float) -> None:
+    def _measure(self, step: StepReport, parts: list[ObservedPart], *, num_seqs: int) -> None:
         """Steps with prompts in them say nothing about decoding."""
-        num_seqs = len(step.num_new_tokens)
-        num_rows = sum(step.num_new_tokens.values())
+        num_rows = step.num_rows
         num_drafted = sum(part.num_drafted for part in parts)
         if self._switch is None or len(parts) != num_seqs or num_rows != num_seqs + num_drafted:
             return
@@ -249,13 +266,13 @@ class Speculator:
                 num_seqs,
                 num_rows=num_rows,
                 num_tokens=sum(len(part.new_token_ids) for part in parts),
-                took_s=took_s,
+                took_s=step.took_s,
                 guessing_s=step.guessing_s,
             )
         elif step.is_steady:
-            self._switch.note_plain(num_seqs, took_s)
+            self._switch.note_plain(num_seqs, step.took_s)
 
-    def _tell(self, step: LaunchedStep, parts: list[ObservedPart]) -> None:
+    def _tell(self, step: StepReport, parts: list[ObservedPart]) -> None:
         observed = ObservedStep(parts)
         if step.hidden is not None:
             observed = ObservedStep(parts, step.hidden.final, step.hidden.by_layer)

@@ -1,7 +1,7 @@
 """A scheduled step as the tensors that the model takes, in one run of bytes.
 
 The numbers of a step are written into one staging buffer, so that they reach a device in one copy.
-Block tables are kept from step to step: a sequence has a row, and only new blocks are added to it.
+Block tables are kept from step to step: only new blocks are added to a row.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.engine.sequence.sequence import Status
 from shared.engine.step.batch_layout import BatchLayout
-from shared.engine.step.batch_tokens import fill_token_ids, logit_places
+from shared.engine.step.plan import StepPlan
 from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import torch
     from numpy.typing import NDArray
 
-    from shared.engine.sequence.sequence import Sequence
     from shared.engine.step.buffers import PackedStep, StepBuffers
 
 
@@ -35,20 +33,18 @@ class Batch:
     Lent by `BatchBuilder.lend`: the next one is written over it.
     """
 
-    seqs: list[Sequence]
+    plan: StepPlan
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
     metadata: AttentionMetadata
     #: Where each sequence's tokens begin, and after the last one the end.
     starts: list[int]
-    #: Places in `seqs` of those whose last token is in the batch.
-    sampled: list[int]
     #: int64 [T]: see `BatchLayout`. None if nothing is fed on the device.
     fed_rows: torch.Tensor | None
     #: int64, ascending: where among the model's results those are that tokens are chosen from, of
-    #: each sequence in `sampled` its last token's, and its drafts'; None if they are all of them.
+    #: each sequence that is sampled its last token's, and its drafts'; None if they are all.
     logits_at: torch.Tensor | None
-    #: int64 [len(sampled)]
+    #: int64 [len(plan.sampled)]
     sampled_rows: torch.Tensor
     #: Tokens and sequences at the end that are padding.
     num_padding: int
@@ -74,16 +70,11 @@ class BatchBuilder:
         self._block_size = block_size
         self._scratch_block = scratch_block
         self._tables = np.zeros((max_num_seqs, max_blocks_per_seq), dtype=np.int32)
-        #: Of each row: whose it is.
-        self._owners: list[Sequence | None] = [None] * max_num_seqs
-        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._is_lent = False
 
     @contextmanager
-    def lend(
-        self, num_new_tokens: Mapping[Sequence, int], *, pad_to: int | None = None
-    ) -> Iterator[Batch]:
-        """Lay out `num_new_tokens` of each sequence after those that are computed or in flight.
+    def lend(self, plan: StepPlan, *, pad_to: int | None = None) -> Iterator[Batch]:
+        """Lay out a plan. Each plan once, in order: its new blocks are taken.
 
         `pad_to` adds sequences of one token, up to that many, that nobody reads; every sequence
         must have one new token then, and the block tables get their full width.
@@ -96,80 +87,66 @@ class BatchBuilder:
             raise InternalError("a step is laid out while another one is being launched")
         self._is_lent = True
         try:
-            yield self._build(num_new_tokens, pad_to)
+            yield self._build(plan, pad_to)
         finally:
             self._is_lent = False
-
-    def _build(self, num_new_tokens: Mapping[Sequence, int], pad_to: int | None) -> Batch:
-        seqs, query_lens = list(num_new_tokens), list(num_new_tokens.values())
-        rows, firsts, width = self._rows(seqs)
-        num_seqs = pad_to or len(seqs)
-        num_padding = num_seqs - len(seqs)
-        num_tokens = sum(query_lens) + num_padding
-        if pad_to is not None:
-            width = self._tables.shape[1]
-            if num_tokens != num_seqs or num_padding < 0 or self._scratch_block is None:
-                raise InternalError(f"{num_tokens} tokens cannot be padded to {pad_to}")
-        packed = self._buffers.take(BatchLayout(num_tokens, num_seqs, width))
-        at = packed.arrays
-        lens = np.array(query_lens, dtype=np.int32)
-        at["query_start_loc"][0] = 0
-        np.cumsum(lens, out=at["query_start_loc"][1 : len(seqs) + 1])
-        starts = at["query_start_loc"][: len(seqs) + 1].tolist()
-        self._place_tokens(
-            packed, np.array(rows, np.int64), np.array(firsts, np.int64), lens, starts
-        )
-        num_fed = fill_token_ids(packed, seqs, query_lens, firsts, starts)
-        sampled = [
-            i
-            for i, (seq, first, num) in enumerate(zip(seqs, firsts, query_lens, strict=True))
-            if first + num >= len(seq.token_ids) + seq.num_unknown_tokens
-        ]
-        places = logit_places(seqs, sampled, starts)
-        every = len(places) == num_tokens - num_padding
-        at["sampled_rows"][: len(sampled)] = [rows[i] for i in sampled]
-        if not every:
-            at["logits_at"][: len(places)] = places
-        seq_lens = [first + num for first, num in zip(firsts, query_lens, strict=True)]
-        at["seq_lens"][: len(seqs)] = seq_lens
-        if num_padding:
-            self._pad(packed, len(seqs), num_padding)
-        return self._batch(
-            packed,
-            seqs,
-            sampled,
-            starts,
-            query_lens + [1] * num_padding,
-            seq_lens + [1] * num_padding,
-            has_fed=num_fed > 0,
-            num_logits=None if every else len(places),
-        )
 
     def padding(self, size: int) -> Batch:
         """A batch of `size` sequences whose results are not read.
 
         What is recorded with it reads the same addresses again, whatever lies there then.
         """
-        with self.lend({}, pad_to=size) as batch:
+        with self.lend(StepPlan(), pad_to=size) as batch:
             return batch
+
+    def _build(self, plan: StepPlan, pad_to: int | None) -> Batch:
+        self._take_blocks(plan)
+        num_seqs = len(plan.rows)
+        num_padding = 0 if pad_to is None else pad_to - num_seqs
+        num_tokens = len(plan.token_ids)
+        lens = np.array(plan.num_new_tokens, dtype=np.int32)
+        rows = np.array(plan.rows, np.int64)
+        ends = np.array(plan.firsts, np.int64) + lens
+        width = self._width(ends)
+        if pad_to is not None:
+            width = self._tables.shape[1]
+            if num_tokens != num_seqs or num_padding < 0 or self._scratch_block is None:
+                raise InternalError(f"{num_tokens} tokens cannot be padded to {pad_to}")
+        layout = BatchLayout(num_tokens + num_padding, num_seqs + num_padding, width)
+        packed = self._buffers.take(layout)
+        at = packed.arrays
+        at["query_start_loc"][0] = 0
+        np.cumsum(lens, out=at["query_start_loc"][1 : num_seqs + 1])
+        starts = at["query_start_loc"][: num_seqs + 1].tolist()
+        at["token_ids"][:num_tokens] = plan.token_ids
+        at["seq_lens"][:num_seqs] = ends
+        self._place_tokens(packed, rows, ends - lens, lens, starts)
+        if plan.fed:
+            at["fed_rows"][:num_tokens] = -1
+            at["fed_rows"][plan.fed] = plan.fed_rows
+        at["sampled_rows"][: len(plan.sampled)] = [plan.rows[place] for place in plan.sampled]
+        places = _logit_places(plan, starts)
+        num_logits = None if len(places) == num_tokens else len(places)
+        if num_logits is not None:
+            at["logits_at"][:num_logits] = places
+        if num_padding:
+            self._pad(packed, num_seqs, num_padding)
+        return self._batch(plan, packed, starts, ends.tolist(), num_padding, num_logits)
 
     def _batch(
         self,
+        plan: StepPlan,
         packed: PackedStep,
-        seqs: list[Sequence],
-        sampled: list[int],
         starts: list[int],
-        query_lens: list[int],
         seq_lens: list[int],
-        *,
-        has_fed: bool,
+        num_padding: int,
         num_logits: int | None,
     ) -> Batch:
         on = self._buffers.upload(packed)
         last = None if num_logits is None else on["logits_at"][:num_logits]
-        keeps_all = self.keeps_hidden or any(seq.prompt_logprobs is not None for seq in seqs)
+        keeps_all = self.keeps_hidden or bool(plan.scores)
         return Batch(
-            seqs=seqs,
+            plan=plan,
             token_ids=on["token_ids"],
             positions=on["positions"],
             metadata=AttentionMetadata(
@@ -177,49 +154,24 @@ class BatchBuilder:
                 seq_lens=on["seq_lens"],
                 block_tables=on["block_tables"],
                 slot_mapping=on["slots"],
-                query_lens_list=query_lens,
-                seq_lens_list=seq_lens,
+                query_lens_list=plan.num_new_tokens + [1] * num_padding,
+                seq_lens_list=seq_lens + [1] * num_padding,
                 wanted=None if keeps_all else last,
             ),
             starts=starts,
-            sampled=sampled,
-            fed_rows=on["fed_rows"] if has_fed else None,
+            fed_rows=on["fed_rows"] if plan.fed else None,
             logits_at=last if keeps_all else None,
-            sampled_rows=on["sampled_rows"][: len(sampled)],
-            num_padding=len(query_lens) - len(seqs),
+            sampled_rows=on["sampled_rows"][: len(plan.sampled)],
+            num_padding=num_padding,
         )
 
-    def _rows(self, seqs: list[Sequence]) -> tuple[list[int], list[int], int]:
-        """Each sequence's row and first new token, and the length of the longest table."""
-        rows, firsts, width = [], [], 1
-        owners = self._owners
-        for seq in seqs:
-            row, table = seq.row, seq.block_table
-            if row is None or owners[row] is not seq:
-                row = self._take_row(seq)
-            num_blocks = len(table)
-            if num_blocks != seq.num_tabled_blocks:
-                self._tables[row, seq.num_tabled_blocks : num_blocks] = table[
-                    seq.num_tabled_blocks :
-                ]
-                seq.num_tabled_blocks = num_blocks
-            width = max(width, num_blocks)
-            rows.append(row)
-            firsts.append(seq.num_computed_tokens + seq.num_in_flight_tokens)
-        return rows, firsts, width
+    def _take_blocks(self, plan: StepPlan) -> None:
+        for new in plan.new_blocks:
+            self._tables[new.row, new.first : new.first + len(new.block_ids)] = new.block_ids
 
-    def _take_row(self, seq: Sequence) -> int:
-        if not self._free_rows:
-            # Nobody says when a sequence stops running: whoever does not run needs no row.
-            for row, owner in enumerate(self._owners):
-                if owner is not None and (owner.status is not Status.RUNNING or owner.row != row):
-                    self._owners[row] = None
-                    self._free_rows.append(row)
-        row = self._free_rows.pop()
-        self._owners[row] = seq
-        seq.num_tabled_blocks = 0
-        seq.row = row
-        return row
+    def _width(self, ends: NDArray[np.int64]) -> int:
+        """Blocks of the longest context, at least 1."""
+        return max(1, -(-int(ends.max(initial=0)) // self._block_size))
 
     def _place_tokens(
         self,
@@ -267,3 +219,15 @@ class BatchBuilder:
         at["slots"][num_seqs:] = self._scratch_block * self._block_size + offsets
         tables = at["block_tables"].reshape(-1, packed.layout.table_width)
         tables[num_seqs:] = self._scratch_block
+
+
+def _logit_places(plan: StepPlan, starts: list[int]) -> list[int]:
+    """Of each sequence that is sampled: where its last token and its drafts are in the batch."""
+    if len(plan.token_ids) == len(plan.rows):
+        return plan.sampled  # one token each
+    num_drafts = plan.num_drafts
+    return [
+        token
+        for place in plan.sampled
+        for token in range(starts[place + 1] - 1 - num_drafts.get(place, 0), starts[place + 1])
+    ]

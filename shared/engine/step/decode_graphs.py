@@ -16,12 +16,12 @@ import torch
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from collections.abc import Sequence as Seq
 
-    from shared.engine.sequence.sequence import Sequence
     from shared.engine.step.batch import Batch
     from shared.engine.step.model_runner import CausalModel
+    from shared.engine.step.plan import StepPlan
 
 log = structlog.get_logger(__name__)
 
@@ -142,17 +142,9 @@ class DecodeGraphs:
         self._assumed_len = assumed_len
         self._graphs: dict[int, tuple[StepGraph, list[int]]] = {}
 
-    def size_for(self, num_new_tokens: Mapping[Sequence, int]) -> int | None:
+    def size_for(self, plan: StepPlan) -> int | None:
         """What to pad this step to; None if it must run eagerly."""
-        if any(num != 1 for num in num_new_tokens.values()):
-            return None
-        if any(
-            # An only prompt token looks like decoding, but may not be the last one to compute.
-            seq.num_pending_tokens != 1 or seq.prompt_logprobs is not None
-            for seq in num_new_tokens
-        ):
-            return None
-        return padded_size(len(num_new_tokens), self._sizes)
+        return padded_size(len(plan.rows), self._sizes) if plan.is_decoding else None
 
     @torch.inference_mode()
     def record(self, padding: Callable[[int], Batch]) -> None:

@@ -15,6 +15,7 @@ from shared.engine.step.batch_layout import BatchLayout
 from shared.engine.step.buffers import step_buffers
 from shared.engine.step.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
 from shared.engine.step.model_runner import ModelRunner
+from shared.engine.step.row_states import RowStates
 from shared.engine.step.states_pool import StatesKeeper, StatesPool
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ class ModelParts:
     runner: ModelRunner
     processors: ProcessorSet
     states: StatesPool
-    states_keeper: StatesKeeper
 
 
 def build_model_parts(
@@ -77,16 +77,16 @@ def build_model_parts(
     if recorder is not None:
         graphs = _recorded(loaded, config, storage, recorder, batches, max_model_len)
     states = StatesPool(loaded, layout, storage.tensor)
-    keeper = StatesKeeper(loaded.model, states)
     runner = ModelRunner(
         loaded.model,
         storage.tensor,
         batches,
-        keeper,
+        RowStates(config.max_num_seqs, processors),
+        StatesKeeper(loaded.model, states),
         max_num_seqs=config.max_num_seqs,
         graphs=graphs,
     )
-    return ModelParts(loaded, storage, runner, processors, states, keeper)
+    return ModelParts(loaded, storage, runner, processors, states)
 
 
 def _recorded(

@@ -1,4 +1,4 @@
-"""Runs the model on a scheduled step: forward, logits where they are needed, sampling.
+"""Runs the model as a plan says: forward, logits where they are needed, sampling.
 
 A step is launched and later collected. In between it runs on the device, and the next one may be
 launched behind it: tokens that the host has not seen are fed on the device.
@@ -7,25 +7,27 @@ launched behind it: tokens that the host has not seen are fed on the device.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
-from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.step.readback import HostReadback, PinnedReadback
 from shared.engine.step.token_choice import NOTHING, choose_tokens
-from shared.engine.step.verification import verify
+from shared.engine.step.verification import Drafted, verify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.sampler.sampling_state import SamplingState
     from shared.engine.step.batch import Batch, BatchBuilder
     from shared.engine.step.decode_graphs import DecodeGraphs
     from shared.engine.step.hidden import CapturingModel, HiddenNeeds
+    from shared.engine.step.plan import PromptScore, StepPlan
     from shared.engine.step.readback import PendingTokens, Readback
+    from shared.engine.step.row_states import RowState, RowStates
     from shared.engine.step.states_pool import StatesKeeper
     from shared.engine.step.verification import Verified
     from shared.model.attention.base import AttentionMetadata
@@ -61,14 +63,14 @@ class CausalModel(Protocol):
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step gave. Sequences that are not done with their prompt sampled nothing."""
+    """What a step gave, by places of sequences in its plan. Those in a prompt sampled nothing."""
 
     #: None where no token was left with a finite logit.
-    token_ids: dict[Sequence, int | None] = field(default_factory=dict)
+    token_ids: dict[int, int | None] = field(default_factory=dict)
     #: Of those sequences that had drafts, instead.
-    verified: dict[Sequence, Verified] = field(default_factory=dict)
-    logprobs: dict[Sequence, PositionLogprobs] = field(default_factory=dict)
-    prompt_logprobs: dict[Sequence, list[PositionLogprobs]] = field(default_factory=dict)
+    verified: dict[int, Verified] = field(default_factory=dict)
+    logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
+    prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +79,21 @@ class KeptHidden:
 
     final: torch.Tensor
     by_layer: Mapping[int, torch.Tensor]
-    #: Where each sequence's rows begin.
-    first_rows: dict[Sequence, int]
+    #: By place in the plan: where a sequence's rows begin.
+    first_rows: list[int]
 
 
 @dataclass(slots=True)
-class LaunchedStep:
+class RunningStep:
     """A step that runs, or has run."""
 
-    num_new_tokens: Mapping[Sequence, int]
-    #: Those of its sequences that are sampled, in the order of the batch.
-    sampled: list[Sequence]
     #: What the host knows already.
     result: StepResult
-    #: The tokens that it does not know, and whose they are.
+    #: The tokens that it does not know, and whose they are: places in the plan.
     pending: PendingTokens | None
-    pending_of: list[Sequence]
-    #: Whether the next step must wait until this one is collected.
-    is_synchronous: bool
+    pending_of: list[int]
     #: What a proposer wants to see of it.
     hidden: KeptHidden | None = None
-    #: time.monotonic() when it was scheduled.
-    began_s: float = 0.0
-    #: What guessing took before it; None if nobody was asked to guess.
-    guessing_s: float | None = None
-    #: Whether it took what one of many such steps takes: not where overlapping began or ended.
-    is_steady: bool = True
 
 
 class ModelRunner:
@@ -113,6 +104,7 @@ class ModelRunner:
         model: CausalModel,
         kv_cache: torch.Tensor,
         batches: BatchBuilder,
+        rows: RowStates,
         states: StatesKeeper,
         *,
         max_num_seqs: int,
@@ -121,13 +113,14 @@ class ModelRunner:
         self._model = model
         self._kv_cache = kv_cache
         self._batches = batches
+        self._rows = rows
         self._states = states
         self._graphs = graphs
         self._hidden_needs: HiddenNeeds | None = None
         #: Whether the last step gave states that are to be sent.
         self._captures_more = False
         device = kv_cache.device
-        #: Of each row of the batch builder: the token sampled last.
+        #: Of each row: the token sampled last.
         self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
         self._readback: Readback
         if device.type == "cuda":
@@ -142,52 +135,44 @@ class ModelRunner:
         self._states.capture((), needs.layers)
 
     @torch.inference_mode()
-    def launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:
-        """Start to compute a step. The sequences themselves are not changed."""
-        size, senders = None, self._states.senders(num_new_tokens)
-        if senders or self._captures_more:
-            self._capture(senders)
-        if self._graphs is not None and self._hidden_needs is None and not senders:
-            size = self._graphs.size_for(num_new_tokens)
-        with self._batches.lend(num_new_tokens, pad_to=size) as batch:
-            return self._launch(num_new_tokens, batch, senders, is_recorded=size is not None)
+    def launch(self, plan: StepPlan) -> RunningStep:
+        """Start to compute a step. Each plan once, in order."""
+        size = None
+        self._rows.follow(plan)
+        if plan.states or self._captures_more:
+            self._capture(plan)
+        if self._graphs is not None and self._hidden_needs is None:
+            size = self._graphs.size_for(plan)
+        with self._batches.lend(plan, pad_to=size) as batch:
+            return self._launch(batch, is_recorded=size is not None)
 
-    def _launch(
-        self,
-        num_new_tokens: Mapping[Sequence, int],
-        batch: Batch,
-        senders: list[Sequence],
-        *,
-        is_recorded: bool,
-    ) -> LaunchedStep:
+    def _launch(self, batch: Batch, *, is_recorded: bool) -> RunningStep:
         """Nothing of the batch may stay behind in what is returned."""
         if batch.fed_rows is not None:
             fed = self._last_tokens[batch.fed_rows.clamp(min=0)]
             batch.token_ids.copy_(torch.where(batch.fed_rows < 0, batch.token_ids, fed))
-        seqs = [batch.seqs[i] for i in batch.sampled]
-        later = [i for i, seq in enumerate(seqs) if not seq.needs_host_tokens]
+        plan = batch.plan
+        states = [self._rows[plan.rows[place]] for place in plan.sampled]
+        later = [i for i, state in enumerate(states) if not state.needs_host]
         result = StepResult()
         kept: KeptHidden | None = None
         if self._graphs is not None and is_recorded:
-            logits: torch.Tensor | None = self._graphs.run(batch)[: len(seqs)]
+            logits: torch.Tensor | None = self._graphs.run(batch)[: len(states)]
         else:
-            logits, kept = self._run_eagerly(batch, result, senders)
-        if logits is not None and len(logits) > len(seqs):  # there are drafts
-            _verify_at_once(logits, seqs, result)
+            logits, kept = self._run_eagerly(batch, result)
+        if logits is not None and plan.num_drafts:
+            _verify_at_once(logits, plan, states, result)
             later = []
-        elif logits is not None and len(later) < len(seqs):
-            _sample_at_once(logits, seqs, result)
-        return LaunchedStep(
-            num_new_tokens=num_new_tokens,
-            sampled=seqs,
-            result=result,
-            pending=self._choose(logits, batch.sampled_rows, seqs, later),
-            pending_of=[seqs[i] for i in later],
-            is_synchronous=len(later) < len(seqs) or bool(result.prompt_logprobs),
-            hidden=kept,
+        elif logits is not None and len(later) < len(states):
+            _sample_at_once(logits, plan, states, result)
+        return RunningStep(
+            result,
+            self._choose(logits, batch, states, later),
+            [plan.sampled[i] for i in later],
+            kept,
         )
 
-    def collect(self, step: LaunchedStep) -> StepResult:
+    def collect(self, step: RunningStep) -> StepResult:
         """Wait for a step, and say what it gave. Steps are collected in order, each once.
 
         Afterwards the KV of the step's tokens is final for every stream and every process.
@@ -198,27 +183,29 @@ class ModelRunner:
             step.result.token_ids |= zip(step.pending_of, token_ids, strict=True)
         return step.result
 
-    def _capture(self, senders: list[Sequence]) -> None:
-        """Have the next step give what these sequences, and a proposer, want of it."""
+    def _capture(self, plan: StepPlan) -> None:
+        """Have the next step give what its sequences, and a proposer, want of it."""
         needs = self._hidden_needs
-        self._states.capture(senders, () if needs is None else needs.layers)
-        self._batches.keeps_hidden = needs is not None or bool(senders)
-        self._captures_more = bool(senders)
+        self._states.capture(plan.states.values(), () if needs is None else needs.layers)
+        self._batches.keeps_hidden = needs is not None or bool(plan.states)
+        self._captures_more = bool(plan.states)
 
     def _run_eagerly(
-        self, batch: Batch, result: StepResult, senders: list[Sequence]
+        self, batch: Batch, result: StepResult
     ) -> tuple[torch.Tensor | None, KeptHidden | None]:
         """Logits of the sequences that are sampled, if any, and the states for a proposer."""
         hidden = self._model.forward(
             batch.token_ids, batch.positions, self._kv_cache, batch.metadata
         )
         logits = None
-        if batch.sampled:
+        if batch.plan.sampled:
             last = hidden if batch.logits_at is None else hidden[batch.logits_at]
             logits = self._model.compute_logits(last).float()
-        self._score_prompts(hidden, batch, result)
-        if senders:
-            self._states.keep(senders, batch, hidden)
+        for score in batch.plan.scores:
+            begin = batch.starts[score.place]
+            result.prompt_logprobs[score.place] = self._score(hidden[begin:], score)
+        if batch.plan.states:
+            self._states.keep(batch, hidden)
         return logits, self._keep(hidden, batch)
 
     def _keep(self, hidden: torch.Tensor, batch: Batch) -> KeptHidden | None:
@@ -228,64 +215,74 @@ class ModelRunner:
         by_layer: Mapping[int, torch.Tensor] = {}
         if self._hidden_needs.layers:
             by_layer = cast("CapturingModel", self._model).captured()
-        first_rows = dict(zip(batch.seqs, batch.starts, strict=False))
-        return KeptHidden(hidden, by_layer, first_rows)
+        return KeptHidden(hidden, by_layer, batch.starts[:-1])
 
     def _choose(
-        self,
-        logits: torch.Tensor | None,
-        rows: torch.Tensor,
-        seqs: list[Sequence],
-        later: list[int],
+        self, logits: torch.Tensor | None, batch: Batch, states: list[RowState], later: list[int]
     ) -> PendingTokens | None:
         """Choose the tokens of those in `later`, on the device; None if the step is over."""
         if logits is None or not later:
             return self._readback.nothing()
-        if len(later) < len(seqs):
+        rows = batch.sampled_rows
+        if len(later) < len(states):
             at = torch.tensor(later, device=logits.device)
             logits, rows = logits[at], rows[at]
-        chosen = choose_tokens(logits, [seqs[i] for i in later])
+            states = [states[i] for i in later]
+        positions = [batch.plan.next_position(batch.plan.sampled[i]) for i in later]
+        chosen = choose_tokens(logits, states, positions)
         self._last_tokens.index_copy_(0, rows, chosen.to_feed)
         return self._readback.start(chosen.for_host)
 
-    def _score_prompts(self, hidden: torch.Tensor, batch: Batch, result: StepResult) -> None:
+    def _score(self, hidden: torch.Tensor, score: PromptScore) -> list[PositionLogprobs]:
         """Logprobs of prompt tokens: each is predicted by the hidden state before it."""
-        for row, seq in enumerate(batch.seqs):
-            if seq.prompt_logprobs is None:
-                continue
-            num_top = seq.request.sampling.prompt_logprobs or 0
-            first = seq.num_computed_tokens + seq.num_in_flight_tokens + 1
-            end = min(batch.metadata.seq_lens_list[row] + 1, seq.num_prompt_tokens)
-            records = result.prompt_logprobs[seq] = []
-            for start in range(first, end, _PROMPT_LOGPROB_ROWS):
-                targets = seq.token_ids[start : min(start + _PROMPT_LOGPROB_ROWS, end)].tolist()
-                begin = batch.starts[row] + start - first
-                records += self._score(hidden[begin : begin + len(targets)], targets, num_top)
-
-    def _score(
-        self, hidden: torch.Tensor, targets: list[int], num_top: int
-    ) -> list[PositionLogprobs]:
-        """Logprobs of these tokens behind these hidden states."""
-        logprobs = self._model.compute_logits(hidden).float().log_softmax(dim=-1)
-        return position_logprobs(logprobs, targets, [num_top] * len(targets))
+        records: list[PositionLogprobs] = []
+        for start in range(0, len(score.token_ids), _PROMPT_LOGPROB_ROWS):
+            targets = score.token_ids[start : start + _PROMPT_LOGPROB_ROWS]
+            logits = self._model.compute_logits(hidden[start : start + len(targets)]).float()
+            num_top = [score.num_top] * len(targets)
+            records += position_logprobs(logits.log_softmax(dim=-1), targets, num_top)
+        return records
 
 
-def _verify_at_once(logits: torch.Tensor, seqs: list[Sequence], result: StepResult) -> None:
+def _verify_at_once(
+    logits: torch.Tensor, plan: StepPlan, states: list[RowState], result: StepResult
+) -> None:
     """Check the drafts, and sample for those that have none."""
-    for seq, verified in zip(seqs, verify(logits, seqs), strict=True):
-        if seq.draft is not NO_DRAFT:
-            result.verified[seq] = verified
+    masks = {mask.place: mask.bits for mask in plan.masks}
+    ends = list(accumulate(plan.num_new_tokens))
+    rows = []
+    for place, state in zip(plan.sampled, states, strict=True):
+        num = plan.num_drafts.get(place, 0)
+        drafted = Drafted(
+            state,
+            plan.next_position(place),
+            plan.token_ids[ends[place] - num : ends[place]],
+            plan.draft_probs.get(place),
+            masks.get(place),
+        )
+        rows.append(drafted)
+    for place, verified in zip(plan.sampled, verify(logits, rows), strict=True):
+        if place in plan.num_drafts:
+            result.verified[place] = verified
         else:
-            result.token_ids[seq] = next(iter(verified.token_ids), None)
+            result.token_ids[place] = next(iter(verified.token_ids), None)
             if verified.logprobs:
-                result.logprobs[seq] = verified.logprobs[0]
+                result.logprobs[place] = verified.logprobs[0]
 
 
-def _sample_at_once(logits: torch.Tensor, seqs: list[Sequence], result: StepResult) -> None:
+def _sample_at_once(
+    logits: torch.Tensor, plan: StepPlan, states: list[RowState], result: StepResult
+) -> None:
     """Sample for those whose next token the host must know before it can go on."""
-    now = [i for i, seq in enumerate(seqs) if seq.needs_host_tokens]
-    sampled = sample(logits[now], [seqs[i].sampling_state for i in now])
-    for i, choice in zip(now, sampled, strict=True):
-        result.token_ids[seqs[i]] = choice.token_id
+    masks = {mask.place: mask.bits[0] for mask in plan.masks}
+    now: list[int] = []
+    sampling: list[SamplingState] = []
+    for i, state in enumerate(states):
+        if state.sampling is not None:
+            state.sampling.mask = masks.get(plan.sampled[i])
+            now.append(i)
+            sampling.append(state.sampling)
+    for i, choice in zip(now, sample(logits[now], sampling), strict=True):
+        result.token_ids[plan.sampled[i]] = choice.token_id
         if choice.logprobs is not None:
-            result.logprobs[seqs[i]] = choice.logprobs
+            result.logprobs[plan.sampled[i]] = choice.logprobs

@@ -9,14 +9,11 @@ import torch
 from shared.engine.prompt_states import StatesFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Sequence as Seq
+    from collections.abc import Iterable, Mapping
 
     from torch import Tensor
 
     from shared.engine.prompt_states import PlacedStates
-    from shared.engine.sequence.request import EngineRequest
-    from shared.engine.sequence.sequence import Sequence
     from shared.engine.step.batch import Batch
     from shared.engine.step.hidden import CapturingModel, HiddenNeeds
     from shared.kv.layout import KVLayout
@@ -103,41 +100,24 @@ class StatesKeeper:
     def __init__(self, model: object, pool: StatesPool) -> None:
         self._model = model
         self._pool = pool
-        #: Whether any request has wanted it so far; until then nobody looks.
-        self._is_used = False
         self._captured: tuple[int, ...] = ()
 
-    def note(self, request: EngineRequest) -> None:
-        """A request that has come."""
-        self._is_used |= request.hold_blocks and request.states is not None
-
-    def senders(self, num_new_tokens: Mapping[Sequence, int]) -> list[Sequence]:
-        """Whose states this step must give."""
-        if not self._is_used:
-            return []
-        return [seq for seq in num_new_tokens if seq.states is not None and seq.request.hold_blocks]
-
-    def capture(self, senders: Seq[Sequence], own: tuple[int, ...]) -> None:
-        """Have the next step's layers captured: these sequences', and a proposer's `own`."""
-        wanted = {layer for seq in senders if seq.states for layer in seq.states.format.layers}
+    def capture(self, placed: Iterable[PlacedStates], own: tuple[int, ...]) -> None:
+        """Have the next step's layers captured: those to be placed, and a proposer's `own`."""
+        wanted = {layer for each in placed for layer in each.format.layers}
         layers = tuple(sorted(wanted.union(own)))
         if layers != self._captured:
             cast("CapturingModel", self._model).capture_layers(layers)
             self._captured = layers
 
-    def keep(self, senders: Seq[Sequence], batch: Batch, final: Tensor) -> None:
-        """Write what the step gave; `final` is of all its tokens."""
+    def keep(self, batch: Batch, final: Tensor) -> None:
+        """Write what the step gave, as its plan says; `final` is of all its tokens."""
         by_layer: Mapping[int, Tensor] = {}
         if self._captured:
             by_layer = cast("CapturingModel", self._model).captured()
-        places = {seq: i for i, seq in enumerate(batch.seqs)}
-        for seq in senders:
-            if seq.states is not None:
-                i = places[seq]
-                rows = slice(batch.starts[i], batch.starts[i + 1])
-                form = seq.states.format
-                parts = [by_layer[layer][rows] for layer in form.layers]
-                if form.final:
-                    parts.append(final[rows])
-                first = batch.metadata.seq_lens_list[i] - batch.metadata.query_lens_list[i]
-                self._pool.write(seq.states, first, torch.cat(parts, dim=-1))
+        for place, placed in batch.plan.states.items():
+            rows = slice(batch.starts[place], batch.starts[place + 1])
+            parts = [by_layer[layer][rows] for layer in placed.format.layers]
+            if placed.format.final:
+                parts.append(final[rows])
+            self._pool.write(placed, batch.plan.firsts[place], torch.cat(parts, dim=-1))

@@ -19,7 +19,7 @@ from shared.engine.sampler.random import uniforms
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
-    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.step.row_states import RowState
 
 #: What `Chosen.for_host` says of a row without a finite logit.
 NOTHING = -1
@@ -35,29 +35,21 @@ class Chosen:
     for_host: torch.Tensor
 
 
-def choose_tokens(
-    logits: torch.Tensor, seqs: Seq[Sequence], ahead: Seq[int] | None = None
-) -> Chosen:
+def choose_tokens(logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]) -> Chosen:
     """One token per row of `logits` [n, vocab], float32, which may be overwritten.
 
-    The sequences are as they were before this step's tokens: unknown ones count as tokens. A row
-    may stand so many tokens `ahead` of its sequence, behind drafts.
+    positions: where each token will stand, counted from the prompt's beginning.
     """
-    if all(seq.is_greedy for seq in seqs):
+    if all(state.is_greedy for state in states):
         return _most_likely(logits)
-    params = [seq.request.sampling for seq in seqs]
-    numbers = np.zeros(len(seqs))
-    drawn = [row for row, seq in enumerate(seqs) if not seq.is_greedy]
+    params = [state.params for state in states]
+    numbers = np.zeros(len(states))
+    drawn = [row for row, state in enumerate(states) if not state.is_greedy]
     if drawn:
         numbers[drawn] = uniforms(
             [params[row].fixed_seed for row in drawn],
             [params[row].sample_index for row in drawn],
-            [
-                len(seqs[row].token_ids)
-                + seqs[row].num_unknown_tokens
-                + (0 if ahead is None else ahead[row])
-                for row in drawn
-            ],
+            [positions[row] for row in drawn],
         )
     temperatures = [0.0 if p.is_greedy else p.temperature for p in params]
     filters = [(p.top_k, p.top_p, p.min_p) for p in params]

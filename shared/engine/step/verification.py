@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.sampler.sampling_state import SamplingState
+    from shared.engine.step.row_states import RowState
     from shared.request.answer import PositionLogprobs
 
 
@@ -41,56 +42,65 @@ class Verified:
     is_stuck: bool = False
 
 
-def verify(logits: torch.Tensor, seqs: Seq[Sequence]) -> list[Verified]:
-    """Check every sequence's draft, which may be empty.
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A sequence whose drafts, which may be none, a step checks."""
+
+    state: RowState
+    #: Where the token behind its own will stand, which the first draft guesses.
+    position: int
+    draft_ids: Seq[int] = ()
+    #: float32 [len(draft_ids), vocab]: what they were drawn from, if they were.
+    probs: torch.Tensor | None = None
+    #: As in `RowMasks`; None without a grammar.
+    masks: torch.Tensor | None = None
+
+    def ahead(self, num_drafts: int) -> SamplingState:
+        """What sampling looks at, behind so many of the drafts. Only if the row needs the host."""
+        sampling = self.state.sampling
+        assert sampling is not None
+        mask = None if self.masks is None else self.masks[num_drafts]
+        return sampling.ahead(self.draft_ids[:num_drafts], mask)
+
+
+def verify(logits: torch.Tensor, rows: Seq[Drafted]) -> list[Verified]:
+    """Check every sequence's drafts.
 
     logits: float32 [sum of 1 + k, vocab], which may be overwritten.
     """
-    ends = list(accumulate(1 + len(seq.draft.token_ids) for seq in seqs))
+    ends = list(accumulate(1 + len(row.draft_ids) for row in rows))
     starts = [0, *ends[:-1]]
     drawn = {
-        i: _accept_drawn(logits[starts[i] : ends[i]], seq)
-        for i, seq in enumerate(seqs)
-        if seq.draft.probs is not None and not seq.is_greedy
+        i: _accept_drawn(logits[starts[i] : ends[i]], row)
+        for i, row in enumerate(rows)
+        if row.probs is not None and not row.state.is_greedy
     }
-    rows = _sample_rows(logits, seqs)
+    sampled = _sample_rows(logits, rows)
     return [
-        drawn[i] if i in drawn else _compare(rows[start:end], seq.draft.token_ids)
-        for i, (seq, start, end) in enumerate(zip(seqs, starts, ends, strict=True))
+        drawn[i] if i in drawn else _compare(sampled[start:end], row.draft_ids)
+        for i, (row, start, end) in enumerate(zip(rows, starts, ends, strict=True))
     ]
 
 
-def _sample_rows(logits: torch.Tensor, seqs: Seq[Sequence]) -> list[Sampled]:
-    """What every row gives when all drafts in front of it are tokens.
-
-    This is where a further restriction of a row, which depends on the drafts in front of it, has
-    to be applied to `logits`: nothing has been chosen yet.
-    """
-    row_seqs: list[Sequence] = []
-    ahead: list[int] = []
-    for seq in seqs:
-        num = 1 + len(seq.draft.token_ids)
-        row_seqs += [seq] * num
-        ahead += range(num)
-    simple = [row for row, seq in enumerate(row_seqs) if not seq.needs_host_tokens]
-    if len(simple) == len(row_seqs):
-        return _choose_rows(logits, row_seqs, ahead)
-    others = [row for row, seq in enumerate(row_seqs) if seq.needs_host_tokens]
-    states = [
-        row_seqs[row].sampling_state.ahead(row_seqs[row].draft.token_ids[: ahead[row]])
-        for row in others
-    ]
+def _sample_rows(logits: torch.Tensor, rows: Seq[Drafted]) -> list[Sampled]:
+    """What every row of `logits` gives when all drafts in front of it are tokens."""
+    each = [(row, num) for row in rows for num in range(1 + len(row.draft_ids))]
+    simple = [at for at, (row, _) in enumerate(each) if not row.state.needs_host]
+    if len(simple) == len(each):
+        return _choose_rows(logits, each)
+    others = [at for at, (row, _) in enumerate(each) if row.state.needs_host]
+    states = [row.ahead(num) for row, num in (each[at] for at in others)]
     found = dict(zip(others, sample(logits[others], states), strict=True))
     if simple:
-        some = _choose_rows(
-            logits[simple], [row_seqs[i] for i in simple], [ahead[i] for i in simple]
-        )
+        some = _choose_rows(logits[simple], [each[at] for at in simple])
         found |= zip(simple, some, strict=True)
-    return [found[row] for row in range(len(row_seqs))]
+    return [found[at] for at in range(len(each))]
 
 
-def _choose_rows(logits: torch.Tensor, seqs: Seq[Sequence], ahead: Seq[int]) -> list[Sampled]:
-    tokens = choose_tokens(logits, seqs, ahead).for_host.tolist()
+def _choose_rows(logits: torch.Tensor, rows: Seq[tuple[Drafted, int]]) -> list[Sampled]:
+    states = [row.state for row, _ in rows]
+    positions = [row.position + num for row, num in rows]
+    tokens = choose_tokens(logits, states, positions).for_host.tolist()
     return [Sampled(None if token == NOTHING else token) for token in tokens]
 
 
@@ -109,22 +119,22 @@ def _compare(rows: Seq[Sampled], draft_ids: Seq[int]) -> Verified:
     return Verified(token_ids, logprobs, len(draft_ids))
 
 
-def _accept_drawn(logits: torch.Tensor, seq: Sequence) -> Verified:
-    """The same for a draft with a distribution: logits [k + 1, vocab], left as they are."""
-    draft, state = seq.draft, seq.sampling_state
-    assert draft.probs is not None
-    states = [state.ahead(draft.token_ids[:i]) for i in range(len(logits))]
+def _accept_drawn(logits: torch.Tensor, row: Drafted) -> Verified:
+    """The same for drafts with a distribution: logits [k + 1, vocab], left as they are."""
+    params = row.state.params
+    assert row.probs is not None
     adjusted = logits.clone()
-    adjust(adjusted, states)
+    if row.state.needs_host:
+        adjust(adjusted, [row.ahead(num) for num in range(len(logits))])
     token_ids, num_accepted = accept_drawn(
-        distribution(adjusted, state.params),
-        draft.probs,
-        list(draft.token_ids),
-        state.params,
-        first_position=state.position,
+        distribution(adjusted, params),
+        row.probs,
+        list(row.draft_ids),
+        params,
+        first_position=row.position,
     )
     records: list[PositionLogprobs] = []
-    if state.params.logprobs is not None and token_ids:
+    if params.logprobs is not None and token_ids:
         raw = logits[: len(token_ids)].log_softmax(dim=-1)
-        records = position_logprobs(raw, token_ids, [state.params.logprobs] * len(token_ids))
+        records = position_logprobs(raw, token_ids, [params.logprobs] * len(token_ids))
     return Verified(token_ids, records, num_accepted, is_stuck=len(token_ids) == num_accepted)

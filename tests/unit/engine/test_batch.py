@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
+from shared.engine.pipeline.planner import Planner
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.batch import Batch, BatchBuilder
 from shared.engine.step.batch_layout import BatchLayout
@@ -12,6 +15,11 @@ from shared.engine.step.buffers import HostStepBuffers, StagedStepBuffers
 from shared.errors import InternalError
 from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from shared.engine.step.buffers import StepBuffers
 
 CPU = torch.device("cpu")
 NUM_BYTES = 1 << 14
@@ -25,33 +33,44 @@ def make_sequence(prompt: range, blocks: list[int], num_computed: int) -> Sequen
     return seq
 
 
+class Builder:
+    """A batch builder that is told by plans."""
+
+    def __init__(self, buffers: StepBuffers) -> None:
+        self.planner = Planner(max_num_seqs=4, vocab_size=100)
+        self.batches = BatchBuilder(
+            buffers, max_num_seqs=4, max_blocks_per_seq=4, block_size=4, scratch_block=99
+        )
+
+    def lend(
+        self, num_new_tokens: dict[Sequence, int], **fields: int
+    ) -> AbstractContextManager[Batch]:
+        return self.batches.lend(self.planner.plan(num_new_tokens), **fields)
+
+    def build(self, num_new_tokens: dict[Sequence, int], **fields: int) -> Batch:
+        """A batch to look at until the next one."""
+        with self.lend(num_new_tokens, **fields) as batch:
+            return batch
+
+
 @pytest.fixture(params=["host", "staged"])
-def builder(request: pytest.FixtureRequest) -> BatchBuilder:
+def builder(request: pytest.FixtureRequest) -> Builder:
     staged = request.param == "staged"
-    buffers = StagedStepBuffers(NUM_BYTES, CPU) if staged else HostStepBuffers(NUM_BYTES)
-    return BatchBuilder(
-        buffers, max_num_seqs=4, max_blocks_per_seq=4, block_size=4, scratch_block=99
-    )
+    return Builder(StagedStepBuffers(NUM_BYTES, CPU) if staged else HostStepBuffers(NUM_BYTES))
 
 
-def build(builder: BatchBuilder, num_new_tokens: dict[Sequence, int], **fields: int) -> Batch:
-    """A batch to look at until the next one."""
-    with builder.lend(num_new_tokens, **fields) as batch:
-        return batch
-
-
-def test_no_step_is_laid_out_over_one_that_is_in_use(builder: BatchBuilder) -> None:
+def test_no_step_is_laid_out_over_one_that_is_in_use(builder: Builder) -> None:
     seq = make_sequence(range(5), [1, 2], 4)
     with builder.lend({seq: 1}) as batch:
         before = facts(batch)
         with pytest.raises(InternalError, match="while another one"), builder.lend({seq: 1}):
             pass
         with pytest.raises(InternalError, match="while another one"):
-            builder.padding(2)
+            builder.batches.padding(2)
         assert facts(batch) == before
     with pytest.raises(RuntimeError), builder.lend({seq: 1}):
         raise RuntimeError("the step failed")
-    assert facts(build(builder, {seq: 1})) == before
+    assert facts(builder.build({seq: 1})) == before
 
 
 def facts(batch: Batch) -> dict[str, list]:
@@ -66,10 +85,10 @@ def facts(batch: Batch) -> dict[str, list]:
     }
 
 
-def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
+def test_layout_of_a_mixed_batch(builder: Builder) -> None:
     decoding = make_sequence(range(50, 59), [7, 2, 9], 8)
     chunk = make_sequence(range(20, 32), [4, 1, 5], 3)
-    batch = build(builder, {decoding: 1, chunk: 6})
+    batch = builder.build({decoding: 1, chunk: 6})
     assert facts(batch) == {
         "tokens": [58, *range(23, 29)],
         "positions": [8, *range(3, 9)],
@@ -81,7 +100,7 @@ def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
     assert batch.starts == [0, 1, 7]
     assert batch.metadata.seq_lens_list == [9, 9]
     assert batch.metadata.query_lens_list == [1, 6]
-    assert batch.sampled == [0]  # the chunk does not reach its last token
+    assert batch.plan.sampled == [0]  # the chunk does not reach its last token
     assert batch.metadata.wanted is not None
     assert batch.metadata.wanted.tolist() == [0]
     assert batch.logits_at is None
@@ -89,31 +108,30 @@ def test_layout_of_a_mixed_batch(builder: BatchBuilder) -> None:
     assert batch.token_ids.dtype is batch.metadata.slot_mapping.dtype is torch.int64
 
 
-def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: BatchBuilder) -> None:
-    batch = build(
-        builder,
+def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: Builder) -> None:
+    batch = builder.build(
         {
             make_sequence(range(9), [1, 2, 3], 3): 2,
             make_sequence(range(20, 26), [4, 5], 2): 4,
             make_sequence(range(5), [6, 7], 4): 1,
         },
     )
-    assert batch.sampled == [1, 2]
+    assert batch.plan.sampled == [1, 2]
     assert batch.metadata.wanted is not None
     assert batch.metadata.wanted.tolist() == [5, 6]
 
 
-def test_scoring_a_prompt_takes_all_hidden_states(builder: BatchBuilder) -> None:
+def test_scoring_a_prompt_takes_all_hidden_states(builder: Builder) -> None:
     scored = make_sequence(range(6), [4, 5], 2)
     scored.prompt_logprobs = [None]
-    batch = build(builder, {scored: 4, make_sequence(range(5), [6, 7], 4): 1})
+    batch = builder.build({scored: 4, make_sequence(range(5), [6, 7], 4): 1})
     assert batch.metadata.wanted is None
     assert batch.logits_at is not None
     assert batch.logits_at.tolist() == [3, 4]
 
 
-def test_slots_beyond_32_bits(builder: BatchBuilder) -> None:
-    batch = build(builder, {make_sequence(range(1, 2), [2**29], 0): 1})
+def test_slots_beyond_32_bits(builder: Builder) -> None:
+    batch = builder.build({make_sequence(range(1, 2), [2**29], 0): 1})
     assert batch.metadata.slot_mapping.tolist() == [2**31]
 
 
@@ -126,53 +144,53 @@ def test_every_part_is_aligned() -> None:
     assert layout.num_bytes == ends[-1]
 
 
-def test_a_growing_table_is_followed(builder: BatchBuilder) -> None:
+def test_a_growing_table_is_followed(builder: Builder) -> None:
     seq = make_sequence(range(9), [7, 2, 9], 8)
-    build(builder, {seq: 1})
+    builder.build({seq: 1})
     seq.token_ids.extend(range(9, 13))
     seq.num_computed_tokens = 12
     seq.block_table.append(5)
-    assert build(builder, {seq: 1}).metadata.block_tables.tolist() == [[7, 2, 9, 5]]
+    assert builder.build({seq: 1}).metadata.block_tables.tolist() == [[7, 2, 9, 5]]
 
 
-def test_a_preempted_sequence_comes_back_with_other_blocks(builder: BatchBuilder) -> None:
+def test_a_preempted_sequence_comes_back_with_other_blocks(builder: Builder) -> None:
     seq = make_sequence(range(9), [7, 2, 9], 8)
-    build(builder, {seq: 1})
+    builder.build({seq: 1})
     seq.forget_progress()
     del seq.block_table[:]
     seq.block_table.extend([1, 3, 4])
     seq.num_computed_tokens = 8
     seq.status = Status.RUNNING
-    assert build(builder, {seq: 1}).metadata.block_tables.tolist() == [[1, 3, 4]]
+    assert builder.build({seq: 1}).metadata.block_tables.tolist() == [[1, 3, 4]]
 
 
-def test_rows_of_the_ended_are_used_again(builder: BatchBuilder) -> None:
+def test_rows_of_the_ended_are_used_again(builder: Builder) -> None:
     for first in range(30):
-        seqs = [make_sequence(range(i, i + 2), [first, i], 1) for i in range(4)]
-        batch = build(builder, dict.fromkeys(seqs, 1))
+        seqs = [make_sequence(range(i, i + 6), [first, i], 5) for i in range(4)]
+        batch = builder.build(dict.fromkeys(seqs, 1))
         assert batch.metadata.block_tables.tolist() == [[first, i] for i in range(4)]
         for seq in seqs:
             seq.status = Status.ENDED
 
 
-def test_a_token_that_the_host_does_not_know_is_fed(builder: BatchBuilder) -> None:
+def test_a_token_that_the_host_does_not_know_is_fed(builder: Builder) -> None:
     known = make_sequence(range(5), [1, 2], 4)
     unknown = make_sequence(range(30, 35), [3, 4], 4)
-    build(builder, {known: 1, unknown: 1})
+    builder.build({known: 1, unknown: 1})
     unknown.num_in_flight_tokens = unknown.num_unknown_tokens = 1
     chunk = make_sequence(range(50, 56), [5, 6], 0)
-    batch = build(builder, {known: 1, unknown: 1, chunk: 3})
+    batch = builder.build({known: 1, unknown: 1, chunk: 3})
     assert batch.fed_rows is not None
     assert batch.fed_rows.tolist() == [-1, unknown.row, -1, -1, -1]
     assert batch.positions.tolist() == [4, 5, 0, 1, 2]
-    assert batch.sampled == [0, 1]
+    assert batch.plan.sampled == [0, 1]
     assert batch.token_ids.tolist()[0] == 4
-    assert build(builder, {known: 1}).fed_rows is None
+    assert builder.build({known: 1}).fed_rows is None
 
 
-def test_padding_touches_the_scratch_block_only(builder: BatchBuilder) -> None:
+def test_padding_touches_the_scratch_block_only(builder: Builder) -> None:
     seq = make_sequence(range(5), [1, 2], 4)
-    batch = build(builder, {seq: 1}, pad_to=3)
+    batch = builder.build({seq: 1}, pad_to=3)
     assert facts(batch) == {
         "tokens": [4, 0, 0],
         "positions": [4, 0, 0],
@@ -181,24 +199,21 @@ def test_padding_touches_the_scratch_block_only(builder: BatchBuilder) -> None:
         "lens": [5, 1, 1],
         "tables": [[1, 2, 0, 0], [99] * 4, [99] * 4],
     }
-    assert (batch.num_padding, batch.sampled, batch.logits_at) == (2, [0], None)
+    assert (batch.num_padding, batch.plan.sampled, batch.logits_at) == (2, [0], None)
     assert batch.metadata.query_lens_list == [1, 1, 1]
-    assert builder.padding(2).metadata.slot_mapping.tolist() == [396, 397]
+    assert builder.batches.padding(2).metadata.slot_mapping.tolist() == [396, 397]
 
 
-def test_only_decoding_steps_can_be_padded(builder: BatchBuilder) -> None:
+def test_only_decoding_steps_can_be_padded(builder: Builder) -> None:
     with pytest.raises(InternalError):
-        build(builder, {make_sequence(range(5), [1, 2], 3): 2}, pad_to=4)
+        builder.build({make_sequence(range(5), [1, 2], 3): 2}, pad_to=4)
 
 
 def test_equal_steps_have_equal_addresses() -> None:
-    builder = BatchBuilder(
-        StagedStepBuffers(NUM_BYTES, CPU),
-        max_num_seqs=4, max_blocks_per_seq=4, block_size=4, scratch_block=99,
-    )  # fmt: skip
-    recorded = builder.padding(3)
+    builder = Builder(StagedStepBuffers(NUM_BYTES, CPU))
+    recorded = builder.batches.padding(3)
     for _ in range(3):
-        batch = build(builder, {make_sequence(range(5), [1, 2], 4): 1}, pad_to=3)
+        batch = builder.build({make_sequence(range(5), [1, 2], 4): 1}, pad_to=3)
         assert batch.token_ids.data_ptr() == recorded.token_ids.data_ptr()
         tables = (batch.metadata.block_tables, recorded.metadata.block_tables)
         assert tables[0].data_ptr() == tables[1].data_ptr()

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
 
     from shared.engine.sampler.processors.base import LogitsProcessor
-    from shared.engine.sequence.sampling_state import AttachedProcessor, SamplingState
-    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.sampler.sampling_state import AttachedProcessor, SamplingState
+    from shared.request.sampling_params import SamplingParams
 
 
 class Attached:
@@ -61,10 +61,6 @@ class Attached:
         tokens = sampling.token_ids[sampling.num_prompt_tokens + start :]
         self.processor.update(state, tokens.tolist())
 
-    def changes(self, sampling: SamplingState) -> bool:
-        """Whether it can make a difference to this sequence."""
-        return not (self.processor.is_argmax_invariant and sampling.params.is_greedy)
-
 
 class ProcessorSet:
     """The processors of one engine, in the order in which they run."""
@@ -72,26 +68,34 @@ class ProcessorSet:
     def __init__(self, processors: Seq[LogitsProcessor[Any]] = ()) -> None:
         self.processors = tuple(processors)
 
-    def prepare(self, seq: Sequence) -> Sequence:
-        """Attach to a new sequence the processors that want it; returns the same sequence.
+    def are_wanted(self, params: SamplingParams, prompt_token_ids: Seq[int]) -> bool:
+        """Whether any can make a difference to such a request.
 
         Raises:
             InvalidRequestError: an argument for one of them is wrong.
         """
-        if not self.processors:
-            return seq
-        sampling = seq.sampling_state
-        request = NewRequest(sampling.params, seq.request.prompt_token_ids)
+        request = NewRequest(params, prompt_token_ids)
+        # All are asked: any of them may refuse the request.
+        states = [processor.new_request(request) for processor in self.processors]
+        return any(
+            state is not None and _matters(processor, params)
+            for processor, state in zip(self.processors, states, strict=True)
+        )
+
+    def attach(self, sampling: SamplingState) -> None:
+        """Let those run on a sequence that can make a difference to it."""
+        prompt = tuple(sampling.token_ids[: sampling.num_prompt_tokens])
+        request = NewRequest(sampling.params, prompt)
         attached = []
         for place, processor in enumerate(self.processors):
             state = processor.new_request(request)
-            if state is not None:
+            if state is not None and _matters(processor, sampling.params):
                 attached.append(Attached(place, processor, request, state, sampling.token_ids))
-        sampling.processors = tuple(each for each in attached if each.changes(sampling))
-        if sampling.processors:
-            sampling.changes_logits = True
-            seq.needs_host_tokens = True
-        return seq
+        sampling.processors = tuple(attached)
+
+
+def _matters(processor: LogitsProcessor[Any], params: SamplingParams) -> bool:
+    return not (processor.is_argmax_invariant and params.is_greedy)
 
 
 def apply_processors(logits: torch.Tensor, states: Seq[SamplingState]) -> None:

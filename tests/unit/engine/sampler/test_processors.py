@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from copy import copy
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +14,14 @@ from shared.engine.sampler.processors import load
 from shared.engine.sampler.processors.attached import ProcessorSet, apply_processors
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
-from shared.engine.sequence.sequence import Sequence
+from shared.engine.sampler.sampling_state import SamplingState
 from shared.errors import ConfigError, InvalidRequestError
-from shared.kv.identity import KVIdentity
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.engines import generate, make_engine, make_request
 from tests.fakes.logits_processors import NoRepeat, Sharpen, Shift
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from shared.engine.sequence.request import EngineRequest
 
 MODULE = "tests.fakes.logits_processors"
 CONTEXT = ProcessorContext(vocab_size=50, device="cpu")
@@ -37,88 +33,80 @@ def make_set(*kinds: Any) -> ProcessorSet:
     return ProcessorSet([kind(CONTEXT) for kind in kinds])
 
 
-def make_sequence(
-    processors: ProcessorSet, request: EngineRequest | None = None, **extra: Any
-) -> Sequence:
-    request = request or make_request("r", PROMPT, extra_args=extra, temperature=1.0)
-    return processors.prepare(Sequence(request, arrival=0, identity=KVIdentity(b"")))
+def make_state(processors: ProcessorSet, output: list[int] | None = None, **extra: Any) -> Any:
+    """What the runner keeps of a sequence."""
+    params = SamplingParams(max_tokens=9, temperature=1.0, seed=0, extra_args=extra)
+    state = SamplingState(params, array("q", [*PROMPT, *(output or ())]), len(PROMPT))
+    processors.attach(state)
+    return state
 
 
-def ruled_out(*seqs: Sequence) -> list[list[int]]:
-    logits = torch.zeros(len(seqs), 50)
-    apply_processors(logits, [seq.sampling_state for seq in seqs])
+def ruled_out(*states: SamplingState) -> list[list[int]]:
+    logits = torch.zeros(len(states), 50)
+    apply_processors(logits, states)
     return [(row == NEVER).nonzero().flatten().tolist() for row in logits]
 
 
 def test_a_processor_follows_the_output() -> None:
-    seq = make_sequence(make_set(NoRepeat), no_repeat=2)
-    assert seq.needs_host_tokens
-    assert seq.sampling_state.changes_logits
-    assert ruled_out(seq) == [[6, 7]]
-    seq.token_ids.extend([9, 11])
-    assert ruled_out(seq) == [[9, 11]]
-    seq.token_ids.append(3)
-    assert ruled_out(seq) == ruled_out(seq) == [[3, 11]]
+    state = make_state(make_set(NoRepeat), no_repeat=2)
+    assert state.changes_logits
+    assert ruled_out(state) == [[6, 7]]
+    state.token_ids.extend([9, 11])
+    assert ruled_out(state) == [[9, 11]]
+    state.token_ids.append(3)
+    assert ruled_out(state) == ruled_out(state) == [[3, 11]]
 
 
 def test_tokens_that_are_taken_back_are_forgotten() -> None:
-    seq = make_sequence(make_set(NoRepeat), no_repeat=2)
-    seq.token_ids.extend([9, 11, 12])
-    assert ruled_out(seq) == [[11, 12]]
-    del seq.token_ids[-2:]
-    assert ruled_out(seq) == [[7, 9]]
+    state = make_state(make_set(NoRepeat), no_repeat=2)
+    state.token_ids.extend([9, 11, 12])
+    assert ruled_out(state) == [[11, 12]]
+    del state.token_ids[-2:]
+    assert ruled_out(state) == [[7, 9]]
 
 
 def test_guesses_are_not_learned() -> None:
-    seq = make_sequence(make_set(NoRepeat), no_repeat=2)
-    seq.token_ids.append(9)
-    states = []
-    for guesses in ([], [20], [20, 21]):
-        # As a draft is checked: one row behind each of its tokens, in one call.
-        state = copy(seq.sampling_state)
-        state.token_ids = array("q", [*seq.token_ids, *guesses])
-        states.append(state)
-    logits = torch.zeros(4, 50)
-    apply_processors(logits, [seq.sampling_state, *states])
-    found = [(row == NEVER).nonzero().flatten().tolist() for row in logits]
-    assert found == [[7, 9], [7, 9], [9, 20], [20, 21]]
-    seq.token_ids.append(30)
-    assert ruled_out(seq) == [[9, 30]]
+    state = make_state(make_set(NoRepeat), no_repeat=2)
+    state.token_ids.append(9)
+    # As a draft is checked: one row behind each of its tokens, in one call.
+    ahead = [state.ahead(guesses) for guesses in ([], [20], [20, 21])]
+    assert ruled_out(state, *ahead) == [[7, 9], [7, 9], [9, 20], [20, 21]]
+    state.token_ids.append(30)
+    assert ruled_out(state) == [[9, 30]]
 
 
 def test_a_resumed_sequence_knows_what_was_said() -> None:
-    request = make_request(
-        "r", PROMPT, resumed_token_ids=(9, 11, 3), extra_args={"no_repeat": 2}, temperature=1.0
-    )
-    assert ruled_out(make_sequence(make_set(NoRepeat), request)) == [[3, 11]]
+    assert ruled_out(make_state(make_set(NoRepeat), [9, 11, 3], no_repeat=2)) == [[3, 11]]
 
 
 def test_who_wants_nothing_is_left_alone() -> None:
     processors = make_set(NoRepeat, Sharpen)
-    plain, wanting = make_sequence(processors), make_sequence(processors, no_repeat=1)
-    assert plain.sampling_state.processors == ()
-    assert not plain.needs_host_tokens
-    assert not plain.sampling_state.changes_logits
+    plain, wanting = make_state(processors), make_state(processors, no_repeat=1)
+    assert plain.processors == ()
+    assert not plain.changes_logits
+    assert not processors.are_wanted(plain.params, PROMPT)
+    assert processors.are_wanted(wanting.params, PROMPT)
     assert ruled_out(plain, wanting, plain) == [[], [7], []]
 
 
 def test_greedy_sequences_go_without_what_keeps_the_most_likely_token() -> None:
     processors = make_set(Sharpen)
-    request = make_request("r", PROMPT, extra_args={"sharpen": 3.0})
-    greedy = make_sequence(processors, request)
-    assert greedy.sampling_state.processors == ()
-    assert not greedy.needs_host_tokens
-    assert make_sequence(processors, sharpen=3.0).sampling_state.processors
+    greedy = SamplingParams(max_tokens=9, temperature=0.0, extra_args={"sharpen": 3.0})
+    assert not processors.are_wanted(greedy, PROMPT)
+    state = SamplingState(greedy, array("q", PROMPT), len(PROMPT))
+    processors.attach(state)
+    assert state.processors == ()
+    assert make_state(processors, sharpen=3.0).processors
 
 
 def test_the_order_is_the_workers_whoever_else_is_in_the_batch() -> None:
     processors = make_set(Shift, Sharpen)
-    both = make_sequence(processors, shift=1.0, sharpen=3.0)
-    other = make_sequence(processors, sharpen=2.0)
-    for seqs in ([both], [other, both], [both, other]):
-        logits = torch.full((len(seqs), 50), 2.0)
-        apply_processors(logits, [seq.sampling_state for seq in seqs])
-        assert set(logits[seqs.index(both)].tolist()) == {9.0}
+    both = make_state(processors, shift=1.0, sharpen=3.0)
+    other = make_state(processors, sharpen=2.0)
+    for states in ([both], [other, both], [both, other]):
+        logits = torch.full((len(states), 50), 2.0)
+        apply_processors(logits, states)
+        assert set(logits[states.index(both)].tolist()) == {9.0}
 
 
 def test_wrong_arguments_are_refused(checkpoint: Path) -> None:

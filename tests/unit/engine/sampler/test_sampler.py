@@ -15,7 +15,7 @@ from kernels.sampling.drawing import relative_weights
 from kernels.sampling.filters import min_p_floor, top_k_floor, top_p_floor
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
-from shared.engine.sequence.sampling_state import SamplingState
+from shared.engine.sampler.sampling_state import SamplingState
 from shared.request.sampling_params import SamplingParams
 from tests.unit.engine.sampler import reference
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from shared.engine.sampler.processors.attached import ProcessorSet
 from shared.engine.sampler.sampler import sample
-from shared.engine.sequence.draft import Draft
-from shared.engine.sequence.sequence import Sequence
-from shared.engine.step.verification import verify
-from shared.kv.identity import KVIdentity
-from tests.fakes.engines import make_request
+from shared.engine.sampler.sampling_state import SamplingState
+from shared.engine.step.plan import RowStart
+from shared.engine.step.row_states import RowState
+from shared.engine.step.verification import Drafted, verify
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
@@ -33,20 +35,28 @@ PARAMS: dict[str, dict[str, Any]] = {
 }
 
 
-def sequence(name: str, params: dict[str, Any], index: int = 0) -> Sequence:
-    request = make_request(name, PROMPT, max_tokens=20, sample_index=index, **params)
-    return Sequence(request, arrival=0, identity=KVIdentity(b""))
+def row(params: dict[str, Any]) -> RowState:
+    params = {"max_tokens": 20, "temperature": 0.0} | params
+    sampling = SamplingParams(**params).with_seed()
+    needs_host = sampling.changes_logits or sampling.logprobs is not None
+    tokens = array("q", PROMPT if needs_host else ())
+    return RowState(RowStart(0, sampling, needs_host, tokens, len(PROMPT)), ProcessorSet())
 
 
-def one_by_one(rows: torch.Tensor, seq: Sequence, draft: Seq[int]) -> list[Any]:
+def drafted(params: dict[str, Any], draft: Seq[int], probs: torch.Tensor | None = None) -> Drafted:
+    return Drafted(row(params), len(PROMPT), draft, probs)
+
+
+def one_by_one(rows: torch.Tensor, params: dict[str, Any], draft: Seq[int]) -> list[Any]:
     """Without speculation: the token of each row, as long as it is what the draft says."""
     found: list[Any] = []
-    for place, row in enumerate(rows):
-        found += sample(row.clone().unsqueeze(0), [seq.sampling_state])
+    state = SamplingState(row(params).params, array("q", PROMPT), len(PROMPT))
+    for place, logits in enumerate(rows):
+        found += sample(logits.clone().unsqueeze(0), [state])
         token_id = found[-1].token_id
         if token_id is None or place == len(draft) or token_id != draft[place]:
             return found
-        seq.token_ids.append(token_id)
+        state.token_ids.append(token_id)
     return found
 
 
@@ -54,30 +64,31 @@ def one_by_one(rows: torch.Tensor, seq: Sequence, draft: Seq[int]) -> list[Any]:
 def test_tokens_are_those_without_speculation(seed: int) -> None:
     """All kinds in one batch, each with a draft that is right for so many tokens."""
     generator = torch.Generator().manual_seed(seed)
-    seqs, expected, blocks = [], [], []
-    for i, (name, params) in enumerate(PARAMS.items()):
+    checked: list[Drafted] = []
+    expected, blocks = [], []
+    for i, params in enumerate(PARAMS.values()):
         num = (i + seed) % 5
         rows = 2 * torch.randn(num + 1, VOCAB, generator=generator)
         draft: list[int] = []
         for num_right in range(num + 1):
             # Find out what is right, one token after the other.
-            alone = one_by_one(rows, sequence(name, params), [*draft, -1])
+            alone = one_by_one(rows, params, [*draft, -1])
             if num_right < num:
                 draft.append(alone[-1].token_id)
         if num and seed % 2:
             draft[num // 2] = (draft[num // 2] + 1) % VOCAB
-        seq = sequence(name, params)
-        seq.draft = Draft(draft)
-        seqs.append(seq)
+        checked.append(drafted(params, draft))
         blocks.append(rows)
-        expected.append(one_by_one(rows, sequence(name, params), draft))
-    found = verify(torch.cat(blocks), seqs)
-    for seq, verified, one in zip(seqs, found, expected, strict=True):
+        expected.append(one_by_one(rows, params, draft))
+    found = verify(torch.cat(blocks), checked)
+    for verified, one in zip(found, expected, strict=True):
         assert verified.token_ids == [s.token_id for s in one]
         assert verified.logprobs == [s.logprobs for s in one if s.logprobs is not None]
         assert verified.num_accepted == len(one) - 1
         assert not verified.is_stuck
-        assert len(seq.token_ids) == len(PROMPT)
+    kept = [row.state.sampling for row in checked if row.state.sampling is not None]
+    assert kept
+    assert all(state.token_ids.tolist() == PROMPT for state in kept)
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 1.0}, {"logit_bias": {1: 1.0}}])
@@ -86,19 +97,17 @@ def test_a_row_without_a_choice_ends_it(params: dict[str, Any], drawn: bool) -> 
     rows = torch.full((3, VOCAB), -20.0)
     rows[0, 4] = 20.0
     rows[1] = float("nan")
-    seq = sequence("a", params)
     probs = torch.nn.functional.one_hot(torch.tensor([4, 4]), VOCAB).float() if drawn else None
-    seq.draft = Draft([4, 4], probs)
-    (verified,) = verify(rows, [seq])
+    (verified,) = verify(rows, [drafted(params, [4, 4], probs)])
     assert (verified.token_ids, verified.num_accepted, verified.is_stuck) == ([4], 1, True)
 
 
 def test_drawn_drafts_have_logprobs_too() -> None:
     rows = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(1))
     raw = rows.log_softmax(dim=-1)
-    seq = sequence("a", {"temperature": 1.0, "logprobs": 1, "frequency_penalty": 0.5})
-    seq.draft = Draft([2, 3], torch.full((2, VOCAB), 1 / VOCAB))
-    (verified,) = verify(rows, [seq])
+    params = {"temperature": 1.0, "logprobs": 1, "frequency_penalty": 0.5}
+    probs = torch.full((2, VOCAB), 1 / VOCAB)
+    (verified,) = verify(rows, [drafted(params, [2, 3], probs)])
     assert len(verified.logprobs) == len(verified.token_ids) == verified.num_accepted + 1
     for place, (token_id, record) in enumerate(
         zip(verified.token_ids, verified.logprobs, strict=True)

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence
 
-    from shared.engine.sequence.grammar import Grammar
+    from torch import Tensor
+
     from shared.request.sampling_params import SamplingParams
 
 
@@ -26,13 +27,11 @@ class AttachedProcessor(Protocol):
 
 
 class SamplingState:
-    """Parameters and tokens of one sequence. `token_ids` is the sequence's own array and grows."""
+    """Parameters and tokens of one sequence."""
 
     __slots__ = (
-        "changes_logits",
-        "draft_ids",
         "final_token_ids",
-        "grammar",
+        "mask",
         "num_prompt_tokens",
         "params",
         "processors",
@@ -40,46 +39,31 @@ class SamplingState:
     )
 
     def __init__(
-        self,
-        params: SamplingParams,
-        token_ids: array[int],
-        num_prompt_tokens: int,
-        grammar: Grammar | None = None,
+        self, params: SamplingParams, token_ids: array[int], num_prompt_tokens: int
     ) -> None:
+        """`token_ids`, prompt and output, is not copied: the caller adds what is sampled."""
         self.params = params
-        self.grammar = grammar
-        #: Tokens at the end of `token_ids` that are only guessed: the grammar is in front of them.
-        self.draft_ids: Sequence[int] = ()
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
         self.final_token_ids = sorted(params.final_token_ids)
-        #: Custom logits processors that this request wants, in order; see `ProcessorSet.prepare`.
+        #: Custom logits processors that this request wants, in order; see `ProcessorSet.attach`.
         self.processors: tuple[AttachedProcessor, ...] = ()
-        #: Whether anything but temperature and the filters touches the logits.
-        self.changes_logits = bool(
-            params.allowed_token_ids is not None
-            or params.bad_words_token_ids
-            or params.min_tokens
-            or params.logit_bias
-            or grammar is not None
-            or self.has_penalties
-        )
+        #: int32 [ceil(vocab / 32)] on the host: the tokens that the sequence's grammar allows
+        #: behind `token_ids`. None: it has no grammar.
+        self.mask: Tensor | None = None
 
-    def ahead(self, draft_ids: Sequence[int]) -> SamplingState:
+    def ahead(self, draft_ids: Sequence[int], mask: Tensor | None = None) -> SamplingState:
         """The state as it would be behind these tokens, on a copy of the tokens."""
         later = copy(self)
         later.token_ids = self.token_ids[:]
         later.token_ids.extend(draft_ids)
-        later.draft_ids = draft_ids
+        later.mask = mask
         return later
 
     @property
-    def has_penalties(self) -> bool:
-        """Whether tokens that were seen before are treated differently."""
-        params = self.params
-        return bool(
-            params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty
-        )
+    def changes_logits(self) -> bool:
+        """Whether anything but temperature and the filters touches the logits."""
+        return bool(self.mask is not None or self.processors or self.params.changes_logits)
 
     @property
     def position(self) -> int:

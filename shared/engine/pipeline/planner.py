@@ -1,0 +1,120 @@
+"""From a schedule to the plan of a step: what a runner has to be told of the sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from shared.engine.grammar.positions import fill_mask_behind
+from shared.engine.sequence.draft import NO_DRAFT
+from shared.engine.sequence.sequence import Status
+from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.engine.sequence.sequence import Sequence
+
+_WORD_BITS = 32
+
+
+class Planner:
+    """Gives each running sequence a row of the runner, and keeps track of what the runner knows.
+
+    The runner must get every plan, in order.
+    """
+
+    def __init__(self, *, max_num_seqs: int, vocab_size: int) -> None:
+        #: Of each row: whose it is.
+        self._owners: list[Sequence | None] = [None] * max_num_seqs
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._num_words = -(-vocab_size // _WORD_BITS)
+
+    def plan(self, num_new_tokens: Mapping[Sequence, int]) -> StepPlan:
+        """Compute so many tokens of each sequence after those that are computed or in flight.
+
+        The sequences' progress is not changed. Raises what a grammar raises that has no mask.
+        """
+        plan = StepPlan(num_new_tokens=list(num_new_tokens.values()))
+        for place, (seq, num) in enumerate(num_new_tokens.items()):
+            row = self._tell(seq, plan)
+            first = seq.num_computed_tokens + seq.num_in_flight_tokens
+            plan.rows.append(row)
+            plan.firsts.append(first)
+            if seq.num_unknown_tokens:
+                # A zero for now: its row says which token comes there.
+                plan.fed.append(len(plan.token_ids))
+                plan.fed_rows.append(row)
+                plan.token_ids += [0] * num
+            elif num == 1:
+                plan.token_ids.append(seq.token_ids[first])
+            else:
+                plan.token_ids += seq.token_ids[first : first + num]
+                plan.token_ids += seq.draft.token_ids
+            if first + num >= len(seq.token_ids) + seq.num_unknown_tokens:
+                plan.sampled.append(place)
+                if seq.needs_host_tokens or seq.draft is not NO_DRAFT:
+                    self._choose_now(place, seq, plan)
+            if seq.prompt_logprobs is not None:
+                plan.scores.append(_score(place, seq, first, num))
+                plan.is_synchronous = True
+            if seq.states is not None and seq.request.hold_blocks:
+                plan.states[place] = seq.states
+        return plan
+
+    def _tell(self, seq: Sequence, plan: StepPlan) -> int:
+        """What is new in the sequence's row, which is returned."""
+        row = seq.row
+        if row is None or self._owners[row] is not seq:
+            row = self._take_row(seq)
+            plan.starts.append(_start(row, seq))
+        elif seq.needs_host_tokens and len(seq.token_ids) > seq.num_told_tokens:
+            plan.new_tokens[row] = seq.token_ids[seq.num_told_tokens :]
+        seq.num_told_tokens = len(seq.token_ids)
+        num_blocks, num_tabled = len(seq.block_table), seq.num_tabled_blocks
+        if num_blocks != num_tabled:
+            if num_blocks > num_tabled:
+                plan.new_blocks.append(NewBlocks(row, num_tabled, seq.block_table[num_tabled:]))
+            seq.num_tabled_blocks = num_blocks
+        return row
+
+    def _take_row(self, seq: Sequence) -> int:
+        if not self._free_rows:
+            # Nobody says when a sequence stops running: whoever does not run needs no row.
+            for row, owner in enumerate(self._owners):
+                if owner is not None and (owner.status is not Status.RUNNING or owner.row != row):
+                    self._owners[row] = None
+                    self._free_rows.append(row)
+        row = self._free_rows.pop()
+        self._owners[row] = seq
+        seq.num_tabled_blocks = 0
+        seq.row = row
+        return row
+
+    def _choose_now(self, place: int, seq: Sequence, plan: StepPlan) -> None:
+        """The host must know what is chosen before it can go on."""
+        plan.is_synchronous = True
+        draft = seq.draft
+        if draft is not NO_DRAFT:
+            plan.num_drafts[place] = len(draft.token_ids)
+            if draft.probs is not None:
+                plan.draft_probs[place] = draft.probs
+        if seq.grammar is not None:
+            bits = torch.empty(1 + len(draft.token_ids), self._num_words, dtype=torch.int32)
+            for num in range(len(bits)):
+                fill_mask_behind(seq.grammar, draft.token_ids[:num], bits, num)
+            plan.masks.append(RowMasks(place, bits))
+
+
+def _start(row: int, seq: Sequence) -> RowStart:
+    needs_host = seq.needs_host_tokens
+    tokens = seq.token_ids[:] if needs_host else seq.token_ids[:0]
+    return RowStart(row, seq.request.sampling, needs_host, tokens, seq.num_prompt_tokens)
+
+
+def _score(place: int, seq: Sequence, first: int, num: int) -> PromptScore:
+    """Each token of the prompt is scored behind the one in front of it."""
+    end = min(first + num + 1, seq.num_prompt_tokens)
+    tokens = seq.token_ids[first + 1 : end].tolist()
+    return PromptScore(place, tokens, seq.request.sampling.prompt_logprobs or 0)

@@ -1,0 +1,50 @@
+"""What a runner remembers of its rows from step to step: how their tokens are chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.engine.sampler.sampling_state import SamplingState
+
+if TYPE_CHECKING:
+    from shared.engine.sampler.processors.attached import ProcessorSet
+    from shared.engine.step.plan import RowStart, StepPlan
+    from shared.request.sampling_params import SamplingParams
+
+
+class RowState:
+    """One row."""
+
+    __slots__ = ("is_greedy", "needs_host", "params", "sampling")
+
+    def __init__(self, start: RowStart, processors: ProcessorSet) -> None:
+        self.params: SamplingParams = start.params
+        self.is_greedy = start.params.is_greedy
+        self.needs_host = start.needs_host
+        #: None where sampling looks at nothing but parameters and positions.
+        self.sampling: SamplingState | None = None
+        if start.needs_host:
+            self.sampling = SamplingState(start.params, start.token_ids, start.num_prompt_tokens)
+            processors.attach(self.sampling)
+
+
+class RowStates:
+    """All rows of a runner."""
+
+    def __init__(self, max_num_seqs: int, processors: ProcessorSet) -> None:
+        self._rows: list[RowState | None] = [None] * max_num_seqs
+        self._processors = processors
+
+    def follow(self, plan: StepPlan) -> None:
+        """Take what the plan says is new. Each plan once, in order."""
+        for start in plan.starts:
+            self._rows[start.row] = RowState(start, self._processors)
+        for row, token_ids in plan.new_tokens.items():
+            sampling = self[row].sampling
+            assert sampling is not None
+            sampling.token_ids.extend(token_ids)
+
+    def __getitem__(self, row: int) -> RowState:
+        state = self._rows[row]
+        assert state is not None  # a row is planned after its start
+        return state
