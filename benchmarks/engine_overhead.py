@@ -103,6 +103,7 @@ def in_thread(num_seqs: int, *, overlap: bool) -> dict[str, float]:
     spent: Counter[str] = Counter()
     runner = engine._parts.runner
     _time(engine._scheduler, "schedule", "schedule", spent)
+    _time(engine._steps._planner, "plan", "plan", spent)
     _time(runner._batches, "_build", "build batch", spent)
     _time(runner, "_choose", "sample", spent)
     _time(engine._postprocessor, "apply", "postprocess", spent)
@@ -150,7 +151,7 @@ async def through_thread(num_seqs: int) -> float:
 def main() -> None:
     """Print one table."""
     torch.set_num_threads(1)
-    parts = ["total", "schedule", "build batch", "sample", "postprocess"]
+    parts = ["total", "schedule", "plan", "build batch", "sample", "postprocess"]
     table = Table("sequences", "", *parts, title="µs per decode step, a model of no cost")
     for num_seqs in (1, 16, 64):
         for overlap in (False, True):

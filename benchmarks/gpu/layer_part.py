@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,10 @@ from kernels.block_copy import gather_blocks, scatter_blocks
 from kernels.rms_norm import add_rms_norm
 from kernels.rope_kv_write import rope_kv_write
 from kernels.silu_mul import silu_mul
-from shared.engine.sequence.request import EngineRequest
-from shared.engine.sequence.sequence import Sequence
+from shared.engine.sampler.processors.attached import ProcessorSet
+from shared.engine.step.plan import RowStart
+from shared.engine.step.row_states import RowState
 from shared.engine.step.token_choice import choose_tokens
-from shared.kv.identity import KVIdentity
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -119,15 +120,16 @@ def measure_sampling(bench: Bench) -> None:
         "top-p 0.9": {"temperature": 0.8, "top_p": 0.9},
     }
     for name, fields in cases.items():
-        seqs = [_sequence(i, fields) for i in range(batch)]
+        states = [_state(i, fields) for i in range(batch)]
+        step = partial(choose_tokens, states=states, positions=[8] * batch)
         bench.report.measure(
             "K9", f"sampling, {name}",
-            lambda seqs=seqs: bench.seconds(lambda: choose_tokens(logits.clone(), seqs)),  # type: ignore[misc]
+            lambda step=step: bench.seconds(lambda: step(logits.clone())),  # type: ignore[misc]
             num_bytes=logits.numel() * 4,
         )  # fmt: skip
 
 
-def _sequence(index: int, fields: dict[str, Any]) -> Sequence:
-    sampling = SamplingParams(max_tokens=2, seed=index, **fields)
-    request = EngineRequest(request_id=str(index), prompt_token_ids=(1, 2, 3), sampling=sampling)
-    return Sequence(request, arrival=index, identity=KVIdentity(bytes(32)))
+def _state(index: int, fields: dict[str, Any]) -> RowState:
+    params = SamplingParams(max_tokens=1, seed=index, **fields)
+    start = RowStart(index, params, needs_host=False, token_ids=array("q"), num_prompt_tokens=8)
+    return RowState(start, ProcessorSet())

@@ -37,8 +37,16 @@ class Planner:
         The sequences' progress is not changed. Raises what a grammar raises that has no mask.
         """
         plan = StepPlan(num_new_tokens=list(num_new_tokens.values()))
+        owners = self._owners
         for place, (seq, num) in enumerate(num_new_tokens.items()):
-            row = self._tell(seq, plan)
+            row = seq.row
+            if (
+                row is None
+                or owners[row] is not seq
+                or seq.needs_host_tokens
+                or len(seq.block_table) != seq.num_tabled_blocks
+            ):
+                row = self._tell(seq, plan)
             first = seq.num_computed_tokens + seq.num_in_flight_tokens
             plan.rows.append(row)
             plan.firsts.append(first)

@@ -81,7 +81,7 @@ def build_model_parts(
         loaded.model,
         storage.tensor,
         batches,
-        RowStates(config.max_num_seqs, processors),
+        RowStates(processors),
         StatesKeeper(loaded.model, states),
         max_num_seqs=config.max_num_seqs,
         graphs=graphs,

@@ -152,7 +152,7 @@ class ModelRunner:
             fed = self._last_tokens[batch.fed_rows.clamp(min=0)]
             batch.token_ids.copy_(torch.where(batch.fed_rows < 0, batch.token_ids, fed))
         plan = batch.plan
-        states = [self._rows[plan.rows[place]] for place in plan.sampled]
+        states = self._rows.sampled(plan)
         later = [i for i, state in enumerate(states) if not state.needs_host]
         result = StepResult()
         kept: KeptHidden | None = None
@@ -228,7 +228,9 @@ class ModelRunner:
             at = torch.tensor(later, device=logits.device)
             logits, rows = logits[at], rows[at]
             states = [states[i] for i in later]
-        positions = [batch.plan.next_position(batch.plan.sampled[i]) for i in later]
+        # Nothing is drafted here: the next token stands behind the last one that is computed.
+        ends, sampled = batch.metadata.seq_lens_list, batch.plan.sampled
+        positions = [ends[sampled[i]] for i in later]
         chosen = choose_tokens(logits, states, positions)
         self._last_tokens.index_copy_(0, rows, chosen.to_feed)
         return self._readback.start(chosen.for_host)

@@ -31,8 +31,8 @@ class RowState:
 class RowStates:
     """All rows of a runner."""
 
-    def __init__(self, max_num_seqs: int, processors: ProcessorSet) -> None:
-        self._rows: list[RowState | None] = [None] * max_num_seqs
+    def __init__(self, processors: ProcessorSet) -> None:
+        self._rows: dict[int, RowState] = {}
         self._processors = processors
 
     def follow(self, plan: StepPlan) -> None:
@@ -40,11 +40,11 @@ class RowStates:
         for start in plan.starts:
             self._rows[start.row] = RowState(start, self._processors)
         for row, token_ids in plan.new_tokens.items():
-            sampling = self[row].sampling
+            sampling = self._rows[row].sampling
             assert sampling is not None
             sampling.token_ids.extend(token_ids)
 
-    def __getitem__(self, row: int) -> RowState:
-        state = self._rows[row]
-        assert state is not None  # a row is planned after its start
-        return state
+    def sampled(self, plan: StepPlan) -> list[RowState]:
+        """Those of which a next token is chosen, in the order of the plan."""
+        states, rows = self._rows, plan.rows
+        return [states[rows[place]] for place in plan.sampled]
