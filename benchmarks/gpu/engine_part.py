@@ -117,7 +117,7 @@ def _decode(
     bench: Bench, loaded: LoadedModel, batch: int, context: int, *, eager: bool, **settings: Any
 ) -> Decoding:
     num_steps = bench.pick(64, 8)
-    vocab_size = loaded.config.vocab_size
+    vocab_size = loaded.spec.vocab_size
     engine = make_engine(bench, loaded, eager=eager, max_num_seqs=batch, **settings)
     waits: list[float] = []
     _time_waits(engine, waits)
@@ -156,19 +156,19 @@ def _time_waits(engine: Engine, waits: list[float]) -> None:
 
 
 def _measure_prefill(bench: Bench, loaded: LoadedModel, num_tokens: int) -> None:
-    config = loaded.config
+    spec = loaded.spec
     engine = make_engine(bench, loaded, eager=True, max_num_seqs=1)
     # Everything but the embedding and the head, of which a prompt takes one row.
-    outer = 2 * config.vocab_size * config.hidden_size
+    outer = 2 * spec.vocab_size * spec.hidden_size
     projections = loaded.num_weight_bytes // loaded.dtype.itemsize - outer
-    attention = 2.0 * num_tokens**2 * config.num_heads * config.head_dim * config.num_layers
+    attention = 2.0 * num_tokens**2 * spec.attention.query_size * spec.num_layers
     numbers = iter(range(1000))
 
     def measure() -> float:
         samples = []
         for _ in range(bench.pick(4, 1)):
             name = f"p{next(numbers)}"
-            engine.add(make_request(name, num_tokens, config.vocab_size, max_tokens=1))
+            engine.add(make_request(name, num_tokens, spec.vocab_size, max_tokens=1))
             start = time.perf_counter()
             while not step(engine):
                 pass
@@ -185,7 +185,7 @@ def _measure_prefill(bench: Bench, loaded: LoadedModel, num_tokens: int) -> None
 def _count_launches(bench: Bench, loaded: LoadedModel) -> None:
     """E5: kernels per layer in an eager decode step."""
     engine = make_engine(bench, loaded, eager=True, max_num_seqs=1)
-    engine.add(make_request("k", 20, loaded.config.vocab_size, max_tokens=10))
+    engine.add(make_request("k", 20, loaded.spec.vocab_size, max_tokens=10))
     for _ in range(3):
         step(engine)
     activities = [ProfilerActivity.CUDA if bench.is_cuda else ProfilerActivity.CPU]
@@ -193,7 +193,7 @@ def _count_launches(bench: Bench, loaded: LoadedModel) -> None:
         step(engine)
         bench.synchronize()
     num = len([event for event in trace.events() if "Memcpy" not in event.name])
-    per_layer = num / loaded.config.num_layers
+    per_layer = num / loaded.spec.num_layers
     what = "kernels" if bench.is_cuda else "operations"
     bench.report.note("E5", f"{what} per layer, decode", f"{per_layer:.1f}")
     engine.close()
@@ -201,8 +201,8 @@ def _count_launches(bench: Bench, loaded: LoadedModel) -> None:
 
 def _bytes_per_step(loaded: LoadedModel, batch: int, context: int) -> float:
     """Weights but for the embedding's rows that are not looked up, and the KV of every context."""
-    config = loaded.config
+    spec = loaded.spec
     element = loaded.dtype.itemsize
-    embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
-    kv = 2 * config.num_layers * config.num_kv_heads * config.head_dim * element
+    embedding = 0 if spec.is_tied else spec.vocab_size * spec.hidden_size
+    kv = 2 * spec.num_layers * spec.attention.kv_size * element
     return loaded.num_weight_bytes - embedding * element + batch * context * kv

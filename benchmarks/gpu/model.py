@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shared.model.attention.registry import get_backend
-from shared.model.config import parse_config
+from shared.model.config import parse_spec
 from shared.model.llama import CausalLM
 from shared.model.loader import LoadedModel
 
@@ -53,11 +53,11 @@ def raw_config(bench: Bench) -> dict[str, Any]:
 @torch.inference_mode()
 def make_model(bench: Bench) -> LoadedModel:
     """bfloat16 on a GPU, float32 on a CPU, so that its tokens do not hang on rounding."""
-    config = parse_config(raw_config(bench))
+    spec = parse_spec(raw_config(bench))
     dtype = torch.bfloat16 if bench.is_cuda else torch.float32
     with torch.device(bench.device):
         backend = get_backend(bench.implementation)
-        model = CausalLM(config=config, backend=backend, dtype=dtype).eval()
+        model = CausalLM(spec=spec, backend=backend, dtype=dtype).eval()
     generator = torch.Generator(bench.device).manual_seed(0)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
@@ -66,7 +66,7 @@ def make_model(bench: Bench) -> LoadedModel:
             parameter.normal_(0.0, _STD, generator=generator)
     return LoadedModel(
         model=model,
-        config=config,
+        spec=spec,
         dtype=dtype,
         fingerprint="random",
         num_weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.handoff.load import Run, Workload, drive
 from benchmarks.handoff.systems import disaggregated, in_process
-from shared.model.config import load_config
+from shared.model.config import load_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def main(
         "P/D shm": partial(disaggregated, model, chunk, "shm"),
         "P/D zmq": partial(disaggregated, model, chunk, "zmq"),
     }
-    vocab_size = load_config(model).vocab_size
+    vocab_size = load_spec(model).vocab_size
     table = Table(
         "concurrency", "system", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms", "tok/s",
         title=f"{model.name}: {num_requests} requests, {input_len} → {output_len} tokens, "

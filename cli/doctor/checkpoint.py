@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from cli.doctor.finding import fail, ok, warn
 from shared.errors import ConfigError, ModelLoadError
-from shared.model.config import load_config
+from shared.model.config import load_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from cli.doctor.finding import Finding
-    from shared.model.config import ModelConfig
+    from shared.model.spec import DecoderSpec
 
 SUBJECT = "model"
 REMEDY = "download the checkpoint again, or make a small one: baton make-model --help"
@@ -30,22 +30,22 @@ def _check_weights(folder: Path) -> Finding:
     try:
         # The router's image cannot read weights.
         if importlib.util.find_spec("safetensors") is None:
-            config, weights = load_config(folder), "weights are read by workers only"
+            spec, weights = load_spec(folder), "weights are read by workers only"
         else:
-            config, weights = _read_headers(folder)
+            spec, weights = _read_headers(folder)
     except (ConfigError, ModelLoadError) as error:
         return fail(SUBJECT, str(error), REMEDY)
-    return ok(SUBJECT, f"{folder}: {config.architecture}, {config.dtype}, {weights}")
+    return ok(SUBJECT, f"{folder}: {spec.architecture}, {spec.dtype}, {weights}")
 
 
-def _read_headers(folder: Path) -> tuple[ModelConfig, str]:
+def _read_headers(folder: Path) -> tuple[DecoderSpec, str]:
     from shared.model.checkpoint_files import find_checkpoint_files
     from shared.model.checks import check_model as check
 
-    config = check(folder)
+    spec = check(folder)
     shards = find_checkpoint_files(folder).shards
     size_mib = sum(path.stat().st_size for path in shards) / 2**20
-    return config, f"weights of {size_mib:.1f} MiB in {len(shards)} files"
+    return spec, f"weights of {size_mib:.1f} MiB in {len(shards)} files"
 
 
 def _check_text(folder: Path) -> Iterator[Finding]:

@@ -60,10 +60,10 @@ class Engine:
         """
         self.layout = read_layout(loaded, config)
         self.num_blocks, self.max_model_len = plan_memory(
-            config, self.layout, model_limit=loaded.config.max_model_len
+            config, self.layout, model_limit=loaded.spec.max_model_len
         )
         self.model_fingerprint = loaded.fingerprint
-        self.vocab_size = loaded.config.vocab_size
+        self.vocab_size = loaded.spec.vocab_size
         #: Root of the block hashes; workers share blocks only if theirs are equal.
         self.namespace = read_namespace(loaded, self.layout)
         self._pool = BlockPool(self.num_blocks)

@@ -83,9 +83,9 @@ class LLM:
         self.engine = Engine(loaded, config)
         #: Of the sequences' grammars; made of the tokenizer when the first one is needed.
         self.grammars = build_grammars(
-            config, lambda: TokenTable.of(self.tokenizer, loaded.config.vocab_size)
+            config, lambda: TokenTable.of(self.tokenizer, loaded.spec.vocab_size)
         )
-        self._model_eos = loaded.config.eos_token_ids
+        self._model_eos = loaded.spec.eos_token_ids
         self._has_tokenizer = (self._model_dir / "tokenizer.json").is_file()
         self._request_ids = count()
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
-from shared.model.config import load_config
+from shared.model.config import load_spec
 from shared.model.headers import check_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from shared.model.config import ModelConfig
+    from shared.model.spec import DecoderSpec
 
 DTYPES = ("float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
@@ -31,8 +31,8 @@ def check_model(
     quantization: str = "none",
     attention_backend: str = "auto",
     device: str = "cpu",
-) -> ModelConfig:
-    """The model's configuration, if it can be loaded with these settings.
+) -> DecoderSpec:
+    """The model's description, if it can be loaded with these settings.
 
     Raises:
         ConfigError: an unknown name, or settings that exclude each other.
@@ -41,24 +41,24 @@ def check_model(
     _check_known("load format", load_format, LOAD_FORMATS)
     _check_known("quantization", quantization, QUANTIZATIONS)
     _check_known("attention backend", attention_backend, ATTENTION_BACKENDS)
-    config = load_config(model_dir)
+    spec = load_spec(model_dir)
     if load_format != "dummy":
-        check_headers(model_dir, config)
-    name = dtype_name(config, dtype)
+        check_headers(model_dir, spec)
+    name = dtype_name(spec, dtype)
     if requires_native(attention_backend, quantization, device):
         reason = why_not_native(name, quantization, device)
         if reason is not None:
             raise ConfigError(f"the native kernels cannot run: {reason}")
-    return config
+    return spec
 
 
-def dtype_name(config: ModelConfig, dtype: str) -> str:
+def dtype_name(spec: DecoderSpec, dtype: str) -> str:
     """What `dtype` means for the model.
 
     Raises:
         ConfigError: the name is unknown.
     """
-    name = config.dtype if dtype == "auto" else dtype
+    name = spec.dtype if dtype == "auto" else dtype
     _check_known("dtype", name, ("auto", *DTYPES))
     return name
 

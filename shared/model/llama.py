@@ -1,4 +1,4 @@
-"""Decoders of the Llama family: Llama, Mistral, Qwen2, Qwen3. ModelConfig says which.
+"""Decoders as PyTorch modules. DecoderSpec says which.
 
 Knows tensors and paged KV; nothing of requests, sampling or scheduling.
 """
@@ -19,39 +19,37 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
-    from shared.model.config import ModelConfig
+    from shared.model.spec import DecoderSpec
 
 
 class Attention(nn.Module):
     """Grouped-query attention with optional biases and query/key norms."""
 
     def __init__(
-        self, *, config: ModelConfig, layer: int, backend: AttentionBackend, dtype: torch.dtype
+        self, *, spec: DecoderSpec, layer: int, backend: AttentionBackend, dtype: torch.dtype
     ) -> None:
         super().__init__()
+        own = spec.layers[layer].mixer
         self.layer = layer
-        self.head_dim = config.head_dim
-        self.window = config.layer_windows[layer]
+        self.head_dim = own.head_dim
+        self.window = own.window
         self.backend = backend
-        query_size = config.num_heads * config.head_dim
-        kv_size = config.num_kv_heads * config.head_dim
         self.qkv = FusedLinear(
-            in_size=config.hidden_size,
-            out_sizes=(query_size, kv_size, kv_size),
-            bias=config.qkv_bias,
+            in_size=spec.hidden_size,
+            out_sizes=(own.query_size, own.kv_size, own.kv_size),
+            bias=own.qkv_bias,
             dtype=dtype,
         )
         self.output = FusedLinear(
-            in_size=query_size,
-            out_sizes=(config.hidden_size,),
-            bias=config.output_bias,
+            in_size=own.query_size,
+            out_sizes=(spec.hidden_size,),
+            bias=own.output_bias,
             dtype=dtype,
         )
         self.q_norm = self.k_norm = None
-        if config.qk_norm:
-            eps = config.rms_norm_eps
-            self.q_norm = RMSNorm(size=config.head_dim, eps=eps, dtype=dtype)
-            self.k_norm = RMSNorm(size=config.head_dim, eps=eps, dtype=dtype)
+        if own.qk_norm:
+            self.q_norm = RMSNorm(size=own.head_dim, eps=spec.norm_eps, dtype=dtype)
+            self.k_norm = RMSNorm(size=own.head_dim, eps=spec.norm_eps, dtype=dtype)
 
     def forward(
         self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
@@ -81,17 +79,18 @@ class DecoderLayer(nn.Module):
     """Attention and MLP, each behind a norm and around a residual."""
 
     def __init__(
-        self, *, config: ModelConfig, layer: int, backend: AttentionBackend, dtype: torch.dtype
+        self, *, spec: DecoderSpec, layer: int, backend: AttentionBackend, dtype: torch.dtype
     ) -> None:
         super().__init__()
-        size, eps, kernels = config.hidden_size, config.rms_norm_eps, backend.name
+        size, eps, kernels = spec.hidden_size, spec.norm_eps, backend.name
+        feed_forward = spec.layers[layer].feed_forward
         self.attention_norm = RMSNorm(size=size, eps=eps, dtype=dtype, implementation=kernels)
-        self.attention = Attention(config=config, layer=layer, backend=backend, dtype=dtype)
+        self.attention = Attention(spec=spec, layer=layer, backend=backend, dtype=dtype)
         self.mlp_norm = RMSNorm(size=size, eps=eps, dtype=dtype, implementation=kernels)
         self.mlp = GatedMLP(
             hidden=size,
-            inner=config.intermediate_size,
-            bias=config.mlp_bias,
+            inner=feed_forward.inner_size,
+            bias=feed_forward.bias,
             dtype=dtype,
             implementation=kernels,
         )
@@ -120,30 +119,28 @@ class DecoderLayer(nn.Module):
 class CausalLM(nn.Module):
     """A whole decoder. Weights are uninitialised until the loader fills them."""
 
-    def __init__(
-        self, *, config: ModelConfig, backend: AttentionBackend, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, *, spec: DecoderSpec, backend: AttentionBackend, dtype: torch.dtype) -> None:
         super().__init__()
-        self.config = config
+        self.spec = spec
         self.dtype = dtype
-        shape = (config.vocab_size, config.hidden_size)
+        shape = (spec.vocab_size, spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         #: The same layers as `layers`, which only PyTorch's own traversal needs.
         self.decoder_layers = [
-            DecoderLayer(config=config, layer=layer, backend=backend, dtype=dtype)
-            for layer in range(config.num_layers)
+            DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype)
+            for layer in range(spec.num_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)
         self.norm = RMSNorm(
-            size=config.hidden_size,
-            eps=config.rms_norm_eps,
+            size=spec.hidden_size,
+            eps=spec.norm_eps,
             dtype=dtype,
             implementation=backend.name,
         )
         self.lm_head = self.embedding
-        if not config.tie_word_embeddings:
+        if not spec.is_tied:
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
-        table = cos_sin_table(config.rope, config.num_positions, dtype)
+        table = cos_sin_table(spec.attention.rope, spec.num_positions, dtype)
         self.cos_sin: Tensor = table.to(self.embedding.device)
         self._captured: dict[int, Tensor] = {}
         self._captured_layers: frozenset[int] = frozenset()

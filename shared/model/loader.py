@@ -23,7 +23,7 @@ from shared.model.quantized_weights import check_quantization, quantize_weights
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.model.config import ModelConfig
+    from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class LoadedModel:
     """A model with its weights."""
 
     model: CausalLM | NativeCausalLM
-    config: ModelConfig
+    spec: DecoderSpec
     dtype: torch.dtype
     #: Equal on two hosts exactly if they compute the same.
     fingerprint: str
@@ -45,14 +45,14 @@ class LoadedModel:
     def of(
         cls,
         model: CausalLM | NativeCausalLM,
-        config: ModelConfig,
+        spec: DecoderSpec,
         dtype: torch.dtype,
         fingerprint: str,
     ) -> LoadedModel:
         """With the size that the model has now."""
         return cls(
             model=model,
-            config=config,
+            spec=spec,
             dtype=dtype,
             fingerprint=fingerprint,
             num_weight_bytes=model.num_weight_bytes,
@@ -85,7 +85,7 @@ def load_model(
         ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
     """
     place = read_device(device)
-    config = check_model(
+    spec = check_model(
         model_dir,
         dtype=dtype,
         load_format=load_format,
@@ -93,13 +93,13 @@ def load_model(
         attention_backend=attention_backend,
         device=str(device),
     )
-    name = dtype_name(config, dtype)
+    name = dtype_name(spec, dtype)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     native = _wants_native(attention_backend, quantization, name, place)
     narrows = quantization != "none" and not native
     with torch.device("cpu") if narrows else place:
         backend = get_backend(_python_backend(attention_backend, place))
-        model = CausalLM(config=config, backend=backend, dtype=DTYPES[name]).eval()
+        model = CausalLM(spec=spec, backend=backend, dtype=DTYPES[name]).eval()
     weights = name if quantization == "none" else quantization
     with open_origin(seed if load_format == "dummy" else model_dir) as origin:
         origin.fill(model)
@@ -107,8 +107,8 @@ def load_model(
             quantize_weights(model, quantization, place, implementation=backend.name)
         threads = plan_threads(num_threads, bind)
         loaded = _native(model, weights, threads, beside) if native else model
-        fingerprint = origin.fingerprint(config.raw, f"{name}/{weights}")
-        return LoadedModel.of(loaded, config, DTYPES[name], fingerprint)
+        fingerprint = origin.fingerprint(spec.raw, f"{name}/{weights}")
+        return LoadedModel.of(loaded, spec, DTYPES[name], fingerprint)
 
 
 def _native(

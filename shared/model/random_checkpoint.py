@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.attention.registry import get_backend
-from shared.model.config import parse_config
+from shared.model.config import parse_spec
+from shared.model.families.registry import ARCHITECTURES
 from shared.model.llama import CausalLM
 from shared.model.loader import DTYPES
 from shared.model.random_tokenizer import write_tokenizer
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
-
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +117,7 @@ def _config_json(spec: CheckpointSpec, eos_id: int, pad_id: int) -> dict[str, An
 
 
 def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> None:
-    config = parse_config(raw)
-    model = CausalLM(config=config, backend=get_backend("torch"), dtype=DTYPES[spec.dtype])
+    model = CausalLM(spec=parse_spec(raw), backend=get_backend("torch"), dtype=DTYPES[spec.dtype])
     targets = weight_targets(model)
     generator = torch.Generator().manual_seed(spec.seed)
     for name, tensor in targets.items():

@@ -8,17 +8,20 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
+from shared.model.families.registry import stored_names
+from shared.model.layers import FusedLinear
+from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from shared.model.checkpoint_files import CheckpointFiles
-    from shared.model.llama import CausalLM, DecoderLayer
+    from shared.model.llama import CausalLM
+    from shared.model.weight_map import Part
 
-_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 #: Buffers that old checkpoints carry and that are computed instead.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".masked_bias")
 _STORED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -32,6 +35,8 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
             file is missing or damaged.
     """
     targets = weight_targets(model)
+    names = stored_names(model.spec)
+    head, embedding = name_of(names, HEAD), name_of(names, EMBEDDING)
     seen: set[str] = set()
     tied_head: Tensor | None = None
     for path, name, tensor in stored_tensors(files.shards):
@@ -40,13 +45,13 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         if name in targets:
             copy_stored(targets[name], tensor, path, name)
             seen.add(name)
-        elif name == _HEAD:  # the config says that it is tied
+        elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
             copy_stored(tied_head, tensor, path, name)
         elif not name.endswith(_IGNORED_SUFFIXES):
             raise ModelLoadError(f"{path}: tensor {name!r} is not part of {_describe(model)}")
     if tied_head is not None:
-        _resolve_tie(model, tied_head, seen)
+        _resolve_tie(model, tied_head, seen, embedding)
     missing = targets.keys() - seen
     if missing:
         name = min(missing)
@@ -58,48 +63,36 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
 
 def weight_targets(model: CausalLM) -> dict[str, Tensor]:
     """Where each tensor of a checkpoint goes: views into the fused parameters."""
-    targets: dict[str, Tensor] = {
-        _EMBEDDING: model.embedding,
-        "model.norm.weight": model.norm.weight,
+    names = stored_names(model.spec)
+    return {
+        name: tensor_of(model, stored.part)
+        for name, stored in names.items()
+        if stored.part != HEAD or model.lm_head is not model.embedding
     }
-    if model.lm_head is not model.embedding:
-        targets[_HEAD] = model.lm_head
-    for number, layer in enumerate(model.decoder_layers):
-        for name, tensor in layer_targets(layer):
-            targets[f"model.layers.{number}.{name}"] = tensor
-    return targets
 
 
-def layer_targets(layer: DecoderLayer) -> Iterator[tuple[str, Tensor]]:
-    """The same of one layer, without the prefix of its number."""
-    attention, mlp = layer.attention, layer.mlp
-    yield "input_layernorm.weight", layer.attention_norm.weight
-    yield "post_attention_layernorm.weight", layer.mlp_norm.weight
-    if attention.q_norm is not None and attention.k_norm is not None:
-        yield "self_attn.q_norm.weight", attention.q_norm.weight
-        yield "self_attn.k_norm.weight", attention.k_norm.weight
-    fused = (
-        (attention.qkv, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
-        (attention.output, ("self_attn.o_proj",)),
-        (mlp.gate_up, ("mlp.gate_proj", "mlp.up_proj")),
-        (mlp.down, ("mlp.down_proj",)),
-    )
-    for module, names in fused:
-        for index, name in enumerate(names):
-            weight, bias = module.part(index)
-            yield f"{name}.weight", weight
-            if bias is not None:
-                yield f"{name}.bias", bias
+def tensor_of(model: nn.Module, part: Part) -> Tensor:
+    """A part of a model, or of any module with parts of these paths. A view, if it is fused."""
+    owner = model
+    if part not in (EMBEDDING, HEAD):
+        owner = model.get_submodule(part.module)
+        if isinstance(owner, FusedLinear):
+            weight, bias = owner.part(part.index)
+            tensor = weight if part.kind is Kind.WEIGHT else bias
+            assert tensor is not None  # it is there as its description says
+            return tensor
+    found: Tensor = getattr(owner, part.kind.value if owner is not model else part.module)
+    return found
 
 
-def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str]) -> None:
+def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) -> None:
     """What to do with a head that is stored although the config says tied; as transformers 5.
 
     If it differs from the embedding, both are used; without an embedding, it serves as both.
     """
-    if _EMBEDDING not in seen:
+    if embedding not in seen:
         model.embedding.copy_(head)
-        seen.add(_EMBEDDING)
+        seen.add(embedding)
     elif not torch.equal(head, model.embedding):
         model.lm_head = torch.nn.Parameter(head, requires_grad=False)
 
@@ -131,4 +124,4 @@ def copy_stored(target: Tensor, stored: Tensor, path: Path, name: str) -> None:
 
 
 def _describe(model: CausalLM) -> str:
-    return f"{model.config.architecture} with {model.config.num_layers} layers as configured"
+    return f"{model.spec.architecture} with {model.spec.num_layers} layers as configured"

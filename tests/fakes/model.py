@@ -18,12 +18,19 @@ VOCAB_SIZE = 97
 
 
 @dataclass(frozen=True)
-class FakeModelConfig:
+class FakeAttention:
+    """One head."""
+
+    num_kv_heads: int = 1
+    head_dim: int = 2
+
+
+@dataclass(frozen=True)
+class FakeSpec:
     """The numbers an engine asks for."""
 
     num_layers: int = 1
-    num_kv_heads: int = 1
-    head_dim: int = 2
+    attention: FakeAttention = field(default_factory=FakeAttention)
     vocab_size: int = VOCAB_SIZE
     hidden_size: int = 1
     max_model_len: int = 4096
@@ -82,7 +89,7 @@ class FakeLoadedModel:
     """What `load_model` returns."""
 
     model: FakeModel = field(default_factory=FakeModel)
-    config: FakeModelConfig = field(default_factory=FakeModelConfig)
+    spec: FakeSpec = field(default_factory=FakeSpec)
     dtype: torch.dtype = torch.float32
     fingerprint: str = "fake"
     num_weight_bytes: int = 0

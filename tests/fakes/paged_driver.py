@@ -87,15 +87,15 @@ class PagedDriver:
         self, prompts: Sequence[Sequence[int]], num_tokens: int
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
         """The tokens after each prompt, and the logits [num_tokens, vocab] they come from."""
-        config = self.model.config
+        spec = self.model.spec
         totals = [len(prompt) + num_tokens for prompt in prompts]
         tables = self._shuffled_tables(totals)
         cache = poisoned_cache(
             1 + sum(map(len, tables)),
-            config.num_layers,
-            config.num_kv_heads,
+            spec.num_layers,
+            spec.attention.num_kv_heads,
             self.block_size,
-            config.head_dim,
+            spec.attention.head_dim,
             self.kv_dtype,
         )
         tokens = [list(prompt) for prompt in prompts]
@@ -126,14 +126,14 @@ class PagedDriver:
     @torch.inference_mode()
     def score(self, tokens: Sequence[int], *, wanted: Sequence[int] | None = None) -> torch.Tensor:
         """The logits behind every token, or behind those in `wanted`, computed in one step."""
-        config, length = self.model.config, len(tokens)
+        spec, length = self.model.spec, len(tokens)
         (table,) = self._shuffled_tables([length])
         cache = poisoned_cache(
             1 + len(table),
-            config.num_layers,
-            config.num_kv_heads,
+            spec.num_layers,
+            spec.attention.num_kv_heads,
             self.block_size,
-            config.head_dim,
+            spec.attention.head_dim,
             self.kv_dtype,
         )
         metadata = make_metadata([length], [length], [table], self.block_size)

@@ -48,7 +48,7 @@ class _Told:
         options = context.config.options
         self.wrong_every: int = options.get("wrong_every", 0)
         self.may_find: bool = options.get("may_find", True)
-        self.vocab_size = context.target.config.vocab_size
+        self.vocab_size = context.target.spec.vocab_size
         self._num_blocks: int = options.get("num_blocks", 0)
         self._blocks = context.blocks
         self._kv_cache = context.kv_cache

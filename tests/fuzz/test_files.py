@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError, InvalidRequestError, ModelLoadError
-from shared.model.config import parse_config
+from shared.model.config import parse_spec
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.text.chat_template import ChatTemplate
@@ -111,7 +111,7 @@ def test_config(seed: int) -> None:
     for _ in range(10):
         raw = changed(random, random.choice(CONFIGS))
         with suppress(ModelLoadError):
-            parse_config(raw)
+            parse_spec(raw)
     COUNTS["files: config.json"] += 10
 
 

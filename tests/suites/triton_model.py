@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shared.model.attention.registry import get_backend
-from shared.model.config import ModelConfig
 from shared.model.llama import CausalLM
 from shared.model.quantized_weights import quantize_weights
 from shared.model.rope import RopeConfig
+from shared.model.spec import AttentionSpec, DecoderSpec, GatedSpec, LayerSpec
 from tests.fakes.interpreted import report
 from tests.fakes.paged_driver import PagedDriver, make_metadata
 
@@ -25,7 +26,12 @@ PROMPTS = ((3, 5, 8), (7,) * 21)
 
 
 def make_model(
-    backend: str, *, num_layers: int = 2, dtype: torch.dtype = torch.float32, **changes: Any
+    backend: str,
+    *,
+    num_layers: int = 2,
+    dtype: torch.dtype = torch.float32,
+    windows: tuple[int | None, ...] = (),
+    **changes: Any,
 ) -> CausalLM:
     """The same random weights for every backend."""
     rope = RopeConfig(
@@ -35,22 +41,24 @@ def make_model(
         original_max_positions=256,
         max_positions=256,
     )
-    config = ModelConfig(
+    attention = AttentionSpec(
+        num_heads=6, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, rope=rope, qk_norm=True
+    )
+    attention = replace(attention, **changes)
+    feed_forward = GatedSpec(inner_size=80)
+    spec = DecoderSpec(
         architecture="Qwen3ForCausalLM",
         vocab_size=99,
         hidden_size=48,
-        intermediate_size=80,
-        num_layers=num_layers,
-        num_heads=6,
-        num_kv_heads=NUM_KV_HEADS,
-        head_dim=HEAD_DIM,
-        rms_norm_eps=1e-6,
-        rope=rope,
+        layers=tuple(
+            LayerSpec(mixer=replace(attention, window=window), feed_forward=feed_forward)
+            for window in windows or (None,) * num_layers
+        ),
+        norm_eps=1e-6,
         max_position_embeddings=256,
         num_positions=256,
-        **{"layer_windows": (None,) * num_layers, "qk_norm": True, **changes},
     )
-    model = CausalLM(config=config, backend=get_backend(backend), dtype=dtype).eval()
+    model = CausalLM(spec=spec, backend=get_backend(backend), dtype=dtype).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
@@ -60,9 +68,9 @@ def make_model(
 def check_tokens() -> None:
     """A chunked prefill beside a decode, then decodes: token for token what PyTorch computes."""
     expected, ours = (
-        PagedDriver(
-            make_model(name, layer_windows=(None, 9)), block_size=BLOCK_SIZE, chunk=16
-        ).generate(PROMPTS, 3)
+        PagedDriver(make_model(name, windows=(None, 9)), block_size=BLOCK_SIZE, chunk=16).generate(
+            PROMPTS, 3
+        )
         for name in ("torch", "triton")
     )
     assert ours[0] == expected[0]
@@ -74,7 +82,7 @@ def check_quantized_kv(kv_dtype: torch.dtype) -> None:
     """The same over a KV cache in 8 bits, against the definition's logits."""
     expected, ours = (
         PagedDriver(
-            make_model(name, layer_windows=(None, 9)),
+            make_model(name, windows=(None, 9)),
             block_size=BLOCK_SIZE,
             chunk=16,
             kv_dtype=kv_dtype,
@@ -103,7 +111,7 @@ def check_quantized_weights(quantization: str) -> None:
 
 
 def quantized(backend: str, quantization: str) -> CausalLM:
-    model = make_model(backend, layer_windows=(None, 9))
+    model = make_model(backend, windows=(None, 9))
     quantize_weights(model, quantization, torch.device("cpu"), implementation=backend)
     return model
 
@@ -133,7 +141,7 @@ def check_launches() -> None:
 
 def count_launches(model: CausalLM) -> int:
     """What a decode step of two sequences starts on a device."""
-    shape = (4, model.config.num_layers, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+    shape = (4, model.spec.num_layers, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
     metadata = make_metadata((1, 1), (1, 1), ((1,), (2,)), BLOCK_SIZE)
     step = (torch.tensor([3, 4]), torch.tensor([0, 0]), torch.zeros(shape), metadata)
     model.forward(*step)  # the workspace is there from now on

@@ -30,10 +30,10 @@ def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
     """
     kv_dtype = torch_dtype(config.kv_cache_dtype, loaded.dtype, torch.device(config.device))
     layout = KVLayout(
-        num_layers=loaded.config.num_layers,
-        num_kv_heads=loaded.config.num_kv_heads,
+        num_layers=loaded.spec.num_layers,
+        num_kv_heads=loaded.spec.attention.num_kv_heads,
         block_size=config.block_size,
-        head_dim=loaded.config.head_dim,
+        head_dim=loaded.spec.attention.head_dim,
         dtype=_name(kv_dtype),
     )
     if layout.is_quantized and layout.block_size * layout.head_dim % 4:

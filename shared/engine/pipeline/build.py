@@ -32,7 +32,7 @@ def build_pipeline(
     """Raises ConfigError if the speculation that is asked for cannot be had here."""
     return StepPipeline(
         scheduler,
-        Planner(max_num_seqs=config.max_num_seqs, vocab_size=parts.loaded.config.vocab_size),
+        Planner(max_num_seqs=config.max_num_seqs, vocab_size=parts.loaded.spec.vocab_size),
         parts.runner,
         postprocessor,
         counters,
@@ -79,7 +79,7 @@ def _build_speculator(
         blocks,
         counters,
         parts.states,
-        vocab_size=parts.loaded.config.vocab_size,
+        vocab_size=parts.loaded.spec.vocab_size,
         max_model_len=max_model_len,
     )
     if proposer.hidden_needs:

@@ -109,5 +109,5 @@ def _recorded(
 
 
 def _processors(loaded: LoadedModel, config: EngineConfig) -> ProcessorSet:
-    context = ProcessorContext(loaded.config.vocab_size, config.device)
+    context = ProcessorContext(loaded.spec.vocab_size, config.device)
     return load_processors(config.logits_processors, context)

@@ -26,7 +26,7 @@ class StatesPool:
     """The pool's blocks, seen as rows of hidden states."""
 
     def __init__(self, loaded: LoadedModel, layout: KVLayout, kv_cache: Tensor) -> None:
-        self._config = loaded.config
+        self._config = loaded.spec
         self._model = loaded.model
         self._dtype = loaded.dtype
         self._block_bytes = layout.block_bytes

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.attention.base import AttentionMetadata
-    from shared.model.config import ModelConfig
+    from shared.model.spec import DecoderSpec
 
 
 class Target(Protocol):
     """The model whose tokens are guessed. Published heads leave out what they share with it."""
 
-    config: ModelConfig
+    spec: DecoderSpec
     #: Of its weights.
     dtype: torch.dtype
 
@@ -41,7 +41,7 @@ class FeatureHead(Protocol):
     """
 
     #: Of the head's own layers: what its KV looks like.
-    config: ModelConfig
+    spec: DecoderSpec
     dtype: torch.dtype
 
     @property

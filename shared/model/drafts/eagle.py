@@ -17,11 +17,10 @@ from torch.nn.functional import linear
 from shared.errors import ModelLoadError
 from shared.model.drafts.choice import most_likely
 from shared.model.drafts.embed import embed
-from shared.model.drafts.stored import decoder_config, read_head
+from shared.model.drafts.stored import head_spec, layer_targets, read_head
 from shared.model.layers import RMSNorm
 from shared.model.llama import DecoderLayer
 from shared.model.rope_table import cos_sin_table
-from shared.model.weights import layer_targets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,16 +29,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
-    from shared.model.config import ModelConfig
     from shared.model.drafts.base import Target
     from shared.model.drafts.stored import StoredHead
+    from shared.model.spec import DecoderSpec
 
 #: HASS (Zhang et al. 2024) and checkpoints like it normalise both inputs.
 _INPUT_NORMS = ("embedding_layernorm.weight", "hidden_states_layernorm.weight")
 #: Names of other writers, and what they are here.
 _PREFIXES = {"model.": "", "fusion_fc.": "fc."}
 _EMBEDDING = "embed_tokens.weight"
-_UNUSED = ("lm_head.weight", "layers.0.input_layernorm.weight")
+_FIRST_NORM = "layers.0.input_layernorm.weight"
+_UNUSED = ("lm_head.weight", _FIRST_NORM)
 
 
 def load_eagle(model_dir: Path, target: Target, backend: AttentionBackend) -> EagleHead:
@@ -49,13 +49,13 @@ def load_eagle(model_dir: Path, target: Target, backend: AttentionBackend) -> Ea
         ModelLoadError: it cannot be used; names the file, and the tensor or the field.
     """
     stored = read_head(model_dir).renamed(_PREFIXES)
-    config = decoder_config(stored, layer="layers.0", target=target.config)
-    if config.hidden_size != target.config.hidden_size:
+    spec = head_spec(stored, layer="layers.0", target=target.spec)
+    if spec.hidden_size != target.spec.hidden_size:
         raise ModelLoadError(
-            f"{stored.path.with_name('config.json')}: hidden_size is {config.hidden_size}, "
-            f"the target's is {target.config.hidden_size}"
+            f"{stored.path.with_name('config.json')}: hidden_size is {spec.hidden_size}, "
+            f"the target's is {target.spec.hidden_size}"
         )
-    head = EagleHead(config=config, backend=backend, target=target, stored=stored)
+    head = EagleHead(spec=spec, backend=backend, target=target, stored=stored)
     stored.fill(head.weight_targets(), ignored=_UNUSED)
     return head.eval()
 
@@ -66,19 +66,19 @@ class EagleHead(nn.Module):
     def __init__(
         self,
         *,
-        config: ModelConfig,
+        spec: DecoderSpec,
         backend: AttentionBackend,
         target: Target,
         stored: StoredHead,
     ) -> None:
         """Of `stored`, only the names count: what is optional is there if it is stored."""
         super().__init__()
-        self.config, self.dtype, size = config, target.dtype, config.hidden_size
+        self.spec, self.dtype, size = spec, target.dtype, spec.hidden_size
         self._target = target
         self.input_norms = [
             RMSNorm(
                 size=size,
-                eps=config.rms_norm_eps,
+                eps=spec.norm_eps,
                 dtype=self.dtype,
                 implementation=backend.name,
             )
@@ -88,14 +88,14 @@ class EagleHead(nn.Module):
         self.fc = nn.Linear(2 * size, size, bias="fc.bias" in stored.tensors, dtype=self.dtype)
         self.embedding: nn.Parameter | None = None
         if _EMBEDDING in stored.tensors:
-            shape = (config.vocab_size, size)
+            shape = (spec.vocab_size, size)
             self.embedding = nn.Parameter(torch.empty(shape, dtype=self.dtype), requires_grad=False)
         self.decoder_layers = [
-            DecoderLayer(config=config, layer=layer, backend=backend, dtype=self.dtype)
-            for layer in range(config.num_layers)
+            DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=self.dtype)
+            for layer in range(spec.num_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)
-        table = cos_sin_table(config.rope, config.num_positions, self.dtype)
+        table = cos_sin_table(spec.attention.rope, spec.num_positions, self.dtype)
         self.cos_sin: Tensor = table.to(self.fc.weight.device)
 
     def weight_targets(self) -> Mapping[str, Tensor]:
@@ -108,9 +108,8 @@ class EagleHead(nn.Module):
         for name, norm in zip(_INPUT_NORMS, self.input_norms, strict=False):
             targets[name] = norm.weight
         for number, layer in enumerate(self.decoder_layers):
-            for name, tensor in layer_targets(layer):
-                if number or name != "input_layernorm.weight":
-                    targets[f"layers.{number}.{name}"] = tensor
+            targets |= layer_targets(layer, self.spec, number, stored=f"layers.{number}")
+        targets.pop(_FIRST_NORM)
         return targets
 
     @property

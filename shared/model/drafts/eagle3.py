@@ -17,11 +17,10 @@ from torch.nn.functional import linear
 from shared.errors import ModelLoadError
 from shared.model.drafts.choice import most_likely
 from shared.model.drafts.embed import embed
-from shared.model.drafts.stored import decoder_config, read_head
+from shared.model.drafts.stored import head_spec, layer_targets, read_head
 from shared.model.layers import FusedLinear, RMSNorm
 from shared.model.llama import DecoderLayer
 from shared.model.rope_table import cos_sin_table
-from shared.model.weights import layer_targets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
-    from shared.model.config import ModelConfig
     from shared.model.drafts.base import Target
     from shared.model.drafts.stored import StoredHead
+    from shared.model.spec import DecoderSpec
 
 _PREFIXES = {"model.layers.0.": "midlayer.", "layers.0.": "midlayer.", "model.": ""}
 _EMBEDDING = "embed_tokens.weight"
@@ -46,24 +45,24 @@ def load_eagle3(model_dir: Path, target: Target, backend: AttentionBackend) -> E
         ModelLoadError: it cannot be used; names the file, and the tensor or the field.
     """
     stored = read_head(model_dir).renamed(_PREFIXES)
-    config = decoder_config(stored, layer="midlayer", target=target.config)
-    if config.num_layers != 1:
+    spec = head_spec(stored, layer="midlayer", target=target.spec)
+    if spec.num_layers != 1:
         raise ModelLoadError(
-            f"{stored.path.with_name('config.json')}: num_hidden_layers is {config.num_layers}; "
+            f"{stored.path.with_name('config.json')}: num_hidden_layers is {spec.num_layers}; "
             "an EAGLE-3 head has 1"
         )
-    fc = (config.hidden_size, _NUM_COMBINED * target.config.hidden_size)
+    fc = (spec.hidden_size, _NUM_COMBINED * target.spec.hidden_size)
     if stored.shape("fc.weight") != fc:
         raise ModelLoadError(
             f"{stored.path}: tensor 'fc.weight' has shape {list(stored.shape('fc.weight'))}, this "
             f"target and hidden_size ask for {list(fc)}"
         )
-    if _EMBEDDING not in stored.tensors and config.hidden_size != target.config.hidden_size:
+    if _EMBEDDING not in stored.tensors and spec.hidden_size != target.spec.hidden_size:
         raise ModelLoadError(
             f"{stored.path}: tensor {_EMBEDDING!r} is missing, and the target's embedding has "
-            f"{target.config.hidden_size} numbers instead of {config.hidden_size}"
+            f"{target.spec.hidden_size} numbers instead of {spec.hidden_size}"
         )
-    head = Eagle3Head(config=config, backend=backend, target=target, stored=stored)
+    head = Eagle3Head(spec=spec, backend=backend, target=target, stored=stored)
     stored.fill(head.weight_targets(), ignored=["d2t", "t2d", "mask_hidden"])
     return head.eval()
 
@@ -74,23 +73,23 @@ class Eagle3Head(nn.Module):
     def __init__(
         self,
         *,
-        config: ModelConfig,
+        spec: DecoderSpec,
         backend: AttentionBackend,
         target: Target,
         stored: StoredHead,
     ) -> None:
         """Of `stored`, only config, names and shapes count, and the table of the vocabulary."""
         super().__init__()
-        self.config, self.dtype, self._target = config, target.dtype, target
-        size, eps, dtype = config.hidden_size, config.rms_norm_eps, self.dtype
-        self._layers = _captured_layers(stored, target.config.num_layers)
+        self.spec, self.dtype, self._target = spec, target.dtype, target
+        size, eps, dtype = spec.hidden_size, spec.norm_eps, self.dtype
+        self._layers = _captured_layers(stored, target.spec.num_layers)
         self._residual_is_normed = bool(stored.raw.get("norm_before_residual", False))
-        combined = _NUM_COMBINED * target.config.hidden_size
+        combined = _NUM_COMBINED * target.spec.hidden_size
         self.fc = nn.Linear(combined, size, bias="fc.bias" in stored.tensors, dtype=dtype)
-        self.layer = DecoderLayer(config=config, layer=0, backend=backend, dtype=dtype)
+        self.layer = DecoderLayer(spec=spec, layer=0, backend=backend, dtype=dtype)
         qkv = self.layer.attention.qkv
         self.layer.attention.qkv = FusedLinear(
-            in_size=2 * size, out_sizes=qkv.out_sizes, bias=config.qkv_bias, dtype=dtype
+            in_size=2 * size, out_sizes=qkv.out_sizes, bias=spec.attention.qkv_bias, dtype=dtype
         )
         self.feature_norm, self.norm = (
             RMSNorm(size=size, eps=eps, dtype=dtype, implementation=backend.name) for _ in range(2)
@@ -99,12 +98,12 @@ class Eagle3Head(nn.Module):
         self.lm_head = nn.Parameter(torch.empty(vocab, size, dtype=dtype), requires_grad=False)
         self.embedding: nn.Parameter | None = None
         if _EMBEDDING in stored.tensors:
-            shape = (config.vocab_size, size)
+            shape = (spec.vocab_size, size)
             self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         device = self.lm_head.device
         #: int64 [vocab]: the target's number of each token that the head knows.
-        self.target_ids = _target_ids(stored, vocab, config.vocab_size).to(device)
-        table = cos_sin_table(config.rope, config.num_positions, dtype)
+        self.target_ids = _target_ids(stored, vocab, spec.vocab_size).to(device)
+        table = cos_sin_table(spec.attention.rope, spec.num_positions, dtype)
         self.cos_sin: Tensor = table.to(device)
 
     def weight_targets(self) -> Mapping[str, Tensor]:
@@ -119,7 +118,7 @@ class Eagle3Head(nn.Module):
             targets["fc.bias"] = self.fc.bias.detach()
         if self.embedding is not None:
             targets[_EMBEDDING] = self.embedding
-        return targets | {f"midlayer.{name}": t for name, t in layer_targets(self.layer)}
+        return targets | layer_targets(self.layer, self.spec, 0, stored="midlayer")
 
     @property
     def captured_layers(self) -> tuple[int, ...]:

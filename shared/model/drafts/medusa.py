@@ -53,7 +53,7 @@ def load_medusa(model_dir: Path, target: Target) -> MedusaHeads:
             f"{stored.path.with_name('config.json')}: medusa_num_heads asks for more than the "
             f"{num_heads} heads that are stored"
         )
-    size, vocab = target.config.hidden_size, target.config.vocab_size
+    size, vocab = target.spec.hidden_size, target.spec.vocab_size
     shape = stored.shape(f"0.{num_layers}.weight")
     if shape != (vocab, size):
         raise ModelLoadError(
@@ -71,7 +71,7 @@ class MedusaHeads(nn.Module):
 
     def __init__(self, target: Target, *, num_heads: int, num_layers: int, has_bias: bool) -> None:
         super().__init__()
-        size, vocab, self.dtype = target.config.hidden_size, target.config.vocab_size, target.dtype
+        size, vocab, self.dtype = target.spec.hidden_size, target.spec.vocab_size, target.dtype
         self.blocks = [
             [nn.Linear(size, size, bias=has_bias, dtype=self.dtype) for _ in range(num_layers)]
             for _ in range(num_heads)

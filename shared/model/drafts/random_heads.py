@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,9 @@ from safetensors.torch import save_file
 
 from shared.errors import ConfigError
 from shared.model.checkpoint_files import SINGLE_NAME, find_checkpoint_files
-from shared.model.config import load_config
+from shared.model.config import load_spec
+from shared.model.families.llama import layer_names
+from shared.model.families.registry import stored_names
 from shared.model.weights import stored_tensors
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.config import ModelConfig
+    from shared.model.spec import DecoderSpec
 
 #: Method to what its config names as architecture.
 METHODS = {
@@ -58,7 +60,7 @@ def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
     """
     if spec.method not in METHODS:
         raise ConfigError(f"method {spec.method!r} is unknown; known: {sorted(METHODS)}")
-    target = load_config(target_dir)
+    target = load_spec(target_dir)
     shapes = {"eagle": _eagle, "eagle3": _eagle3, "medusa": _medusa}[spec.method](target, spec)
     generator = torch.Generator().manual_seed(spec.seed)
     tensors: dict[str, Tensor] = {}
@@ -83,13 +85,18 @@ def write_sliced_checkpoint(out: Path, source: Path, num_layers: int) -> None:
 
     Raises ModelLoadError: the source cannot be read.
     """
-    config = load_config(source)
+    spec = load_spec(source)
+    beyond = {
+        name
+        for name, each in stored_names(spec).items()
+        if each.part.layer is not None and each.part.layer >= num_layers
+    }
     tensors = {
         name: tensor
         for _, name, tensor in stored_tensors(find_checkpoint_files(source).shards)
-        if not name.startswith("model.layers.") or int(name.split(".")[2]) < num_layers
+        if name not in beyond
     }
-    raw = {**config.raw, "num_hidden_layers": num_layers}
+    raw = {**spec.raw, "num_hidden_layers": num_layers}
     if "layer_types" in raw:
         raw["layer_types"] = raw["layer_types"][:num_layers]
     write_tensors(out, raw, tensors)
@@ -108,20 +115,19 @@ def write_tensors(
         save_file(contiguous, out / SINGLE_NAME, metadata={"format": "pt"})
 
 
-def _eagle(target: ModelConfig, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
+def _eagle(target: DecoderSpec, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
     size = target.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"fc.weight": (size, 2 * size), "fc.bias": (size,)}
     if spec.has_embedding:
         shapes["embed_tokens.weight"] = (target.vocab_size, size)
     for number in range(spec.num_layers):
-        for name, shape in _layer(target, size).items():
-            shapes[f"layers.{number}.{name}"] = shape
+        shapes |= _layer(target, f"layers.{number}", size)
         if number == 0:
             del shapes["layers.0.input_layernorm.weight"]
     return shapes
 
 
-def _eagle3(target: ModelConfig, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
+def _eagle3(target: DecoderSpec, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
     size = target.hidden_size
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (size, 3 * size),
@@ -131,10 +137,10 @@ def _eagle3(target: ModelConfig, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
     }
     if spec.has_embedding:
         shapes["embed_tokens.weight"] = (target.vocab_size, size)
-    return shapes | {f"midlayer.{name}": s for name, s in _layer(target, 2 * size).items()}
+    return shapes | _layer(target, "midlayer", 2 * size)
 
 
-def _medusa(target: ModelConfig, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
+def _medusa(target: DecoderSpec, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
     size = target.hidden_size
     shapes: dict[str, tuple[int, ...]] = {}
     for head in range(spec.num_heads):
@@ -145,20 +151,16 @@ def _medusa(target: ModelConfig, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _layer(target: ModelConfig, in_size: int) -> dict[str, tuple[int, ...]]:
-    size, inner = target.hidden_size, target.intermediate_size
-    queries, keys = (n * target.head_dim for n in (target.num_heads, target.num_kv_heads))
-    return {
-        "input_layernorm.weight": (size,),
-        "post_attention_layernorm.weight": (size,),
-        "self_attn.q_proj.weight": (queries, in_size),
-        "self_attn.k_proj.weight": (keys, in_size),
-        "self_attn.v_proj.weight": (keys, in_size),
-        "self_attn.o_proj.weight": (size, queries),
-        "mlp.gate_proj.weight": (inner, size),
-        "mlp.up_proj.weight": (inner, size),
-        "mlp.down_proj.weight": (size, inner),
-    }
+def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple[int, ...]]:
+    """One of the target's layers, without biases and norms of heads."""
+    first = target.layers[0]
+    plain = replace(
+        first,
+        mixer=replace(first.mixer, qkv_bias=False, output_bias=False, qk_norm=False),
+        feed_forward=replace(first.feed_forward, bias=False),
+    )
+    names = layer_names(plain, target.hidden_size, stored=stored, module="", input_size=input_size)
+    return {name: each.shape for name, each in names.items()}
 
 
 def _vocabulary(vocab_size: int, num_known: int, generator: torch.Generator) -> dict[str, Tensor]:

@@ -14,20 +14,22 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint_files import INDEX_NAME, SINGLE_NAME, find_checkpoint_files
-from shared.model.config import parse_config
-from shared.model.weights import copy_stored, stored_tensors
+from shared.model.config import parse_spec
+from shared.model.families.llama import LLAMA, layer_names
+from shared.model.families.registry import ARCHITECTURES
+from shared.model.weight_map import Kind
+from shared.model.weights import copy_stored, stored_tensors, tensor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from shared.model.config import ModelConfig
+    from shared.model.spec import DecoderSpec, LayerSpec
+    from shared.model.weight_map import WeightMap
 
 _BIN_NAME = "pytorch_model.bin"
-#: What a head's config may call its base, and the architecture that it is computed as.
-_BASES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ def read_head(model_dir: Path, *, names: Iterable[str] = ()) -> StoredHead:
     raise ModelLoadError(f"{model_dir} has none of {wanted}")
 
 
-def decoder_config(head: StoredHead, *, layer: str, target: ModelConfig) -> ModelConfig:
-    """The config of a head's own layers; `layer` is the prefix of the first one's tensors.
+def head_spec(head: StoredHead, *, layer: str, target: DecoderSpec) -> DecoderSpec:
+    """The description of a head's own layers; `layer` is the prefix of the first one's tensors.
 
     Biases and norms of the heads are there if they are stored. Positions reach as far as the
     target's: configs of heads name the length that they were trained with.
@@ -100,41 +102,79 @@ def decoder_config(head: StoredHead, *, layer: str, target: ModelConfig) -> Mode
     """
     inner = head.raw.get("model")
     raw = {**(inner if isinstance(inner, dict) else head.raw)}
-    raw["architectures"] = [_BASES.get(str(raw.get("model_type")), "LlamaForCausalLM")]
+    raw["architectures"] = [ARCHITECTURES.get(str(raw.get("model_type")), LLAMA.architecture)]
+    where = head.path.with_name("config.json")
     try:
-        config = parse_config(raw)
+        spec = parse_spec(raw)
     except ModelLoadError as error:
-        raise ModelLoadError(f"{head.path.with_name('config.json')}: {error}") from error
-    if config.vocab_size != target.vocab_size:
+        raise ModelLoadError(f"{where}: {error}") from error
+    if spec.vocab_size != target.vocab_size:
         raise ModelLoadError(
-            f"{head.path.with_name('config.json')}: vocab_size is {config.vocab_size}, "
-            f"the target's is {target.vocab_size}"
+            f"{where}: vocab_size is {spec.vocab_size}, the target's is {target.vocab_size}"
         )
-    _check_stored(head, layer, config)
+    own = _as_stored(head, spec, layer)
+    _check_stored(head, layer_names(own, spec.hidden_size, stored=layer, module=layer))
     return replace(
-        config,
-        num_positions=max(config.num_positions, target.num_positions),
-        qkv_bias=f"{layer}.self_attn.q_proj.bias" in head.tensors,
-        output_bias=f"{layer}.self_attn.o_proj.bias" in head.tensors,
-        mlp_bias=f"{layer}.mlp.gate_proj.bias" in head.tensors,
-        qk_norm=f"{layer}.self_attn.q_norm.weight" in head.tensors,
+        spec,
+        layers=tuple(
+            replace(
+                each,
+                mixer=replace(own.mixer, window=each.mixer.window),
+                feed_forward=own.feed_forward,
+            )
+            for each in spec.layers
+        ),
+        num_positions=max(spec.num_positions, target.num_positions),
     )
 
 
-def _check_stored(head: StoredHead, layer: str, config: ModelConfig) -> None:
-    """Before anything of the config's sizes is allocated: files are as large as they claim."""
-    queries, keys = (num * config.head_dim for num in (config.num_heads, config.num_kv_heads))
-    for name, field, size in (
-        ("self_attn.q_proj", "num_attention_heads * head_dim", queries),
-        ("self_attn.k_proj", "num_key_value_heads * head_dim", keys),
-        ("mlp.gate_proj", "intermediate_size", config.intermediate_size),
-        ("mlp.down_proj", "hidden_size", config.hidden_size),
-    ):
-        stored = head.shape(f"{layer}.{name}.weight")
-        if not stored or stored[0] != size:
+def layer_targets(
+    layer: nn.Module, spec: DecoderSpec, number: int, *, stored: str
+) -> dict[str, Tensor]:
+    """Where the tensors of a head's layer go, by name."""
+    names = layer_names(spec.layers[number], spec.hidden_size, stored=stored, module="")
+    return {
+        name: tensor_of(layer, replace(each.part, module=each.part.module.removeprefix(".")))
+        for name, each in names.items()
+    }
+
+
+def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
+    """The first layer, with those biases and norms that are stored."""
+    first = spec.layers[0]
+    every = replace(
+        first,
+        mixer=replace(first.mixer, qkv_bias=True, output_bias=True, qk_norm=True),
+        feed_forward=replace(first.feed_forward, bias=True),
+    )
+    names = layer_names(every, spec.hidden_size, stored=layer, module="")
+    has = {
+        (each.part.module.removeprefix("."), each.part.kind)
+        for name, each in names.items()
+        if name in head.tensors and each.part.index == 0
+    }
+    return replace(
+        every,
+        mixer=replace(
+            every.mixer,
+            qkv_bias=("attention.qkv", Kind.BIAS) in has,
+            output_bias=("attention.output", Kind.BIAS) in has,
+            qk_norm=("attention.q_norm", Kind.WEIGHT) in has,
+        ),
+        feed_forward=replace(every.feed_forward, bias=("mlp.gate_up", Kind.BIAS) in has),
+    )
+
+
+def _check_stored(head: StoredHead, names: WeightMap) -> None:
+    """Before anything of the config's sizes is allocated: files are as large as they claim.
+
+    How many numbers the projections read depends on the kind of head.
+    """
+    for name, each in names.items():
+        if len(each.shape) > 1 and head.shape(name)[:1] != each.shape[:1]:
             raise ModelLoadError(
-                f"{head.path}: tensor {layer}.{name}.weight has shape {list(stored)}, "
-                f"but {field} is {size}"
+                f"{head.path}: tensor {name} has shape {list(head.shape(name))}, "
+                f"the config asks for {each.shape[0]} rows"
             )
 
 

@@ -50,7 +50,8 @@ class NativeCausalLM:
         With `beside` both compute on that model's threads, so never at the same time.
         """
         self._library = load_library()
-        self.config = config = model.config
+        self.spec = spec = model.spec
+        attention = spec.attention
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
@@ -61,26 +62,26 @@ class NativeCausalLM:
         self._packing = Packing(self._library, pool, WEIGHT_KINDS[weights])
         packed: Weights = self._packing.pack(model)
         shape = Shape(
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            vocab_size=config.vocab_size,
-            rms_norm_eps=config.rms_norm_eps,
-            num_positions=config.num_positions,
+            hidden_size=spec.hidden_size,
+            intermediate_size=spec.feed_forward.inner_size,
+            num_layers=spec.num_layers,
+            num_heads=attention.num_heads,
+            num_kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+            vocab_size=spec.vocab_size,
+            rms_norm_eps=spec.norm_eps,
+            num_positions=spec.num_positions,
         )
         self._decoder = self._library.baton_decoder_new(
             pool, byref(shape), byref(packed), self._element, WEIGHT_KINDS[weights]
         )
         if not self._decoder:
             raise InternalError(f"no native decoder for {weights} weights of a {model.dtype} model")
-        self._hidden = OwnedRows(config.hidden_size)
-        self._logits = OwnedRows(config.vocab_size)
+        self._hidden = OwnedRows(spec.hidden_size)
+        self._logits = OwnedRows(spec.vocab_size)
         self._captured_layers = torch.empty(0, dtype=torch.int32)
         self._captures_last = False
-        self._captured_memory = OwnedRows(config.hidden_size)
+        self._captured_memory = OwnedRows(spec.hidden_size)
         #: Of the last `forward`, by layer.
         self._captured: dict[int, Tensor] = {}
 
@@ -170,7 +171,7 @@ class NativeCausalLM:
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """The embeddings, float32 [n, hidden], of int64 [n]."""
-        out = torch.empty(len(token_ids), self.config.hidden_size, dtype=torch.float32)
+        out = torch.empty(len(token_ids), self.spec.hidden_size, dtype=torch.float32)
         self._library.baton_decoder_embeddings(
             self._decoder, _pointer(token_ids, torch.int64), len(token_ids), out.data_ptr()
         )
@@ -182,7 +183,7 @@ class NativeCausalLM:
         `num_layers` stands for what leaves the last one.
         """
         self._captured_layers = torch.tensor(layers, dtype=torch.int32).unique()
-        self._captures_last = self.config.num_layers in layers
+        self._captures_last = self.spec.num_layers in layers
 
     def captured(self) -> dict[int, Tensor]:
         """Of the last `forward`: float32 [num_tokens, hidden] by layer, of all its tokens.

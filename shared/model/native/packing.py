@@ -39,7 +39,7 @@ class Packing:
 
     def pack(self, model: CausalLM) -> Weights:
         """Pack every weight; each is taken out of the model as soon as it is packed."""
-        layers = (LayerWeights * model.config.num_layers)()
+        layers = (LayerWeights * model.spec.num_layers)()
         for number, layer in enumerate(model.decoder_layers):
             layers[number] = self._pack_layer(layer)
         self._kept.append(layers)
@@ -48,7 +48,8 @@ class Packing:
         embedding = None if tied else self._keep(model.embedding.detach())
         embedding_kind = _STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()
-        table = cos_sin_table(model.config.rope, model.config.num_positions, torch.float32)
+        spec = model.spec
+        table = cos_sin_table(spec.attention.rope, spec.num_positions, torch.float32)
         return Weights(
             layers=layers,
             norm=self._vector(model.norm),

@@ -32,14 +32,27 @@ def test_options_become_the_model(tmp_path: Path) -> None:
         "--rope-type", "yarn", "--rope-factor", "2", "--extra", '{"rms_norm_eps": 1e-5}',
     )  # fmt: skip
     assert code == 0, output
-    config = load_model(tmp_path).config
-    assert config.architecture == "Qwen3ForCausalLM"
-    sizes = (config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads)
+    spec = load_model(tmp_path).spec
+    attention = spec.attention
+    assert spec.architecture == "Qwen3ForCausalLM"
+    sizes = (
+        spec.num_layers,
+        spec.hidden_size,
+        attention.num_heads,
+        attention.num_kv_heads,
+    )
     assert sizes == (2, 48, 4, 1)
-    assert (config.head_dim, config.intermediate_size, config.vocab_size) == (16, 32, 300)
-    assert (config.dtype, config.tie_word_embeddings) == ("float32", False)
-    assert (config.rope.rope_type, config.rope.original_max_positions) == ("yarn", 128)
-    assert config.rms_norm_eps == 1e-5
+    assert (attention.head_dim, spec.feed_forward.inner_size, spec.vocab_size) == (
+        16,
+        32,
+        300,
+    )
+    assert (spec.dtype, spec.is_tied) == ("float32", False)
+    assert (attention.rope.rope_type, attention.rope.original_max_positions) == (
+        "yarn",
+        128,
+    )
+    assert spec.norm_eps == 1e-5
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 

@@ -26,10 +26,14 @@ def target_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hidden_states(loaded: LoadedModel, token_ids: torch.Tensor, wanted: Any) -> torch.Tensor:
-    config, length = loaded.config, len(token_ids)
+    spec, length = loaded.spec, len(token_ids)
     table = list(range(1, 2 + length // BLOCK_SIZE))
     cache = poisoned_cache(
-        1 + len(table), config.num_layers, config.num_kv_heads, BLOCK_SIZE, config.head_dim
+        1 + len(table),
+        spec.num_layers,
+        spec.attention.num_kv_heads,
+        BLOCK_SIZE,
+        spec.attention.head_dim,
     )
     metadata = make_metadata([length], [length], [table], BLOCK_SIZE)
     if wanted is not None:
@@ -62,7 +66,7 @@ def test_captured_states_are_those_between_the_layers(
     assert torch.equal(hidden_states(loaded, token_ids, wanted), before)
     norm = oracle.model.norm
     last = loaded.model.captured()[LAYERS]
-    assert last.shape == (13, loaded.config.hidden_size)
+    assert last.shape == (13, loaded.spec.hidden_size)
     with torch.inference_mode():
         torch.testing.assert_close(norm(last), between[-1][0], rtol=1e-4, atol=1e-4)
 
@@ -79,7 +83,7 @@ def test_native_models_can_share_threads(target_dir: Path) -> None:
 def test_a_sliced_checkpoint_is_the_target_s_beginning(target_dir: Path, tmp_path: Path) -> None:
     write_sliced_checkpoint(tmp_path, target_dir, 2)
     whole, part = (load_model(path, attention_backend="torch") for path in (target_dir, tmp_path))
-    assert part.config.num_layers == 2
+    assert part.spec.num_layers == 2
     token_ids = torch.arange(9)
     whole.model.capture_layers((2,))
     part.model.capture_layers((2,))

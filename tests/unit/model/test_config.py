@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.errors import ModelLoadError
-from shared.model.config import load_config, parse_config
+from shared.model.config import load_spec, parse_spec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,25 +38,32 @@ def test_spellings_of_the_hub_and_of_transformers_5_mean_the_same() -> None:
         dtype="bfloat16",
         rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5},
     )
-    old, current = parse_config(hub), parse_config(new)
+    old, current = parse_spec(hub), parse_spec(new)
     assert old.dtype == current.dtype == "bfloat16"
     for name in ("rope_type", "theta", "original_max_positions"):
-        assert getattr(old.rope, name) == getattr(current.rope, name)
-    assert (old.rope.rope_type, old.rope.theta) == ("linear", 5e5)
-    assert parse_config(raw(torch_dtype="torch.float16")).dtype == "float16"
+        assert getattr(old.attention.rope, name) == getattr(current.attention.rope, name)
+    assert (old.attention.rope.rope_type, old.attention.rope.theta) == ("linear", 5e5)
+    assert parse_spec(raw(torch_dtype="torch.float16")).dtype == "float16"
 
 
 def test_absent_keys_have_the_family_s_defaults() -> None:
-    llama = parse_config(raw())
-    assert (llama.num_kv_heads, llama.head_dim, llama.dtype) == (6, 8, "float32")
-    assert llama.rope.theta == 10_000.0
-    assert llama.layer_windows == (None, None, None)
-    assert parse_config(raw("Qwen3", num_key_value_heads=2)).head_dim == 128
-    mistral = parse_config(raw("Mistral", hidden_size=64, num_attention_heads=16))
-    assert mistral.num_kv_heads == 8
-    assert mistral.layer_windows == (4096,) * 3
-    assert parse_config(raw("Qwen2", hidden_size=128, num_attention_heads=64)).num_kv_heads == 32
-    assert parse_config(raw("Qwen2", num_key_value_heads=None)).num_kv_heads == 6
+    llama = parse_spec(raw())
+    assert (llama.attention.num_kv_heads, llama.attention.head_dim, llama.dtype) == (
+        6,
+        8,
+        "float32",
+    )
+    assert llama.attention.rope.theta == 10_000.0
+    assert llama.windows == (None, None, None)
+    assert parse_spec(raw("Qwen3", num_key_value_heads=2)).attention.head_dim == 128
+    mistral = parse_spec(raw("Mistral", hidden_size=64, num_attention_heads=16))
+    assert mistral.attention.num_kv_heads == 8
+    assert mistral.windows == (4096,) * 3
+    assert (
+        parse_spec(raw("Qwen2", hidden_size=128, num_attention_heads=64)).attention.num_kv_heads
+        == 32
+    )
+    assert parse_spec(raw("Qwen2", num_key_value_heads=None)).attention.num_kv_heads == 6
 
 
 @pytest.mark.parametrize(
@@ -87,8 +94,8 @@ def test_absent_keys_have_the_family_s_defaults() -> None:
 def test_windows(
     architecture: str, changes: dict[str, Any], windows: tuple[int | None, ...]
 ) -> None:
-    config = parse_config(raw(architecture, num_key_value_heads=2, **changes))
-    assert config.layer_windows == windows
+    spec = parse_spec(raw(architecture, num_key_value_heads=2, **changes))
+    assert spec.windows == windows
 
 
 @pytest.mark.parametrize(
@@ -102,14 +109,14 @@ def test_windows(
 )
 def test_biases_that_a_config_asks_for(architecture: str, biases: tuple[bool, ...]) -> None:
     flags = {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2}
-    config = parse_config(raw(architecture, **flags))
-    assert (config.qkv_bias, config.output_bias, config.mlp_bias) == biases
+    spec = parse_spec(raw(architecture, **flags))
+    assert (spec.attention.qkv_bias, spec.attention.output_bias, spec.feed_forward.bias) == biases
 
 
 def test_ends_of_sequence_are_one_or_several() -> None:
-    assert parse_config(raw()).eos_token_ids == ()
-    assert parse_config(raw(eos_token_id=0)).eos_token_ids == (0,)
-    assert parse_config(raw(eos_token_id=[4, 7])).eos_token_ids == (4, 7)
+    assert parse_spec(raw()).eos_token_ids == ()
+    assert parse_spec(raw(eos_token_id=0)).eos_token_ids == (0,)
+    assert parse_spec(raw(eos_token_id=[4, 7])).eos_token_ids == (4, 7)
 
 
 @pytest.mark.parametrize(
@@ -139,14 +146,14 @@ def test_what_cannot_be_served_is_refused_with_the_file_named(
     path = tmp_path / "config.json"
     path.write_text(json.dumps(raw(**{"architectures": ["LlamaForCausalLM"], **changes})))
     with pytest.raises(ModelLoadError, match=message) as caught:
-        load_config(tmp_path)
+        load_spec(tmp_path)
     assert str(path) in str(caught.value)
 
 
 def test_layer_types_must_cover_the_layers() -> None:
     changes = {"use_sliding_window": True, "layer_types": ["full_attention"]}
     with pytest.raises(ModelLoadError, match="layer_types has 1 entries for 3 layers"):
-        parse_config(raw("Qwen3", num_key_value_heads=2, **changes))
+        parse_spec(raw("Qwen3", num_key_value_heads=2, **changes))
 
 
 @pytest.mark.parametrize("key", sorted(MINIMAL.keys() - {"architectures"}))
@@ -154,7 +161,7 @@ def test_a_missing_key_is_named(key: str) -> None:
     content = raw()
     del content[key]
     with pytest.raises(ModelLoadError, match=f"key '{key}' is missing"):
-        parse_config(content)
+        parse_spec(content)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +172,7 @@ def test_a_broken_file_is_named(content: str | None, message: str, tmp_path: Pat
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(ModelLoadError, match=message) as caught:
-        load_config(tmp_path)
+        load_spec(tmp_path)
     assert "config.json" in str(caught.value)
 
 
@@ -190,4 +197,4 @@ def test_values_that_no_model_has_are_refused_before_anything_is_made_of_them(
     changes: dict[str, Any],
 ) -> None:
     with pytest.raises(ModelLoadError):
-        parse_config(raw(**changes))
+        parse_spec(raw(**changes))

@@ -60,10 +60,14 @@ def guess_in_pieces(
     head: FeatureHead, token_ids: torch.Tensor, hidden: torch.Tensor, first: int
 ) -> torch.Tensor:
     """What the head guesses when it reads 11 tokens, then the rest one by one."""
-    length, config = len(token_ids), head.config
+    length, spec = len(token_ids), head.spec
     table = list(range(1, 2 + length // BLOCK_SIZE))
     cache = poisoned_cache(
-        1 + len(table), config.num_layers, config.num_kv_heads, BLOCK_SIZE, config.head_dim
+        1 + len(table),
+        spec.num_layers,
+        spec.attention.num_kv_heads,
+        BLOCK_SIZE,
+        spec.attention.head_dim,
     )
     features = head.features(hidden)
     out = []
@@ -92,7 +96,7 @@ def test_a_head_guesses_what_its_definition_says(
     reference = (Eagle3Reference if method == "eagle3" else EagleReference)(tensors, raw)
     generator = torch.Generator().manual_seed(3)
     token_ids = torch.randint(0, VOCAB, (29,), generator=generator)
-    size = (3 if method == "eagle3" else 1) * target.config.hidden_size
+    size = (3 if method == "eagle3" else 1) * target.spec.hidden_size
     hidden = torch.randn(29, size, generator=generator)
     guessed = guess_in_pieces(head, token_ids, hidden, first=5)
     expected = reference.guess(token_ids, reference.features(hidden), first_position=5)
@@ -114,7 +118,7 @@ def test_a_head_without_an_embedding_reads_the_target_s(
     (tmp_path / "with" / "config.json").write_bytes((without / "config.json").read_bytes())
     save_file(tensors | {"embed_tokens.weight": embedding}, tmp_path / "with/model.safetensors")
     token_ids = torch.arange(20) * 7
-    size = (3 if method == "eagle3" else 1) * target.config.hidden_size
+    size = (3 if method == "eagle3" else 1) * target.spec.hidden_size
     hidden = torch.randn(20, size, generator=torch.Generator().manual_seed(1))
     own, shared = (
         guess_in_pieces(load(tmp_path / name, target), token_ids, hidden, first=0)
@@ -129,7 +133,7 @@ def test_medusa_heads_guess_what_their_definition_says(
     path = write(tmp_path, target_dir, "medusa", num_layers=2, num_heads=3)
     tensors, _ = read(path)
     heads = load_medusa(path, target.model)
-    hidden = torch.randn(4, target.config.hidden_size)
+    hidden = torch.randn(4, target.spec.hidden_size)
     logits = heads.compute_logits(hidden, 2)
     expected = torch.stack([medusa_logits(tensors, hidden, head, 2) for head in range(2)])
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
@@ -166,8 +170,18 @@ def test_medusa_heads_come_in_several_forms(form: str, target_dir: Path, tmp_pat
     ("method", "fields", "changes", "message"),
     [
         ("eagle", {}, {"vocab_size": 299}, "vocab_size is 299, the target's is 300"),
-        ("eagle", {}, {"intermediate_size": 64}, "intermediate_size is 64"),
-        ("eagle", {}, {"hidden_size": 32}, "hidden_size is 32"),
+        (
+            "eagle",
+            {},
+            {"intermediate_size": 64},
+            r"gate_proj.weight has shape \[128, 64\], the config asks for 64 rows",
+        ),
+        (
+            "eagle",
+            {},
+            {"hidden_size": 32},
+            r"o_proj.weight has shape \[64, 64\], the config asks for 32 rows",
+        ),
         ("eagle3", {}, {"num_hidden_layers": 2}, "num_hidden_layers is 2"),
         (
             "eagle3",

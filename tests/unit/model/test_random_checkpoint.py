@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from shared.errors import ConfigError
+from shared.model.families.registry import ARCHITECTURES
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import (
-    ARCHITECTURES,
     CheckpointSpec,
     rope_settings,
     write_random_checkpoint,

@@ -28,8 +28,10 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def forward(loaded: LoadedModel, first_token: int) -> Tensor:
-    config = loaded.config
-    cache = poisoned_cache(2, LAYERS, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+    spec = loaded.spec
+    cache = poisoned_cache(
+        2, LAYERS, spec.attention.num_kv_heads, BLOCK_SIZE, spec.attention.head_dim
+    )
     metadata = make_metadata([LENGTH], [LENGTH], [[1]], BLOCK_SIZE)
     return loaded.model.forward(
         torch.arange(LENGTH) + first_token, torch.arange(LENGTH), cache, metadata

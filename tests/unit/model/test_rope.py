@@ -10,7 +10,7 @@ import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from shared.errors import ModelLoadError
-from shared.model.config import parse_config
+from shared.model.config import parse_spec
 from shared.model.rope import read_rope
 from shared.model.rope_table import cos_sin_table, inverse_frequencies
 
@@ -154,4 +154,4 @@ def test_how_far_sequences_may_reach(scaling: dict[str, Any], num_positions: int
 def test_a_factor_that_is_no_number_of_a_length_is_refused(factor: Any) -> None:
     raw = {**MINIMAL, "rope_scaling": {"rope_type": "linear", "factor": factor}}
     with pytest.raises(ModelLoadError):
-        parse_config(raw)
+        parse_spec(raw)

@@ -120,7 +120,7 @@ def wanted(**fields: Any) -> PrefillRequest:
     own = {"final": True, "dtype": "float32", "first_position": 4, **fields}
     num_blocks = own.pop("num_blocks", None)
     engine = make_engine()
-    size = FakeLoadedModel().config.hidden_size
+    size = FakeLoadedModel().spec.hidden_size
     if num_blocks is None:
         num_blocks = -(-96 // (engine.layout.block_bytes // (4 * size)))
     ticket = TransferTicket(num_blocks=num_blocks)

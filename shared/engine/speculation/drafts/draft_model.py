@@ -70,9 +70,9 @@ class DraftModelProposer:
         """Raises ConfigError: the draft cannot be used with this target."""
         self._draft = load_draft(context)
         self._device = context.kv_cache.device
-        self._pages = DraftPages(context, self._draft.config, self._draft.dtype)
+        self._pages = DraftPages(context, self._draft.spec, self._draft.dtype)
         self._memory: DraftMemory[_State] = DraftMemory(self._pages)
-        self._max_len = min(context.max_model_len, self._draft.config.max_model_len)
+        self._max_len = min(context.max_model_len, self._draft.spec.max_model_len)
         self._max_batched_tokens = context.engine_config.max_num_batched_tokens
         self._only_local = context.config.hand_off == HandOffPolicy.NONE
         self._choice = DraftChoice(samples=bool(context.config.options.get("sample", False)))

@@ -80,7 +80,7 @@ class EagleProposer:
             )
         self._needs = HiddenNeeds(final=not layers, layers=layers)
         self._device = context.kv_cache.device
-        self._pages = DraftPages(context, self._head.config, self._head.dtype)
+        self._pages = DraftPages(context, self._head.spec, self._head.dtype)
         self._memory: DraftMemory[_View] = DraftMemory(self._pages)
         self._max_len = context.max_model_len
         self._max_batched_tokens = context.engine_config.max_num_batched_tokens

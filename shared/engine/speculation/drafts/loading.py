@@ -43,7 +43,7 @@ def load_draft(context: ProposerContext) -> LoadedModel:
         )
     except (ConfigError, ModelLoadError) as error:
         raise ConfigError(f"speculative_config: model: {error}") from error
-    own, theirs = draft.config.vocab_size, target.config.vocab_size
+    own, theirs = draft.spec.vocab_size, target.spec.vocab_size
     if own != theirs:
         raise ConfigError(
             f"speculative_config: model {config.model!r} has vocab_size {own}, the target has "

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from array import array
 
     from shared.engine.speculation.base import DraftBlocks, ProposerContext
-    from shared.model.config import ModelConfig
+    from shared.model.spec import DecoderSpec
 
 
 class DraftPages:
     """The cache of a draft's layers, and which of its pages are taken."""
 
-    def __init__(self, context: ProposerContext, config: ModelConfig, dtype: torch.dtype) -> None:
+    def __init__(self, context: ProposerContext, spec: DecoderSpec, dtype: torch.dtype) -> None:
         """For a draft of this shape that computes in `dtype`.
 
         Raises:
@@ -32,8 +32,8 @@ class DraftPages:
         """
         self._blocks: DraftBlocks = context.blocks
         self._block_bytes = context.layout.block_bytes
-        heads = 2 * config.num_kv_heads * config.head_dim
-        token_bytes = config.num_layers * heads * dtype.itemsize
+        attention = spec.attention
+        token_bytes = spec.num_layers * 2 * attention.kv_size * dtype.itemsize
         #: Tokens of a page.
         self.page_size = _page_size(context.layout.block_size, token_bytes, self._block_bytes)
         self._page_bytes = self.page_size * token_bytes
@@ -46,11 +46,11 @@ class DraftPages:
             .view(dtype)
             .view(
                 num_pages,
-                config.num_layers,
+                spec.num_layers,
                 2,
-                config.num_kv_heads,
+                attention.num_kv_heads,
                 self.page_size,
-                config.head_dim,
+                attention.head_dim,
             )
         )
         self._free: list[int] = []

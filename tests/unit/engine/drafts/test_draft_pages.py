@@ -51,8 +51,9 @@ def make(
     blocks = Blocks(list(range(num_blocks)))
     kv_cache = torch.zeros(num_blocks, layers, 2, 2, 8, 8)
     context: Any = SimpleNamespace(layout=layout, kv_cache=kv_cache, blocks=blocks)
-    config: Any = SimpleNamespace(num_layers=draft_layers, num_kv_heads=heads, head_dim=dim)
-    return DraftPages(context, config, torch.float32), blocks, kv_cache
+    attention = SimpleNamespace(num_kv_heads=heads, head_dim=dim, kv_size=heads * dim)
+    spec: Any = SimpleNamespace(num_layers=draft_layers, attention=attention)
+    return DraftPages(context, spec, torch.float32), blocks, kv_cache
 
 
 @pytest.mark.parametrize(

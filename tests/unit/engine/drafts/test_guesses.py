@@ -48,9 +48,9 @@ class Recorder:
 
 def states_of(drafts: Drafts, token_ids: list[int], layers: tuple[int, ...]) -> torch.Tensor:
     """The target's hidden states of all tokens, computed at once."""
-    config, length = drafts.target.config, len(token_ids)
+    spec, length = drafts.target.spec, len(token_ids)
     table = list(range(1, 2 + length // 16))
-    cache = poisoned_cache(1 + len(table), config.num_layers, config.num_kv_heads, 16, 16)
+    cache = poisoned_cache(1 + len(table), spec.num_layers, spec.attention.num_kv_heads, 16, 16)
     metadata = make_metadata([length], [length], [table], 16)
     model = drafts.target.model
     final = model.forward(torch.tensor(token_ids), torch.arange(length), cache, metadata)

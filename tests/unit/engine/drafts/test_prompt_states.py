@@ -214,7 +214,7 @@ def test_what_a_model_cannot_give_is_not_kept(drafts: Drafts) -> None:
     assert engine.states.format(HiddenNeeds()) is None
     form = engine.states.format(HiddenNeeds(final=True, layers=(0, 4)))
     assert form is not None
-    assert form.row_size == 3 * drafts.target.config.hidden_size
+    assert form.row_size == 3 * drafts.target.spec.hidden_size
 
 
 @settings(deadline=None)

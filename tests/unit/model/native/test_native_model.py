@@ -94,12 +94,14 @@ def test_8_bits_are_those_of_the_definition(kv_dtype: torch.dtype, tmp_path: Pat
     stored = []
     for backend in ("native", "torch"):
         model = load_model(checkpoint, dtype="float32", attention_backend=backend).model
-        config = model.config
-        cache = poisoned_cache(3, 1, config.num_kv_heads, BLOCK_SIZE, config.head_dim, kv_dtype)
+        spec = model.spec
+        cache = poisoned_cache(
+            3, 1, spec.attention.num_kv_heads, BLOCK_SIZE, spec.attention.head_dim, kv_dtype
+        )
         metadata = make_metadata((30,), (30,), ((2, 1),), BLOCK_SIZE)
         model.forward(torch.arange(30), torch.arange(30), cache, metadata)
         views = QuantizedCache.over(cache)
-        assert int(views.scales.isnan().sum()) == 2 * config.num_kv_heads * (BLOCK_SIZE + 2)
+        assert int(views.scales.isnan().sum()) == 2 * spec.attention.num_kv_heads * (BLOCK_SIZE + 2)
         stored.append((views.values.view(torch.uint8).int(), views.scales))
     (ours, our_scales), (defined, scales) = stored
     torch.testing.assert_close(our_scales, scales, rtol=1e-5, atol=0, equal_nan=True)

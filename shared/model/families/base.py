@@ -1,0 +1,27 @@
+"""What a family is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from shared.model.spec import DecoderSpec
+    from shared.model.weight_map import WeightMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """An architecture. Its functions are pure, and are called before anything is allocated."""
+
+    #: As configs name it.
+    architecture: str
+    model_type: str
+    #: The decoder that a config.json describes. Raises ModelLoadError, or KeyError, TypeError or
+    #: ValueError of the value that is wrong.
+    describe: Callable[[Mapping[str, Any]], DecoderSpec]
+    #: What a checkpoint of such a decoder holds.
+    names: Callable[[DecoderSpec], WeightMap]

@@ -1,0 +1,53 @@
+"""Qwen2 and Qwen2.5: biases of queries, keys and values, and windows in some layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from shared.model.families.base import Family
+from shared.model.families.llama import names
+from shared.model.families.sizes import decoder, read_sizes
+from shared.model.spec import AttentionSpec, GatedSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.model.spec import DecoderSpec
+
+_ARCHITECTURE = "Qwen2ForCausalLM"
+KV_HEADS = 32
+_WINDOW, _FIRST_WINDOWED = 4096, 28
+
+
+def describe(raw: Mapping[str, Any]) -> DecoderSpec:
+    """See `Family.describe`."""
+    sizes = read_sizes(raw, num_kv_heads=KV_HEADS)
+    attention = AttentionSpec(
+        num_heads=sizes.num_heads,
+        num_kv_heads=sizes.num_kv_heads,
+        head_dim=sizes.head_dim,
+        rope=sizes.rope,
+        qkv_bias=True,
+    )
+    mixers = [replace(attention, window=window) for window in layer_windows(raw, sizes.num_layers)]
+    feed_forward = GatedSpec(inner_size=sizes.intermediate_size)
+    return decoder(raw, _ARCHITECTURE, sizes, mixers, feed_forward)
+
+
+def layer_windows(raw: Mapping[str, Any], num_layers: int) -> list[int | None]:
+    """By layer: `layer_types` names those with a window, or they begin at `max_window_layers`.
+
+    None has one without `use_sliding_window`.
+    """
+    window = raw.get("sliding_window", _WINDOW)
+    if window is None or not raw.get("use_sliding_window", False):
+        return [None] * num_layers
+    types = raw.get("layer_types")
+    if types is None:
+        first = int(raw.get("max_window_layers", _FIRST_WINDOWED))
+        types = ["sliding_attention" if n >= first else "" for n in range(num_layers)]
+    return [int(window) if kind == "sliding_attention" else None for kind in types]
+
+
+QWEN2 = Family(architecture=_ARCHITECTURE, model_type="qwen2", describe=describe, names=names)

@@ -1,0 +1,41 @@
+"""Qwen3: norms of queries and keys, and biases only if the config asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from shared.model.families.base import Family
+from shared.model.families.llama import names
+from shared.model.families.qwen2 import KV_HEADS, layer_windows
+from shared.model.families.sizes import decoder, read_sizes
+from shared.model.spec import AttentionSpec, GatedSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.model.spec import DecoderSpec
+
+_ARCHITECTURE = "Qwen3ForCausalLM"
+_HEAD_DIM = 128
+
+
+def describe(raw: Mapping[str, Any]) -> DecoderSpec:
+    """See `Family.describe`."""
+    sizes = read_sizes(raw, head_dim=_HEAD_DIM, num_kv_heads=KV_HEADS)
+    bias = bool(raw.get("attention_bias", False))
+    attention = AttentionSpec(
+        num_heads=sizes.num_heads,
+        num_kv_heads=sizes.num_kv_heads,
+        head_dim=sizes.head_dim,
+        rope=sizes.rope,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+    )
+    mixers = [replace(attention, window=window) for window in layer_windows(raw, sizes.num_layers)]
+    feed_forward = GatedSpec(inner_size=sizes.intermediate_size)
+    return decoder(raw, _ARCHITECTURE, sizes, mixers, feed_forward)
+
+
+QWEN3 = Family(architecture=_ARCHITECTURE, model_type="qwen3", describe=describe, names=names)

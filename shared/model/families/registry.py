@@ -1,0 +1,28 @@
+"""All families. A new one is a file and a line here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.model.families.llama import LLAMA
+from shared.model.families.mistral import MISTRAL
+from shared.model.families.qwen2 import QWEN2
+from shared.model.families.qwen3 import QWEN3
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.model.families.base import Family
+    from shared.model.spec import DecoderSpec
+    from shared.model.weight_map import WeightMap
+
+_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3)
+#: By architecture, as a config names it.
+FAMILIES: Mapping[str, Family] = {family.architecture: family for family in _ALL}
+#: Model type to architecture.
+ARCHITECTURES: Mapping[str, str] = {family.model_type: family.architecture for family in _ALL}
+
+
+def stored_names(spec: DecoderSpec) -> WeightMap:
+    """What a checkpoint of this decoder holds, by name."""
+    return FAMILIES[spec.architecture].names(spec)
