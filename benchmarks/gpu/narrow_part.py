@@ -23,7 +23,7 @@ from shared.model.quantized_weights import quantize_weights
 if TYPE_CHECKING:
     from benchmarks.gpu.attention_part import Paged
     from benchmarks.gpu.bench import Bench
-    from shared.model.llama import CausalLM
+    from shared.model.causal_lm import CausalLM
     from shared.model.loader import LoadedModel
 
 _TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.handoff.load import Run, Workload, drive
 from benchmarks.handoff.systems import disaggregated, in_process
-from shared.model.config import load_spec
+from shared.model.checkpoint.config import load_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli.doctor.finding import fail, ok, warn
 from shared.errors import ConfigError, ModelLoadError
-from shared.model.config import load_spec
+from shared.model.checkpoint.config import load_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def _check_weights(folder: Path) -> Finding:
 
 
 def _read_headers(folder: Path) -> tuple[DecoderSpec, str]:
-    from shared.model.checkpoint_files import find_checkpoint_files
+    from shared.model.checkpoint.files import find_checkpoint_files
     from shared.model.checks import check_model as check
 
     spec = check(folder)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
-from shared.model.config import load_spec
-from shared.model.headers import check_headers
+from shared.model.checkpoint.config import load_spec
+from shared.model.checkpoint.headers import check_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

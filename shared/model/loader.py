@@ -10,14 +10,14 @@ import torch
 
 from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
+from shared.model.causal_lm import CausalLM
+from shared.model.checkpoint.origin import open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import check_model, dtype_name, requires_native
 from shared.model.device import read_device
-from shared.model.llama import CausalLM
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import NativeCausalLM
 from shared.model.native.threads import ThreadPlan, plan_threads
-from shared.model.origin import open_origin
 from shared.model.quantized_weights import check_quantization, quantize_weights
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.model.causal_lm import CausalLM
     from shared.model.layers import FusedLinear
-    from shared.model.llama import CausalLM
 
 _TYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 #: CUDA's first architecture with float8.

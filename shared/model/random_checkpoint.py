@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.attention.registry import get_backend
-from shared.model.config import parse_spec
+from shared.model.causal_lm import CausalLM
+from shared.model.checkpoint.config import parse_spec
+from shared.model.checkpoint.weights import weight_targets
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.llama import CausalLM
 from shared.model.loader import DTYPES
 from shared.model.random_tokenizer import write_tokenizer
-from shared.model.weights import weight_targets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from shared.model.attention.base import AttentionMetadata
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.model.llama import CausalLM
+    from shared.model.causal_lm import CausalLM
     from shared.model.native.model import NativeCausalLM
 
 

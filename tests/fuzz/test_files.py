@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError, InvalidRequestError, ModelLoadError
-from shared.model.config import parse_spec
+from shared.model.checkpoint.config import parse_spec
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.text.chat_template import ChatTemplate

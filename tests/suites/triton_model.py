@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shared.model.attention.registry import get_backend
-from shared.model.llama import CausalLM
+from shared.model.causal_lm import CausalLM
 from shared.model.quantized_weights import quantize_weights
 from shared.model.rope import RopeConfig
 from shared.model.spec import AttentionSpec, DecoderSpec, GatedSpec, LayerSpec

@@ -83,3 +83,15 @@ def test_a_checkpoint_is_checked_without_torch() -> None:
         "from pathlib import Path\nfrom shared.model.checks import check_model\n"
         f"check_model(Path({str(folder)!r}))\nassert 'torch' not in sys.modules"
     )
+
+
+def test_tensors_of_checkpoints_are_named_by_families_only() -> None:
+    """A new family is then one file, whatever reads weights."""
+    folders = [ROOT / name for name in ("shared", "services", "cli", "kernels")]
+    naming = {
+        path.relative_to(ROOT).as_posix()
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if any(name in path.read_text("utf-8") for name in ("model.layers.", "self_attn", "_proj."))
+    }
+    assert naming == {"shared/model/families/llama.py"}

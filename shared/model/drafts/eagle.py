@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn.functional import linear
 
 from shared.errors import ModelLoadError
+from shared.model.causal_lm import DecoderLayer
 from shared.model.drafts.choice import most_likely
 from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import head_spec, layer_targets, read_head
 from shared.model.layers import RMSNorm
-from shared.model.llama import DecoderLayer
 from shared.model.rope_table import cos_sin_table
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn.functional import linear
 
 from shared.errors import ModelLoadError
+from shared.model.causal_lm import DecoderLayer
 from shared.model.drafts.choice import most_likely
 from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import head_spec, layer_targets, read_head
 from shared.model.layers import FusedLinear, RMSNorm
-from shared.model.llama import DecoderLayer
 from shared.model.rope_table import cos_sin_table
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from shared.model.drafts.stored import StoredHead
     from shared.model.spec import DecoderSpec
 
-_PREFIXES = {"model.layers.0.": "midlayer.", "layers.0.": "midlayer.", "model.": ""}
 _EMBEDDING = "embed_tokens.weight"
 _NUM_COMBINED = 3
 
@@ -44,7 +43,7 @@ def load_eagle3(model_dir: Path, target: Target, backend: AttentionBackend) -> E
     Raises:
         ModelLoadError: it cannot be used; names the file, and the tensor or the field.
     """
-    stored = read_head(model_dir).renamed(_PREFIXES)
+    stored = read_head(model_dir).renamed({"model.": ""}).renamed({"layers.0.": "midlayer."})
     spec = head_spec(stored, layer="midlayer", target=target.spec)
     if spec.num_layers != 1:
         raise ModelLoadError(

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import save_file
 
 from shared.errors import ConfigError
-from shared.model.checkpoint_files import SINGLE_NAME, find_checkpoint_files
-from shared.model.config import load_spec
+from shared.model.checkpoint.config import load_spec
+from shared.model.checkpoint.files import SINGLE_NAME, find_checkpoint_files
+from shared.model.checkpoint.weights import stored_tensors
 from shared.model.families.llama import layer_names
 from shared.model.families.registry import stored_names
-from shared.model.weights import stored_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

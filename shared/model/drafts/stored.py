@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint_files import INDEX_NAME, SINGLE_NAME, find_checkpoint_files
-from shared.model.config import parse_spec
+from shared.model.checkpoint.config import parse_spec
+from shared.model.checkpoint.files import INDEX_NAME, SINGLE_NAME, find_checkpoint_files
+from shared.model.checkpoint.weights import copy_stored, stored_tensors, tensor_of
 from shared.model.families.llama import LLAMA, layer_names
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.weight_map import Kind
-from shared.model.weights import copy_stored, stored_tensors, tensor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

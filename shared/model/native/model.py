@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.attention.base import AttentionMetadata
-    from shared.model.llama import CausalLM
+    from shared.model.causal_lm import CausalLM
     from shared.model.native.threads import ThreadPlan
 
 #: What the weights can be kept as, by name.

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.model.causal_lm import CausalLM, DecoderLayer
     from shared.model.layers import FusedLinear, RMSNorm
-    from shared.model.llama import CausalLM, DecoderLayer
 
 _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.errors import ModelLoadError
-from shared.model.config import load_spec, parse_spec
+from shared.model.checkpoint.config import load_spec, parse_spec
 
 if TYPE_CHECKING:
     from pathlib import Path

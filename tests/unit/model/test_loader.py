@@ -12,8 +12,8 @@ import transformers
 from safetensors.torch import load_file
 
 from shared.errors import ConfigError, ModelLoadError
+from shared.model.checkpoint.weights import weight_targets
 from shared.model.loader import load_model as load_any_model
-from shared.model.weights import weight_targets
 from tests.unit.model.checkpoints import edit_json, edit_tensors, write
 
 if TYPE_CHECKING:

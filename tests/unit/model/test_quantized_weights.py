@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from kernels.weight_only_matmul.packing import pack_int4, unpack
-from shared.model.llama import CausalLM
+from shared.model.causal_lm import CausalLM
 from shared.model.loader import load_model
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.paged_driver import PagedDriver

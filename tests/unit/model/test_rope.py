@@ -10,7 +10,7 @@ import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from shared.errors import ModelLoadError
-from shared.model.config import parse_spec
+from shared.model.checkpoint.config import parse_spec
 from shared.model.rope import read_rope
 from shared.model.rope_table import cos_sin_table, inverse_frequencies
 

@@ -12,20 +12,20 @@ import pytest
 from blake3 import blake3
 
 from shared.errors import ModelLoadError
-from shared.model import origin, shard_hashes
-from shared.model.file_stamp import keeps_change_times
-from shared.model.hash_cache import HashCache
+from shared.model.checkpoint import origin, shard_hashes
+from shared.model.checkpoint.file_stamp import keeps_change_times
+from shared.model.checkpoint.hash_cache import HashCache
+from shared.model.checkpoint.shard_hashes import ShardHashes
+from shared.model.checkpoint.weights import load_weights
 from shared.model.loader import load_model
-from shared.model.shard_hashes import ShardHashes
-from shared.model.weights import load_weights
 from tests.unit.model.checkpoints import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shared.model.checkpoint_files import CheckpointFiles
-    from shared.model.llama import CausalLM
+    from shared.model.causal_lm import CausalLM
+    from shared.model.checkpoint.files import CheckpointFiles
 
 NUM_SHARDS, SHARD_BYTES = 4, 3 << 20
 LARGE_SHARD_BYTES = 50 << 20

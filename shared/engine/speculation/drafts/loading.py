@@ -9,10 +9,10 @@ import torch
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.attention.registry import default_backend, get_backend
+from shared.model.causal_lm import CausalLM
 from shared.model.drafts.eagle import load_eagle
 from shared.model.drafts.eagle3 import load_eagle3
 from shared.model.drafts.medusa import load_medusa
-from shared.model.llama import CausalLM
 from shared.model.loader import load_model
 
 if TYPE_CHECKING:

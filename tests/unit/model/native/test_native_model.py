@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from kernels.kv_write_quantized.cache import QuantizedCache
 from kernels.native.library import load_library
 from shared.errors import ConfigError
-from shared.model.llama import CausalLM
+from shared.model.causal_lm import CausalLM
 from shared.model.loader import load_model
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.paged_driver import PagedDriver, make_metadata, poisoned_cache

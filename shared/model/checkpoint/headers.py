@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint_files import find_checkpoint_files
+from shared.model.checkpoint.files import find_checkpoint_files
 from shared.model.families.registry import stored_names
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
 

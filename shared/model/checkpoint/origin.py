@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shared.model.checkpoint_files import find_checkpoint_files
-from shared.model.fingerprint import fingerprint_checkpoint, fingerprint_dummy
-from shared.model.shard_hashes import ShardHashes
-from shared.model.weights import load_weights
+from shared.model.checkpoint.files import find_checkpoint_files
+from shared.model.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_dummy
+from shared.model.checkpoint.shard_hashes import ShardHashes
+from shared.model.checkpoint.weights import load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from shared.model.checkpoint_files import CheckpointFiles
-    from shared.model.llama import CausalLM
+    from shared.model.causal_lm import CausalLM
+    from shared.model.checkpoint.files import CheckpointFiles
 
 #: Standard deviation of dummy weights, as transformers initialises.
 _DUMMY_STD = 0.02

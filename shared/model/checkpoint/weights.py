@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from shared.model.checkpoint_files import CheckpointFiles
-    from shared.model.llama import CausalLM
+    from shared.model.causal_lm import CausalLM
+    from shared.model.checkpoint.files import CheckpointFiles
     from shared.model.weight_map import Part
 
 #: Buffers that old checkpoints carry and that are computed instead.
