@@ -14,6 +14,8 @@ import yaml
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: In C, where PyYAML was built with it: ten times as fast.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "helm"
 CASES = sorted(path.stem.removesuffix("-values") for path in (CHART / "ci").glob("*-values.yaml"))
@@ -42,7 +44,8 @@ class Rendered:
     """Every object of one rendering."""
 
     def __init__(self, text: str) -> None:
-        self.objects: list[Object] = [each for each in yaml.safe_load_all(text) if each]
+        loaded = yaml.load_all(text, LOADER)
+        self.objects: list[Object] = [each for each in loaded if each]
 
     def of(self, kind: str, **labels: str) -> list[Object]:
         """Objects of a kind whose labels, with `component` for the long name, say so."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: The oldest and the newest that the package has, and one between.
 VERSIONS = ("1.25.0", "1.31.0", "1.37.0")
+_REFERENCE = re.compile(r'"#/\$defs/([^"]+)"')
 SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
 
 
@@ -78,6 +79,17 @@ def _definitions(version: str) -> dict[str, Any]:
     return dict(json.loads(text)["$defs"])
 
 
+def _needed(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """A definition, and those that it refers to, not the megabytes of all."""
+    found: dict[str, Any] = {}
+    left = [name]
+    while left:
+        if (name := left.pop()) not in found:
+            found[name] = definitions[name]
+            left += _REFERENCE.findall(json.dumps(found[name]))
+    return found
+
+
 @cache
 def _validator(version: str, api_version: str, kind: str) -> Any:
     definitions = _definitions(version)
@@ -85,6 +97,6 @@ def _validator(version: str, api_version: str, kind: str) -> Any:
     for name, definition in definitions.items():
         for known in definition.get("x-kubernetes-group-version-kind", ()):
             if (known["group"], known["version"], known["kind"]) == (group, short, kind):
-                schema = {"$ref": f"#/$defs/{name}", "$defs": definitions}
+                schema = {"$ref": f"#/$defs/{name}", "$defs": _needed(name, definitions)}
                 return jsonschema_rs.validator_for(schema)
     raise AssertionError(f"Kubernetes {version} has no {api_version} {kind}")
