@@ -97,11 +97,13 @@ def test_an_explanation_names_the_holder(two_by_one: Cluster) -> None:
     home = ask(two_by_one, prompt, max_tokens=2, temperature=0.0).timings.prefill_worker
     _wait_reported(two_by_one, home, prompt)
     explanation = _explain(two_by_one, prompt)
-    assert explanation["route"]["prefill"][0] == home
     candidates = {c["worker"]: c for c in explanation["prefill"]["candidates"]}
     [other] = set(candidates) - {home}
-    # Not their milliseconds: the other one may fetch from the holder, which takes next to nothing.
     held = 600 // BLOCK_SIZE * BLOCK_SIZE
     assert held - BLOCK_SIZE <= candidates[home]["num_held_tokens"] <= held
     assert candidates[other]["num_held_tokens"] == 0
-    assert candidates[home]["cost_ms"] < candidates[other]["cost_ms"]
+    # Which one is cheaper depends on measured speeds, which are noise for a model so small: the
+    # other one may fetch from the holder, which takes next to nothing.
+    assert explanation["route"]["prefill"][0] == min(
+        candidates, key=lambda worker: candidates[worker]["cost_ms"]
+    )
