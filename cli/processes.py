@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from cli.errors import CommandError
 from cli.places import python_command, python_environ
@@ -95,14 +95,17 @@ class ServiceProcess:
         except OSError as error:
             raise CommandError(f"cannot write {self.log}: {error.strerror}") from error
         with log:
-            self._popen = subprocess.Popen(
-                self._command,
-                env=self.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
+            self._popen = self._launch(log)
+
+    def _launch(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
 
     def require_running(self) -> None:
         """Do nothing while it runs.

@@ -14,12 +14,13 @@ import pytest
 
 from baton.v1 import router_pb2, router_pb2_grpc
 from baton_client import Baton
-from cli.cluster import Cluster, ClusterSpec
+from cli.cluster import ClusterSpec
 from cli.ports import free_port, is_free
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.stream import NUM_TOKENS, WAIT_S, Stream, check
 from tests.e2e.test_replay import ASKED, NUM_BEFORE, until
+from tests.fakes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ NUM_REQUESTS = 24
 
 
 @pytest.fixture(scope="module")
-def routers(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def routers(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmCluster]:
     """Two of them, with a prefill and a decode worker that both know.
 
     Each test kills the first one, and the last test leaves it so.
@@ -45,7 +46,7 @@ def routers(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         num_routers=2,
         worker_flags=ENGINE_FLAGS,
     )
-    with Cluster(spec) as cluster:
+    with WarmCluster(spec) as cluster:
         cluster.start()
         cluster.wait_ready(lambda _: None)
         yield cluster
@@ -54,7 +55,7 @@ def routers(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     assert is_free("127.0.0.1", spec.grpc_port)
 
 
-def ask_http(cluster: Cluster) -> str:
+def ask_http(cluster: WarmCluster) -> str:
     """One request on a connection of its own, which the system gives to any router."""
     body = {"model": "tiny", "prompt": "hello", "max_tokens": 3, "temperature": 0}
     with httpx.Client(trust_env=False, verify=False) as http:
@@ -63,7 +64,7 @@ def ask_http(cluster: Cluster) -> str:
     return str(reply.json()["choices"][0]["text"])
 
 
-def ask_grpc(cluster: Cluster, number: int, request_id: str = "") -> str:
+def ask_grpc(cluster: WarmCluster, number: int, request_id: str = "") -> str:
     # Channels with equal options share their connection.
     options = [("grpc.enable_http_proxy", 0), ("grpc.primary_user_agent", f"client-{number}")]
     with grpc.insecure_channel(cluster.spec.directory, options=options) as channel:
@@ -83,11 +84,11 @@ def num_answered(port: int) -> int:
     return sum(int(float(number)) for number in found)
 
 
-def answered_by_each(cluster: Cluster) -> list[int]:
+def answered_by_each(cluster: WarmCluster) -> list[int]:
     return [num_answered(port) for port, _ in cluster.router_ports]
 
 
-def test_both_routers_answer_on_one_port_and_one_of_them_suffices(routers: Cluster) -> None:
+def test_both_routers_answer_on_one_port_and_one_of_them_suffices(routers: WarmCluster) -> None:
     texts = {ask_http(routers) for _ in range(NUM_REQUESTS)}
     after_http = answered_by_each(routers)
     assert sum(after_http) == NUM_REQUESTS
@@ -126,7 +127,7 @@ def is_healthy(port: int) -> bool:
     return reply.status_code == 200
 
 
-def test_a_request_outlives_its_router(routers: Cluster, oracle: LLM) -> None:
+def test_a_request_outlives_its_router(routers: WarmCluster, oracle: LLM) -> None:
     """The SDK goes on at the other router with what it has."""
     params = [ASKED["greedy"], ASKED["seeded, several"], ASKED["penalties"]]
     streams = [Stream(str(i), prompt_of(40 + i, seed=80 + i), p) for i, p in enumerate(params)]

@@ -16,7 +16,6 @@ from baton.v1 import directory_pb2, directory_pb2_grpc, router_pb2_grpc, worker_
 from baton_client import Baton
 from cli.authority import Authority
 from cli.certs import make_certificates
-from cli.cluster import Cluster as LocalCluster
 from cli.cluster import ClusterSpec
 from cli.doctor.cluster import check_cluster
 from cli.doctor.finding import Level
@@ -29,6 +28,7 @@ from tests.e2e.asking import ask, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.oracle import expect
 from tests.fakes.secure_redis import SecureRedis
+from tests.fakes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ NUM_AFTER = 8
 class Running:
     """A cluster, asked as a client would that knows the CA and has no certificate."""
 
-    local: LocalCluster
+    local: WarmCluster
     certificates: CertificateFolder
     model: Path
     channel: grpc.Channel
@@ -101,7 +101,7 @@ def cluster_with(
         redis_url=redis_url,
         certificates=certificates,
     )
-    with LocalCluster(spec) as local:
+    with WarmCluster(spec) as local:
         local.start()
         local.wait_ready(lambda _: None)
         with open_channel(spec.directory, Secure(certificates.ca)) as channel:
