@@ -18,7 +18,8 @@ from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
 from kernels.weight_only_matmul.packing import pack_8_bits, pack_int4, unpack
-from shared.model.quantized_weights import quantize_weights
+from shared.model.linear.fused import FusedLinear
+from shared.model.linear.narrow import Narrow
 
 if TYPE_CHECKING:
     from benchmarks.gpu.attention_part import Paged
@@ -136,5 +137,8 @@ def _narrow_model(bench: Bench, weights: str) -> LoadedModel:
     if weights == "none":
         return loaded
     model: CausalLM = loaded.model  # type: ignore[assignment] # made by make_model
-    quantize_weights(model, weights, bench.device, implementation=bench.implementation)
+    method = Narrow(weights, torch.device(bench.device), implementation=bench.implementation)
+    for module in model.modules():
+        if isinstance(module, FusedLinear):
+            module.finish(method)
     return replace(loaded, num_weight_bytes=model.num_weight_bytes)

@@ -12,13 +12,16 @@ from torch import nn
 from torch.nn.functional import embedding, linear
 
 from kernels.rope_kv_write.norms import HeadNorms
-from shared.model.layers import FusedLinear, GatedMLP, RMSNorm
+from shared.model.layers import GatedMLP, RMSNorm
+from shared.model.linear.base import DENSE
+from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import cos_sin_table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
+    from shared.model.linear.base import LinearMethod
     from shared.model.spec import DecoderSpec
 
 
@@ -26,7 +29,13 @@ class Attention(nn.Module):
     """Grouped-query attention with optional biases and query/key norms."""
 
     def __init__(
-        self, *, spec: DecoderSpec, layer: int, backend: AttentionBackend, dtype: torch.dtype
+        self,
+        *,
+        spec: DecoderSpec,
+        layer: int,
+        backend: AttentionBackend,
+        dtype: torch.dtype,
+        method: LinearMethod = DENSE,
     ) -> None:
         super().__init__()
         own = spec.layers[layer].mixer
@@ -39,12 +48,14 @@ class Attention(nn.Module):
             out_sizes=(own.query_size, own.kv_size, own.kv_size),
             bias=own.qkv_bias,
             dtype=dtype,
+            method=method,
         )
         self.output = FusedLinear(
             in_size=own.query_size,
             out_sizes=(spec.hidden_size,),
             bias=own.output_bias,
             dtype=dtype,
+            method=method,
         )
         self.q_norm = self.k_norm = None
         if own.qk_norm:
@@ -79,13 +90,21 @@ class DecoderLayer(nn.Module):
     """Attention and MLP, each behind a norm and around a residual."""
 
     def __init__(
-        self, *, spec: DecoderSpec, layer: int, backend: AttentionBackend, dtype: torch.dtype
+        self,
+        *,
+        spec: DecoderSpec,
+        layer: int,
+        backend: AttentionBackend,
+        dtype: torch.dtype,
+        method: LinearMethod = DENSE,
     ) -> None:
         super().__init__()
         size, eps, kernels = spec.hidden_size, spec.norm_eps, backend.name
         feed_forward = spec.layers[layer].feed_forward
         self.attention_norm = RMSNorm(size=size, eps=eps, dtype=dtype, implementation=kernels)
-        self.attention = Attention(spec=spec, layer=layer, backend=backend, dtype=dtype)
+        self.attention = Attention(
+            spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
+        )
         self.mlp_norm = RMSNorm(size=size, eps=eps, dtype=dtype, implementation=kernels)
         self.mlp = GatedMLP(
             hidden=size,
@@ -93,6 +112,7 @@ class DecoderLayer(nn.Module):
             bias=feed_forward.bias,
             dtype=dtype,
             implementation=kernels,
+            method=method,
         )
 
     def forward(
@@ -119,7 +139,15 @@ class DecoderLayer(nn.Module):
 class CausalLM(nn.Module):
     """A whole decoder. Weights are uninitialised until the loader fills them."""
 
-    def __init__(self, *, spec: DecoderSpec, backend: AttentionBackend, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        *,
+        spec: DecoderSpec,
+        backend: AttentionBackend,
+        dtype: torch.dtype,
+        method: LinearMethod = DENSE,
+    ) -> None:
+        """`method` is that of all linears in the layers."""
         super().__init__()
         self.spec = spec
         self.dtype = dtype
@@ -127,7 +155,7 @@ class CausalLM(nn.Module):
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         #: The same layers as `layers`, which only PyTorch's own traversal needs.
         self.decoder_layers = [
-            DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype)
+            DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
             for layer in range(spec.num_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)

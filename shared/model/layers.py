@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
 
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.silu_mul import silu_mul
+from shared.model.linear.base import DENSE
+from shared.model.linear.fused import FusedLinear
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from shared.model.linear.base import LinearMethod
 
 
 class RMSNorm(nn.Module):
@@ -38,46 +41,6 @@ class RMSNorm(nn.Module):
         return self._normalise_sum(x, residual, self.weight)
 
 
-class FusedLinear(nn.Module):
-    """Several projections of the same input as one product; each is a range of its rows."""
-
-    def __init__(
-        self, *, in_size: int, out_sizes: tuple[int, ...], bias: bool, dtype: torch.dtype
-    ) -> None:
-        super().__init__()
-        self.out_sizes = out_sizes
-        rows = sum(out_sizes)
-        self.weight = nn.Parameter(torch.empty(rows, in_size, dtype=dtype), requires_grad=False)
-        self.bias = (
-            nn.Parameter(torch.empty(rows, dtype=dtype), requires_grad=False) if bias else None
-        )
-        #: What computes instead of `weight`, which is empty then.
-        self.product: nn.Module | None = None
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """One output per projection."""
-        fused = linear(x, self.weight, self.bias) if self.product is None else self._narrow(x)
-        parts: tuple[Tensor, ...] = torch.split(fused, list(self.out_sizes), dim=-1)
-        return parts
-
-    def replace_weight(self, product: nn.Module) -> None:
-        """Have `product` multiply x with the weight from now on, and give the weight back."""
-        self.product = product
-        nothing = torch.empty(0, dtype=self.weight.dtype, device=self.weight.device)
-        self.weight = nn.Parameter(nothing, requires_grad=False)
-
-    def _narrow(self, x: Tensor) -> Tensor:
-        assert self.product is not None
-        fused: Tensor = self.product(x)
-        return fused if self.bias is None else fused + self.bias
-
-    def part(self, index: int) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of one projection, as views."""
-        start = sum(self.out_sizes[:index])
-        rows = slice(start, start + self.out_sizes[index])
-        return self.weight[rows], None if self.bias is None else self.bias[rows]
-
-
 class GatedMLP(nn.Module):
     """SwiGLU: a projection down of silu(gate) times up."""
 
@@ -89,12 +52,22 @@ class GatedMLP(nn.Module):
         bias: bool,
         dtype: torch.dtype,
         implementation: str = "torch",
+        method: LinearMethod = DENSE,
     ) -> None:
         """implementation: of the gate, `torch` or `triton`."""
         super().__init__()
         self._gate = partial(silu_mul, implementation=implementation)
-        self.gate_up = FusedLinear(in_size=hidden, out_sizes=(inner, inner), bias=bias, dtype=dtype)
-        self.down = FusedLinear(in_size=inner, out_sizes=(hidden,), bias=bias, dtype=dtype)
+        self.gate_up = FusedLinear(
+            in_size=hidden,
+            out_sizes=(inner, inner),
+            bias=bias,
+            dtype=dtype,
+            method=method,
+            is_gated=True,
+        )
+        self.down = FusedLinear(
+            in_size=inner, out_sizes=(hidden,), bias=bias, dtype=dtype, method=method
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """[num_tokens, hidden] to the same."""

@@ -11,18 +11,24 @@ import torch
 from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
+from shared.model.checkpoint.heap import large_blocks_apart
 from shared.model.checkpoint.origin import open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import check_model, dtype_name, requires_native
 from shared.model.device import read_device
+from shared.model.linear.base import DENSE
+from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.native.choice import suits_this_cpu, why_not_native
-from shared.model.native.model import NativeCausalLM
-from shared.model.native.threads import ThreadPlan, plan_threads
-from shared.model.quantized_weights import check_quantization, quantize_weights
+from shared.model.native.library_threads import LibraryThreads
+from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
+from shared.model.native.packing import Packing
+from shared.model.native.threads import plan_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shared.model.linear.base import LinearMethod
+    from shared.model.native.threads import ThreadPlan
     from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
@@ -95,27 +101,37 @@ def load_model(
     )
     name = dtype_name(spec, dtype)
     torch.set_num_threads(num_threads or torch.get_num_threads())
-    native = _wants_native(attention_backend, quantization, name, place)
-    narrows = quantization != "none" and not native
-    with torch.device("cpu") if narrows else place:
-        backend = get_backend(_python_backend(attention_backend, place))
-        model = CausalLM(spec=spec, backend=backend, dtype=DTYPES[name]).eval()
+    backend = get_backend(_python_backend(attention_backend, place))
     weights = name if quantization == "none" else quantization
+    method: LinearMethod = DENSE
+    if _wants_native(attention_backend, quantization, name, place):
+        threads = _threads(plan_threads(num_threads, bind), beside)
+        method = Packing(threads, WEIGHT_KINDS[weights])
+    elif quantization != "none":
+        method = Narrow(quantization, place, implementation=backend.name)
+    with torch.device(place if method is DENSE else "cpu"):
+        model = CausalLM(spec=spec, backend=backend, dtype=DTYPES[name], method=method).eval()
     with open_origin(seed if load_format == "dummy" else model_dir) as origin:
-        origin.fill(model)
-        if narrows:
-            quantize_weights(model, quantization, place, implementation=backend.name)
-        threads = plan_threads(num_threads, bind)
-        loaded = _native(model, weights, threads, beside) if native else model
+        with large_blocks_apart():
+            origin.fill(model)
+        computing: CausalLM | NativeCausalLM = model
+        if isinstance(method, Packing):
+            # PyTorch is left with the calling thread: its own would spin on the same cores between
+            # the steps, and what it still computes is too small to share.
+            torch.set_num_threads(1)
+            computing = NativeCausalLM(model, method)
+        elif method is not DENSE:
+            model.to(place)
+            model.cos_sin = model.cos_sin.to(place)
         fingerprint = origin.fingerprint(spec.raw, f"{name}/{weights}")
-        return LoadedModel.of(loaded, spec, DTYPES[name], fingerprint)
+        return LoadedModel.of(computing, spec, DTYPES[name], fingerprint)
 
 
-def _native(
-    model: CausalLM, weights: str, threads: ThreadPlan, beside: LoadedModel | None
-) -> NativeCausalLM:
-    other = None if beside is None or isinstance(beside.model, CausalLM) else beside.model
-    return NativeCausalLM(model, weights=weights, threads=threads, beside=other)
+def _threads(plan: ThreadPlan, beside: LoadedModel | None) -> LibraryThreads:
+    """Those of the other model, if it has some."""
+    if beside is not None and isinstance(beside.model, NativeCausalLM):
+        return beside.model.threads
+    return LibraryThreads(plan)
 
 
 def _python_backend(name: str, device: torch.device) -> str:

@@ -132,7 +132,8 @@ def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> N
     weight_map: dict[str, str] = {}
     for shard in range(spec.num_shards):
         file = f"model-{shard + 1:05d}-of-{spec.num_shards:05d}.safetensors"
-        own = names[shard :: spec.num_shards]
+        first, end = (len(names) * n // spec.num_shards for n in (shard, shard + 1))
+        own = names[first:end]
         _save({name: targets[name] for name in own}, out / file)
         weight_map |= dict.fromkeys(own, file)
     size = sum(tensor.numel() * tensor.element_size() for tensor in targets.values())

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
-from shared.model.quantized_weights import quantize_weights
+from shared.model.linear.fused import FusedLinear
+from shared.model.linear.narrow import Narrow
 from shared.model.rope import RopeConfig
 from shared.model.spec import AttentionSpec, DecoderSpec, GatedSpec, LayerSpec
 from tests.fakes.interpreted import report
@@ -112,7 +113,10 @@ def check_quantized_weights(quantization: str) -> None:
 
 def quantized(backend: str, quantization: str) -> CausalLM:
     model = make_model(backend, windows=(None, 9))
-    quantize_weights(model, quantization, torch.device("cpu"), implementation=backend)
+    method = Narrow(quantization, torch.device("cpu"), implementation=backend)
+    for module in model.modules():
+        if isinstance(module, FusedLinear):
+            module.finish(method)
     return model
 
 

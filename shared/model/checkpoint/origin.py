@@ -12,6 +12,7 @@ from shared.model.checkpoint.files import find_checkpoint_files
 from shared.model.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_dummy
 from shared.model.checkpoint.shard_hashes import ShardHashes
 from shared.model.checkpoint.weights import load_weights
+from shared.model.linear.fused import FusedLinear
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,11 +73,15 @@ class Dummy:
     def fill(self, model: CausalLM) -> None:
         """Give the model its weights."""
         generator = torch.Generator().manual_seed(self.seed)
-        for name, parameter in model.named_parameters():
+        for name, parameter in list(model.named_parameters()):
             if name.endswith("norm.weight"):
                 parameter.fill_(1.0)
+                continue
+            noise = torch.empty(parameter.shape).normal_(0.0, _DUMMY_STD, generator=generator)
+            owner = model.get_submodule(name.rpartition(".")[0])
+            if isinstance(owner, FusedLinear):
+                owner.fill(name.rpartition(".")[2], noise)
             else:
-                noise = torch.empty(parameter.shape).normal_(0.0, _DUMMY_STD, generator=generator)
                 parameter.copy_(noise)
 
     def fingerprint(self, raw_config: Mapping[str, Any], dtype: str) -> str:

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
 from shared.model.families.registry import stored_names
-from shared.model.layers import FusedLinear
+from shared.model.linear.fused import FusedLinear
 from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
 
 if TYPE_CHECKING:
@@ -34,17 +34,21 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         ModelLoadError: a tensor is missing, unknown, doubled or of a wrong shape or dtype, or a
             file is missing or damaged.
     """
-    targets = weight_targets(model)
     names = stored_names(model.spec)
     head, embedding = name_of(names, HEAD), name_of(names, EMBEDDING)
+    targets = set(names)
+    if model.lm_head is model.embedding:
+        targets.remove(head)
     seen: set[str] = set()
     tied_head: Tensor | None = None
     for path, name, tensor in stored_tensors(files.shards):
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
-            copy_stored(targets[name], tensor, path, name)
+            part = names[name].part
+            copy_stored(tensor_of(model, part), tensor, path, name)
             seen.add(name)
+            _filled(model, part)
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
             copy_stored(tied_head, tensor, path, name)
@@ -52,7 +56,7 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
             raise ModelLoadError(f"{path}: tensor {name!r} is not part of {_describe(model)}")
     if tied_head is not None:
         _resolve_tie(model, tied_head, seen, embedding)
-    missing = targets.keys() - seen
+    missing = targets - seen
     if missing:
         name = min(missing)
         raise ModelLoadError(
@@ -69,6 +73,13 @@ def weight_targets(model: CausalLM) -> dict[str, Tensor]:
         for name, stored in names.items()
         if stored.part != HEAD or model.lm_head is not model.embedding
     }
+
+
+def _filled(model: CausalLM, part: Part) -> None:
+    """Tell its linear, if it is of one: there may be nothing more to come."""
+    owner = model if part in (EMBEDDING, HEAD) else model.get_submodule(part.module)
+    if isinstance(owner, FusedLinear):
+        owner.filled()
 
 
 def tensor_of(model: nn.Module, part: Part) -> Tensor:

@@ -19,7 +19,8 @@ from shared.model.causal_lm import DecoderLayer
 from shared.model.drafts.choice import most_likely
 from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import head_spec, layer_targets, read_head
-from shared.model.layers import FusedLinear, RMSNorm
+from shared.model.layers import RMSNorm
+from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import cos_sin_table
 
 if TYPE_CHECKING:

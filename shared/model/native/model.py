@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
 from ctypes import byref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Batch, Kind, KvFormat, Shape, Weights, load_library
+from kernels.native.library import Batch, Kind, KvFormat, Shape, Weights
 from shared.errors import InternalError
 from shared.model.native.owned_rows import OwnedRows
-from shared.model.native.packing import Packing
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.attention.base import AttentionMetadata
     from shared.model.causal_lm import CausalLM
-    from shared.model.native.threads import ThreadPlan
+    from shared.model.native.packing import Packing
 
 #: What the weights can be kept as, by name.
 WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}
@@ -30,36 +27,25 @@ _KV_FORMATS = {torch.int8: KvFormat.INT8, torch.float8_e4m3fn: KvFormat.FLOAT8}
 
 
 class NativeCausalLM:
-    """Takes the weights out of a loaded CausalLM, which is empty afterwards.
+    """Takes the packed weights out of a loaded CausalLM, which is empty afterwards.
 
     Activations between the layers are float32. A token's result has the same bits whatever else is
     in the batch and however its prompt is cut, so recomputing gives what was computed before.
-    Not for two threads at a time. The library's own threads wait for work between the calls.
+    Not for two threads at a time.
     """
 
-    def __init__(
-        self,
-        model: CausalLM,
-        *,
-        weights: str,
-        threads: ThreadPlan,
-        beside: NativeCausalLM | None = None,
-    ) -> None:
-        """`weights`: the model's dtype, or int8 with a bfloat16 model.
-
-        With `beside` both compute on that model's threads, so never at the same time.
+    def __init__(self, model: CausalLM, packing: Packing) -> None:
+        """`packing` is what the model was loaded with. Models on the same threads never compute
+        at the same time.
         """
-        self._library = load_library()
+        self._library = packing.threads.library
         self.spec = spec = model.spec
         attention = spec.attention
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
-        self._threads: _Threads = (
-            _Threads(self._library, threads) if beside is None else beside._threads
-        )
-        pool = self._threads.pool
-        self._packing = Packing(self._library, pool, WEIGHT_KINDS[weights])
+        self.threads = packing.threads
+        self._packing = packing
         packed: Weights = self._packing.pack(model)
         shape = Shape(
             hidden_size=spec.hidden_size,
@@ -73,10 +59,10 @@ class NativeCausalLM:
             num_positions=spec.num_positions,
         )
         self._decoder = self._library.baton_decoder_new(
-            pool, byref(shape), byref(packed), self._element, WEIGHT_KINDS[weights]
+            self.threads.pool, byref(shape), byref(packed), self._element, packing.kind
         )
         if not self._decoder:
-            raise InternalError(f"no native decoder for {weights} weights of a {model.dtype} model")
+            raise InternalError(f"no native decoder for {packing.kind} of a {model.dtype} model")
         self._hidden = OwnedRows(spec.hidden_size)
         self._logits = OwnedRows(spec.vocab_size)
         self._captured_layers = torch.empty(0, dtype=torch.int32)
@@ -105,7 +91,7 @@ class NativeCausalLM:
         [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], or the blocks of
         `QuantizedCache.over`.
         """
-        self._threads.take_caller()
+        self.threads.take_caller()
         wanted = metadata.wanted
         if wanted is not None and self._captures_last:
             # Behind the last layer's attention only wanted rows are left.
@@ -211,34 +197,9 @@ class NativeCausalLM:
         return logits
 
     def __del__(self) -> None:
-        library = getattr(self, "_library", None)
-        if library is None:
-            return
+        # The weights follow: nothing uses them any more.
         if getattr(self, "_decoder", None):
-            library.baton_decoder_delete(self._decoder)
-        if getattr(self, "_packing", None):
-            self._packing.free()
-
-
-class _Threads:
-    """Threads of the library. They end with the last model that computes on them."""
-
-    def __init__(self, library: ctypes.CDLL, plan: ThreadPlan) -> None:
-        self._library = library
-        self._plan = plan
-        #: Whom the first core was given to.
-        self._caller = 0
-        cpus = (ctypes.c_int * len(plan.cpus))(*plan.cpus) if plan.cpus else None
-        self.pool: int = library.baton_pool_new(plan.num_threads, cpus)
-
-    def take_caller(self) -> None:
-        """The calling thread is the first of them."""
-        if self._plan.cpus and self._caller != threading.get_ident():
-            self._caller = threading.get_ident()
-            self._plan.pin_caller()
-
-    def __del__(self) -> None:
-        self._library.baton_pool_delete(self.pool)
+            self._library.baton_decoder_delete(self._decoder)
 
 
 def _pointer(tensor: Tensor, dtype: torch.dtype) -> int:

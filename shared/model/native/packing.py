@@ -1,4 +1,4 @@
-"""Moves a model's weights into the native kernels' order, one at a time."""
+"""A model's weights in the native kernels' order; each is packed as soon as it is complete."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.native.library import Kind, LayerWeights, Weights
+from shared.errors import InternalError
 from shared.model.rope_table import cos_sin_table
 
 if TYPE_CHECKING:
@@ -15,18 +16,33 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.causal_lm import CausalLM, DecoderLayer
-    from shared.model.layers import FusedLinear, RMSNorm
+    from shared.model.layers import RMSNorm
+    from shared.model.linear.fused import FusedLinear
+    from shared.model.native.library_threads import LibraryThreads
 
 _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 
 
-class Packing:
-    """The packed weights of one model. They live until `free`."""
+class PackedWeight:
+    """A `Product` that only the native decoder computes."""
 
-    def __init__(self, library: ctypes.CDLL, pool: int, kind: Kind) -> None:
-        self._library = library
-        self._pool = pool
-        self._kind = kind
+    def __init__(self, matrix: int) -> None:
+        #: As the library knows it.
+        self.matrix = matrix
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Product`. Raises InternalError."""
+        raise InternalError("a packed weight is computed by the native decoder")
+
+
+class Packing:
+    """The packed weights of one model, and the `LinearMethod` that makes them."""
+
+    def __init__(self, threads: LibraryThreads, kind: Kind) -> None:
+        """`kind` is what linears are kept as."""
+        self.threads = threads
+        self.kind = kind
+        self._library = threads.library
         self._matrices: list[int] = []
         #: What the kernels read as it is.
         self._kept: list[Tensor | ctypes.Array[LayerWeights]] = []
@@ -37,8 +53,12 @@ class Packing:
         kept = sum(t.nbytes for t in self._kept if isinstance(t, torch.Tensor))
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
+    def finish(self, linear: FusedLinear) -> PackedWeight:
+        """See `LinearMethod.finish`."""
+        return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
+
     def pack(self, model: CausalLM) -> Weights:
-        """Pack every weight; each is taken out of the model as soon as it is packed."""
+        """All weights of a model that was loaded with this method; it is empty afterwards."""
         layers = (LayerWeights * model.spec.num_layers)()
         for number, layer in enumerate(model.decoder_layers):
             layers[number] = self._pack_layer(layer)
@@ -59,12 +79,10 @@ class Packing:
             cos_sin=self._keep(table),
         )
 
-    def free(self) -> None:
-        """Give the memory back. Nothing may use the weights any more."""
+    def __del__(self) -> None:
+        """Give the memory back: the decoder that uses the weights is gone."""
         for matrix in self._matrices:
             self._library.baton_matrix_delete(matrix)
-        self._matrices.clear()
-        self._kept.clear()
 
     def _pack_layer(self, layer: DecoderLayer) -> LayerWeights:
         attention, mlp = layer.attention, layer.mlp
@@ -75,23 +93,22 @@ class Packing:
             k_norm=self._vector(attention.k_norm),
             output=self._linear(attention.output),
             mlp_norm=self._vector(layer.mlp_norm),
-            gate_up=self._linear(mlp.gate_up, paired=True),
+            gate_up=self._linear(mlp.gate_up),
             down=self._linear(mlp.down),
             window=attention.window or 0,
         )
 
-    def _linear(self, linear: FusedLinear, *, paired: bool = False) -> int:
-        matrix = self._matrix(linear.weight, linear.bias, paired=paired)
-        linear.weight = _nothing()
-        return matrix
+    def _linear(self, linear: FusedLinear) -> int:
+        assert isinstance(linear.product, PackedWeight)  # the whole model was loaded
+        return linear.product.matrix
 
     def _matrix(self, weight: Tensor, bias: Tensor | None, *, paired: bool = False) -> int:
         columns, inner = weight.shape
         weight = weight.detach().contiguous()
         values = None if bias is None else bias.detach().float().contiguous()
         matrix = self._library.baton_matrix_new(
-            self._pool,
-            self._kind,
+            self.threads.pool,
+            self.kind,
             weight.data_ptr(),
             _STORED[weight.dtype],
             columns,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-import torch
-
 from shared.errors import ConfigError
 
 
@@ -35,7 +33,6 @@ def plan_threads(num_threads: int | None = None, bind: str | None = None) -> Thr
         ConfigError: `bind` cannot be read, names a core that this process may not use, or has
             fewer cores than there are threads.
     """
-    torch.set_num_threads(1)
     usable = os.sched_getaffinity(0)
     if bind is None:
         return ThreadPlan(num_threads or len(usable))

@@ -1,7 +1,8 @@
-"""Loading needs the memory of the weights and of a shard, not of the weights twice."""
+"""Loading needs the memory of the weights as they are kept and of a shard, and no more."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ NUM_SHARDS = 8
 #: Prints the weights' bytes and by how many the peak of the resident memory exceeds what was there
 #: before. `dict` loads as one would without care, and shows that the measurement can fail.
 MEASURE = """
-import gc, sys
+import gc, json, sys
 from pathlib import Path
 from safetensors.torch import load_file
 from shared.model.loader import load_model
@@ -27,12 +28,12 @@ def resident(key):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
-folder = Path(sys.argv[2])
-load_model(folder / "tiny")
+folder, settings = Path(sys.argv[2]), json.loads(sys.argv[3])
+load_model(folder / "tiny", **settings)
 gc.collect()
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts over
 before = resident("VmRSS")
-loaded = load_model(folder / "large")
+loaded = load_model(folder / "large", **settings)
 if sys.argv[1] == "dict":
     tensors = [t.clone() for p in folder.glob("large/*") if p.suffix == ".safetensors"
                for t in load_file(p).values()]
@@ -40,20 +41,21 @@ print(loaded.num_weight_bytes, resident("VmHWM") - before)
 """
 
 
-def peak_bytes(how: str, folder: Path) -> tuple[int, int]:
+def peak_bytes(how: str, folder: Path, **settings: str) -> tuple[int, int]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", MEASURE, how, str(folder)]
+    command = [sys.executable, "-c", MEASURE, how, str(folder), json.dumps(settings)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     weights, peak = map(int, done.stdout.split())
     return weights, peak
 
 
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's /proc")
-def test_loading_needs_the_weights_and_a_shard_at_most(tmp_path: Path) -> None:
-    write(tmp_path / "tiny")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("large")
+    write(folder / "tiny")
     write(
-        tmp_path / "large",
+        folder / "large",
         num_layers=8,
         hidden_size=512,
         intermediate_size=1536,
@@ -61,11 +63,39 @@ def test_loading_needs_the_weights_and_a_shard_at_most(tmp_path: Path) -> None:
         dtype="float32",
         num_shards=NUM_SHARDS,
     )
-    weights, peak = peak_bytes("ours", tmp_path)
+    return folder
+
+
+pytestmark = pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's /proc"
+)
+
+
+def test_loading_needs_the_weights_and_a_shard_at_most(folder: Path) -> None:
+    weights, peak = peak_bytes("ours", folder)
     slack = 8 << 20
     largest = 4096 * 512 * 4  # the embedding, while it is packed for the native kernels
     # One shard mapped, one page cache behind.
     allowed = weights + 2 * weights // NUM_SHARDS + largest + slack
     assert weights > 80 << 20
     assert peak < allowed
-    assert peak_bytes("dict", tmp_path)[1] > allowed
+    assert peak_bytes("dict", folder)[1] > allowed
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"quantization": "int8", "dtype": "bfloat16"},
+        {"quantization": "int4", "dtype": "float32", "attention_backend": "torch"},
+    ],
+    ids=["native int8", "int4"],
+)
+def test_narrow_weights_are_never_there_in_full(folder: Path, settings: dict[str, str]) -> None:
+    """Of the model's own dtype there are two layers at a time: shards end within one."""
+    shard = sum(path.stat().st_size for path in folder.glob("large/*.safetensors")) // NUM_SHARDS
+    weights, peak = peak_bytes("ours", folder, **settings)
+    element = 2 if settings["dtype"] == "bfloat16" else 4
+    full = 8 * (4 * 512 * 512 + 3 * 512 * 1536) * element
+    largest = 4096 * 512 * 4
+    allowed = weights + 2 * shard + largest + full // 4 + (8 << 20)
+    assert peak < allowed < weights + full

@@ -1,4 +1,4 @@
-"""Weights of 8 or 4 bits in a model that PyTorch or Triton computes, made while it is loaded.
+"""Weights of 8 or 4 bits for PyTorch and Triton, made while a model is loaded.
 
 `int8` and `fp8` round the activations to the same 8 bits, one scale per token; so a token's result
 does not hang on how many others are in its step. `int4` leaves activations as they are. Embedding,
@@ -21,12 +21,10 @@ from kernels.weight_only_matmul.packing import PackedWeight, pack_int4, unpack
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
-    from shared.model.causal_lm import CausalLM
-    from shared.model.layers import FusedLinear
+    from shared.model.linear.base import Product
+    from shared.model.linear.fused import FusedLinear
 
 _TYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 #: CUDA's first architecture with float8.
@@ -106,29 +104,19 @@ def check_quantization(name: str, device: torch.device) -> None:
             )
 
 
-@torch.inference_mode()
-def quantize_weights(
-    model: CausalLM, name: str, device: torch.device, *, implementation: str
-) -> None:
-    """Quantise a loaded model's projections and move it to `device`, one matrix at a time.
+class Narrow:
+    """Weights of 8 or 4 bits on `device`, made as soon as each is complete."""
 
-    The device never holds more of the unquantised model than one matrix; `name`: int8, fp8 or int4.
-    """
-    workspaces = {tokens: Workspace() for tokens in _FEW_TOKENS}
-    for projection in _projections(model):
-        weight = projection.weight.to(device)
-        if name == "int4":
-            product: nn.Module = Product4(weight, workspaces, implementation)
-        else:
-            product = Product8(weight, _TYPES[name], implementation)
-        projection.replace_weight(product)
-    model.to(device)
-    model.cos_sin = model.cos_sin.to(device)
+    def __init__(self, name: str, device: torch.device, *, implementation: str) -> None:
+        """`name`: int8, fp8 or int4; implementation: of the kernels, `torch` or `triton`."""
+        self._name = name
+        self._device = device
+        self._implementation = implementation
+        self._workspaces = {tokens: Workspace() for tokens in _FEW_TOKENS}
 
-
-def _projections(model: CausalLM) -> Iterator[FusedLinear]:
-    for layer in model.decoder_layers:
-        yield layer.attention.qkv
-        yield layer.attention.output
-        yield layer.mlp.gate_up
-        yield layer.mlp.down
+    def finish(self, linear: FusedLinear) -> Product:
+        """See `LinearMethod.finish`. The device gets one matrix at a time."""
+        weight = linear.weight.to(self._device)
+        if self._name == "int4":
+            return Product4(weight, self._workspaces, self._implementation)
+        return Product8(weight, _TYPES[self._name], self._implementation)
