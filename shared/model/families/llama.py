@@ -45,13 +45,15 @@ def describe(raw: Mapping[str, Any]) -> DecoderSpec:
 def names(spec: DecoderSpec) -> WeightMap:
     """See `Family.names`."""
     rows = (spec.vocab_size, spec.hidden_size)
-    found = {"model.embed_tokens.weight": Stored(EMBEDDING, rows)}
+    found = {
+        "model.embed_tokens.weight": Stored(EMBEDDING, rows),
+        "model.norm.weight": Stored(NORM, (spec.hidden_size,)),
+        "lm_head.weight": Stored(HEAD, rows),
+    }
     for number, layer in enumerate(spec.layers):
         found |= layer_names(
             layer, spec.hidden_size, stored=f"model.layers.{number}", module=f"{LAYERS}.{number}"
         )
-    found["model.norm.weight"] = Stored(NORM, (spec.hidden_size,))
-    found["lm_head.weight"] = Stored(HEAD, rows)
     return found
 
 
