@@ -31,9 +31,10 @@ from services.router.openai.backend import Backend
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parts import open_parts
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
-from services.router.watch.metrics import MeteredGenerator, observe_state
-from services.router.watch.request_log import LoggedGenerator
-from services.router.watch.tracing import TracedGenerator
+from services.router.watch.metrics import RequestMeter, observe_state
+from services.router.watch.request_log import RequestLog
+from services.router.watch.tracing import RequestTracer
+from services.router.watch.watched import WatchedGenerator
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
@@ -162,16 +163,19 @@ def front(
     parts: RouterParts,
     registry: CollectorRegistry,
     tracer: Tracer | None = None,
-    observer: RequestObserver | None = None,
+    page: DashboardState | None = None,
 ) -> Generator:
-    """The pipeline behind everything that looks at what it does."""
+    """The pipeline, and what looks at it."""
     model = parts.models.names[0]
-    generator: Generator = MeteredGenerator(
-        limited(config, parts, registry), registry, model=model, observer=observer
-    )
+    tokens = None if page is None else page.tokens
+    observers: list[RequestObserver] = [RequestMeter(registry, model=model, tokens=tokens)]
+    if page is not None:
+        observers.append(page)
     if config.log_requests:
-        generator = LoggedGenerator(generator)
-    return generator if tracer is None else TracedGenerator(generator, tracer, model=model)
+        observers.append(RequestLog())
+    if tracer is not None:
+        observers.append(RequestTracer(tracer, model=model))
+    return WatchedGenerator(limited(config, parts, registry), observers)
 
 
 def _instance() -> str:

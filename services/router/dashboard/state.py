@@ -19,7 +19,8 @@ from shared.identity import Role
 
 if TYPE_CHECKING:
     from services.router.parts import RouterParts
-    from services.router.watch.observer import RequestEnd
+    from services.router.request.generation import AnswerPiece, GenerationRequest
+    from services.router.watch.observer import RequestEnd, RequestWatch
 
 #: Requests that are sent to a page at once, so that a second's message stays small.
 MAX_ROWS = 50
@@ -76,6 +77,23 @@ class RequestDetail(msgspec.Struct, kw_only=True):
     why: Why | None
 
 
+class _Shown:
+    """See RequestWatch: the page looks at the first token and at the end."""
+
+    def __init__(self, state: DashboardState, began_s: float) -> None:
+        self._state = state
+        self._began_s = began_s
+        self._has_begun = False
+
+    def piece(self, piece: AnswerPiece, now_s: float) -> None:
+        if not self._has_begun and piece.token_ids:
+            self._has_begun = True
+            self._state.first_token(now_s - self._began_s)
+
+    def ended(self, end: RequestEnd) -> None:
+        self._state.ended(end)
+
+
 class DashboardState:
     """The RequestObserver behind the page; see services/router/watch/observer.py."""
 
@@ -100,12 +118,18 @@ class DashboardState:
         self._number = 0
         self._told_requests = self._told_changes = 0
 
-    def first_token(self, ttft_s: float) -> None:
+    def began(
+        self, request: GenerationRequest, began_s: float
+    ) -> tuple[GenerationRequest, RequestWatch]:
         """See RequestObserver."""
+        return request, _Shown(self, began_s)
+
+    def first_token(self, ttft_s: float) -> None:
+        """A request has its first token."""
         self._history.first_token(ttft_s)
 
     def ended(self, end: RequestEnd) -> None:
-        """See RequestObserver."""
+        """A request has ended."""
         self._history.ended(end)
         row = self._recent.add(end)
         if end.usage is not None:

@@ -47,8 +47,10 @@ class RequestTrace:
         if piece.usage is not None and piece.timings is not None:
             self._span.set(_cost(piece.usage, piece.timings))
 
-    def end(self) -> None:
-        """No more pieces come."""
+    def end(self, error: Exception | None = None) -> None:
+        """No more pieces come; `error` is why, if it was one."""
+        if error is not None:
+            self._span.fail(error)
         if self._finish_reasons:
             self._span.set({"gen_ai.response.finish_reasons": self._finish_reasons})
         self._span.end()

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from services.router.watch.observer import RequestEnd
 from services.router.watch.request_metrics import RequestMetrics
 from services.router.workers.directory_metrics import DirectoryMetrics
-from shared.errors import BatonError, InvalidRequestError
+from shared.errors import BatonError
 from shared.identity import Role
 from shared.telemetry.buckets import ITL_S, TTFT_S
 from shared.telemetry.build_info import add_build_info
 from shared.telemetry.plain_histogram import PlainHistogram
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client import CollectorRegistry, Metric
 
     from services.router.parts import RouterParts
-    from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
-    from services.router.watch.observer import RequestObserver
+    from services.router.request.generation import AnswerPiece, GenerationRequest
+    from services.router.watch.observer import RequestEnd, RequestWatch
+    from shared.request.answer import FinishReason
 
 
 class TokenMetrics(Collector):
@@ -129,22 +126,15 @@ def _num_usable(parts: RouterParts, role: Role) -> int:
     return sum(endpoint.usable for endpoint in parts.endpoints.of_role(role))
 
 
-class MeteredGenerator:
-    """Counts and times what any Generator does."""
+class RequestMeter:
+    """The RequestObserver that counts and times."""
 
     def __init__(
-        self,
-        generator: Generator,
-        registry: CollectorRegistry,
-        *,
-        model: str,
-        observer: RequestObserver | None = None,
+        self, registry: CollectorRegistry, *, model: str, tokens: TokenMetrics | None = None
     ) -> None:
-        self._generator = generator
-        self._observer = observer
-        self._tokens = TokenMetrics(model) if observer is None else observer.tokens
+        """`tokens` is where tokens are counted, if others read it too."""
+        self._tokens = tokens or TokenMetrics(model)
         registry.register(self._tokens)
-
         self._requests = RequestMetrics(registry, model=model)
         self._ttft = Histogram(
             "baton_time_to_first_token_seconds",
@@ -160,75 +150,59 @@ class MeteredGenerator:
             "baton_request_failure", "Requests by error.", ["error"], registry=registry
         )
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
-        """See Generator."""
-        last_s: dict[int, float] = {}
-        arrival_s = request.arrival_s or time.monotonic()
-        last: AnswerPiece | None = None
-        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
-        try:
-            async with aclosing(answers) as pieces:
-                async for piece in pieces:
-                    self._observe(piece, last_s, arrival_s)
-                    if piece.timings is not None:
-                        self._ended(request, piece, arrival_s)
-                        last = piece
-                    yield piece
-        except BatonError as error:
-            self._failed.labels(type(error).__name__).inc()
-            raise
-        finally:
-            if self._observer is not None:
-                end = _end(request, last, time.monotonic() - arrival_s, sys.exception())
-                self._observer.ended(end)
+    def began(
+        self, request: GenerationRequest, began_s: float
+    ) -> tuple[GenerationRequest, RequestWatch]:
+        """See RequestObserver."""
+        return request, _Metered(self, began_s)
 
-    def _observe(self, piece: AnswerPiece, last_s: dict[int, float], arrival_s: float) -> None:
-        now_s = time.monotonic()
+    def count_tokens(self, count: int, gap_s: float | None) -> None:
+        """Tokens were sent, so much time behind those before them in the same answer."""
+        self._tokens.add_tokens(count)
+        if gap_s is not None:
+            self._tokens.add_gap(gap_s)
+
+    def first_token(self, ttft_s: float) -> None:
+        """A request has its first token."""
+        self._ttft.observe(ttft_s)
+
+    def finished(self, reason: FinishReason) -> None:
+        """One answer of a request has ended."""
+        self._finished.labels(reason.value).inc()
+
+    def ended(self, end: RequestEnd) -> None:
+        """A request has ended."""
+        if isinstance(end.error, BatonError):
+            self._failed.labels(type(end.error).__name__).inc()
+        if end.usage is not None and end.timings is not None:
+            self._requests.used(end.usage)
+            self._requests.took(
+                end.timings,
+                latency_s=end.latency_s,
+                num_tokens_each=end.usage.completion_tokens / end.request.params.n,
+            )
+
+
+class _Metered:
+    """See RequestWatch."""
+
+    def __init__(self, meter: RequestMeter, began_s: float) -> None:
+        self._meter = meter
+        self._began_s = began_s
+        #: By answer: when its last tokens left.
+        self._last_s: dict[int, float] = {}
+
+    def piece(self, piece: AnswerPiece, now_s: float) -> None:
         if piece.token_ids:
-            self._tokens.add_tokens(len(piece.token_ids))
-            if piece.index in last_s:
-                self._tokens.add_gap(now_s - last_s[piece.index])
-            elif not last_s:
-                self._ttft.observe(now_s - arrival_s)
-                if self._observer is not None:
-                    self._observer.first_token(now_s - arrival_s)
-            last_s[piece.index] = now_s
+            last_s = self._last_s.get(piece.index)
+            if not self._last_s:
+                self._meter.first_token(now_s - self._began_s)
+            self._meter.count_tokens(
+                len(piece.token_ids), None if last_s is None else now_s - last_s
+            )
+            self._last_s[piece.index] = now_s
         if piece.finish_reason is not None:
-            self._finished.labels(piece.finish_reason.value).inc()
+            self._meter.finished(piece.finish_reason)
 
-    def _ended(self, request: GenerationRequest, piece: AnswerPiece, arrival_s: float) -> None:
-        """Its last piece says what it cost."""
-        usage, timings = piece.usage, piece.timings
-        if usage is None or timings is None:
-            return
-        self._requests.used(usage)
-        self._requests.took(
-            timings,
-            latency_s=time.monotonic() - arrival_s,
-            num_tokens_each=usage.completion_tokens / request.params.n,
-        )
-
-
-def _end(
-    request: GenerationRequest,
-    last: AnswerPiece | None,
-    latency_s: float,
-    error: BaseException | None,
-) -> RequestEnd:
-    """Without a last piece it was given up, by us or by its client."""
-    if last is None:
-        known = isinstance(error, Exception)
-        return RequestEnd(
-            request=request,
-            outcome=type(error).__name__ if known else "cancelled",
-            failed=known and not isinstance(error, InvalidRequestError),
-            latency_s=latency_s,
-        )
-    return RequestEnd(
-        request=request,
-        outcome="" if last.finish_reason is None else last.finish_reason.value,
-        failed=False,
-        latency_s=latency_s,
-        usage=last.usage,
-        timings=last.timings,
-    )
+    def ended(self, end: RequestEnd) -> None:
+        self._meter.ended(end)

@@ -1,4 +1,4 @@
-"""What is told of every request, twice in its life: at its first token and at its end."""
+"""Who is told what becomes of requests: metrics, the log, traces, the live page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from services.router.request.generation import GenerationRequest
+    from services.router.request.generation import AnswerPiece, GenerationRequest
     from services.router.usage import Timings, Usage
-    from services.router.watch.metrics import TokenMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,20 +23,30 @@ class RequestEnd:
     #: None unless all answers were given.
     usage: Usage | None = None
     timings: Timings | None = None
+    #: What ended it, if it was an error.
+    error: Exception | None = None
 
 
-class RequestObserver(Protocol):
-    """Whoever wants to know. What it does must be little, and is never done per token."""
+class RequestWatch(Protocol):
+    """One observer's view of one request."""
 
-    @property
-    def tokens(self) -> TokenMetrics:
-        """Where tokens and the gaps between them are counted."""
-        ...
-
-    def first_token(self, ttft_s: float) -> None:
-        """A request has its first token."""
+    def piece(self, piece: AnswerPiece, now_s: float) -> None:
+        """A piece of an answer is about to leave the router. Called for every piece: be quick."""
         ...
 
     def ended(self, end: RequestEnd) -> None:
-        """A request has ended, in whatever way."""
+        """The request has ended, in whatever way. Called once, and nothing afterwards."""
+        ...
+
+
+class RequestObserver(Protocol):
+    """Sees every request. It never raises, and never waits."""
+
+    def began(
+        self, request: GenerationRequest, began_s: float
+    ) -> tuple[GenerationRequest, RequestWatch]:
+        """A request has come, at `began_s` of the monotonic clock.
+
+        Returns the request as it is to go on (a trace rides along with it), and its watch.
+        """
         ...

@@ -1,63 +1,52 @@
-"""One line per request, for those who want it."""
+"""One line per request, for operators who want it."""
 
 from __future__ import annotations
 
-import time
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared.errors import BatonError
-
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.request.generation import AnswerPiece, GenerationRequest
+    from services.router.watch.observer import RequestEnd, RequestWatch
 
 log = structlog.get_logger(__name__)
 
 
-class LoggedGenerator:
-    """Stands in front of any Generator. Never logs what was asked or answered."""
+class RequestLog:
+    """The RequestObserver that logs ends. Never logs what was asked or answered."""
 
-    def __init__(self, generator: Generator) -> None:
-        self._generator = generator
+    def began(
+        self, request: GenerationRequest, began_s: float
+    ) -> tuple[GenerationRequest, RequestWatch]:
+        """See RequestObserver."""
+        return request, self
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
-        """See Generator."""
-        began_s = request.arrival_s or time.monotonic()
-        told: dict[str, Any] = {"outcome": "cancelled"}
-        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
-        try:
-            async with aclosing(answers) as pieces:
-                async for piece in pieces:
-                    if piece.usage is not None:
-                        told = _ended(piece)
-                    yield piece
-        except BatonError as error:
-            told = {"outcome": type(error).__name__, "error": str(error)}
-            raise
-        finally:
-            log.info(
-                "request_ended",
-                tenant=request.tenant.name,
-                model=request.model,
-                num_prompt_tokens=len(request.prompt_token_ids),
-                duration_ms=round((time.monotonic() - began_s) * 1e3, 1),
-                **told,
-            )
+    def piece(self, piece: AnswerPiece, now_s: float) -> None:
+        """See RequestWatch."""
+
+    def ended(self, end: RequestEnd) -> None:
+        """See RequestWatch."""
+        request = end.request
+        log.info(
+            "request_ended",
+            tenant=request.tenant.name,
+            model=request.model,
+            num_prompt_tokens=len(request.prompt_token_ids),
+            duration_ms=round(end.latency_s * 1e3, 1),
+            **_told(end),
+        )
 
 
-def _ended(piece: AnswerPiece) -> dict[str, Any]:
-    usage, timings = piece.usage, piece.timings
-    told: dict[str, Any] = {"outcome": str(piece.finish_reason)}
-    if usage is not None:
-        told |= {"num_output_tokens": usage.completion_tokens, "cached_tokens": usage.cached_tokens}
-    if timings is not None:
-        told |= {
-            "first_token_ms": round(timings.first_token_ms, 1),
-            "prefill_worker": timings.prefill_worker,
-            "decode_worker": timings.decode_worker,
-        }
+def _told(end: RequestEnd) -> dict[str, Any]:
+    told: dict[str, Any] = {"outcome": end.outcome}
+    if end.error is not None:
+        told["error"] = str(end.error)
+    if end.usage is not None:
+        told["num_output_tokens"] = end.usage.completion_tokens
+        told["cached_tokens"] = end.usage.cached_tokens
+    if end.timings is not None:
+        told["first_token_ms"] = round(end.timings.first_token_ms, 1)
+        told["prefill_worker"] = end.timings.prefill_worker
+        told["decode_worker"] = end.timings.decode_worker
     return told

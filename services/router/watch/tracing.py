@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from services.router.request.trace import RequestTrace
 from shared.errors import BatonError
 from shared.telemetry.trace_context import INCOMING, Incoming
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from services.router.request.generation import (
         AnswerPiece,
         GenerationParams,
         GenerationRequest,
-        Generator,
     )
+    from services.router.watch.observer import RequestEnd, RequestWatch
     from shared.telemetry.tracing import Tracer, Value
 
 
-class TracedGenerator:
-    """Stands in front of any Generator, and gives every request a span."""
+class RequestTracer:
+    """The RequestObserver that gives every request a span."""
 
-    def __init__(self, generator: Generator, tracer: Tracer, *, model: str) -> None:
-        self._generator = generator
+    def __init__(self, tracer: Tracer, *, model: str) -> None:
         self._tracer = tracer
         self._model = model
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
-        """See Generator."""
+    def began(
+        self, request: GenerationRequest, began_s: float
+    ) -> tuple[GenerationRequest, RequestWatch]:
+        """See RequestObserver. The trace rides along with the request."""
         incoming = INCOMING.get() or Incoming()
-        began_s = request.arrival_s or time.monotonic()
         span = self._tracer.start(
             f"{incoming.operation} {self._model}",
             headers=incoming.headers,
@@ -44,17 +40,20 @@ class TracedGenerator:
         # Not a context variable of its own: pieces may be asked for in other tasks than the first.
         incoming.trace_id = span.trace_id
         trace = RequestTrace(span, began_s=began_s)
-        inner = self._generator.generate(replace(request, trace=trace))
-        try:
-            async with aclosing(cast("AsyncGenerator[AnswerPiece]", inner)) as pieces:
-                async for piece in pieces:
-                    trace.note(piece)
-                    yield piece
-        except BatonError as error:
-            span.fail(error)
-            raise
-        finally:
-            trace.end()
+        return replace(request, trace=trace), _Traced(trace)
+
+
+class _Traced:
+    """See RequestWatch."""
+
+    def __init__(self, trace: RequestTrace) -> None:
+        self._trace = trace
+
+    def piece(self, piece: AnswerPiece, now_s: float) -> None:
+        self._trace.note(piece)
+
+    def ended(self, end: RequestEnd) -> None:
+        self._trace.end(end.error if isinstance(end.error, BatonError) else None)
 
 
 def _asked(request: GenerationRequest, operation: str, model: str) -> dict[str, Value]:

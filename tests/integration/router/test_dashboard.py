@@ -19,7 +19,8 @@ from services.router.dashboard.state import DashboardState
 from services.router.doors.app import create_app
 from services.router.doors.http_server import HttpServer
 from services.router.openai.auth import DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH, OPEN_PATHS
-from services.router.watch.metrics import MeteredGenerator
+from services.router.watch.metrics import RequestMeter
+from services.router.watch.watched import WatchedGenerator
 from shared.errors import NoWorkerError
 from shared.identity import Role
 from tests.fakes.keys import KeysOnDisk, keys_on_disk
@@ -44,9 +45,8 @@ class Site:
         self.bench = bench
         self.state = DashboardState(bench.parts, name="router-0", version="1.2.3")
         self.dashboard = Dashboard(self.state)
-        self.generator = MeteredGenerator(
-            bench.parts.pipeline, CollectorRegistry(), model="tiny", observer=self.state
-        )
+        meter = RequestMeter(CollectorRegistry(), model="tiny", tokens=self.state.tokens)
+        self.generator = WatchedGenerator(bench.parts.pipeline, [meter, self.state])
         self.app = self._app(keys)
 
     def _app(self, keys: Authenticator | None) -> FastAPI:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.router.watch.metrics import MeteredGenerator, observe_state
+from services.router.watch.metrics import RequestMeter, observe_state
+from services.router.watch.watched import WatchedGenerator
 from shared.errors import NoWorkerError
 from tests.fakes.scripted_decode import one_by_one, say
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def _answer(
-    bench: Bench, generator: MeteredGenerator, gates: Sequence[asyncio.Event] = (), **params: Any
+    bench: Bench, generator: WatchedGenerator, gates: Sequence[asyncio.Event] = (), **params: Any
 ) -> None:
     remaining = iter(gates)
     async with aclosing(generator.generate(bench.request(**params))) as pieces:
@@ -30,7 +31,7 @@ async def _answer(
 async def test_requests_are_counted_and_timed(bench: Bench) -> None:
     registry = CollectorRegistry()
     observe_state(bench.parts, registry)
-    generator = MeteredGenerator(bench.parts.pipeline, registry, model="tiny")
+    generator = WatchedGenerator(bench.parts.pipeline, [RequestMeter(registry, model="tiny")])
     with pytest.raises(NoWorkerError):
         await _answer(bench, generator)
     script, gates = one_by_one(say(70, 71, 72))

@@ -1,0 +1,75 @@
+"""Tells observers what becomes of each request."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+from services.router.watch.observer import RequestEnd
+from shared.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.watch.observer import RequestObserver, RequestWatch
+
+
+class WatchedGenerator:
+    """Stands in front of any Generator."""
+
+    def __init__(self, generator: Generator, observers: Sequence[RequestObserver]) -> None:
+        """Observers are told in this order."""
+        self._generator = generator
+        self._observers = tuple(observers)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
+        """See Generator."""
+        began_s = request.arrival_s or time.monotonic()
+        watches: list[RequestWatch] = []
+        for observer in self._observers:
+            request, watch = observer.began(request, began_s)
+            watches.append(watch)
+        last: AnswerPiece | None = None
+        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
+        try:
+            async with aclosing(answers) as pieces:
+                async for piece in pieces:
+                    now_s = time.monotonic()
+                    for watch in watches:
+                        watch.piece(piece, now_s)
+                    if piece.timings is not None:
+                        last = piece
+                    yield piece
+        finally:
+            end = _end(request, last, time.monotonic() - began_s, sys.exception())
+            for watch in watches:
+                watch.ended(end)
+
+
+def _end(
+    request: GenerationRequest,
+    last: AnswerPiece | None,
+    latency_s: float,
+    error: BaseException | None,
+) -> RequestEnd:
+    """Without a last piece it was given up, by the router or by its client."""
+    if last is None:
+        failure = error if isinstance(error, Exception) else None
+        return RequestEnd(
+            request=request,
+            outcome="cancelled" if failure is None else type(failure).__name__,
+            failed=failure is not None and not isinstance(failure, InvalidRequestError),
+            latency_s=latency_s,
+            error=failure,
+        )
+    return RequestEnd(
+        request=request,
+        outcome="" if last.finish_reason is None else last.finish_reason.value,
+        failed=False,
+        latency_s=latency_s,
+        usage=last.usage,
+        timings=last.timings,
+    )
