@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import schemathesis
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -13,7 +16,8 @@ from schemathesis.specs.openapi.checks import (
 from tests.fakes.openai_api import OpenAIApi
 from tests.fuzz.cases import COUNTS, profile
 
-SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", OpenAIApi().app)
+#: Loaded when the test begins: every worker imports this module, and one of them needs it.
+SCHEMA = schemathesis.pytest.from_fixture("schema")
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -22,8 +26,18 @@ CHECKS = [
 ]
 
 
-@SCHEMA.parametrize()
+@pytest.fixture
+def schema(request: pytest.FixtureRequest) -> Any:
+    """Of the application."""
+    # Where schemathesis looks for it; pytest 9.2 has it elsewhere.
+    request.node._nodeid = request.node.nodeid
+    return schemathesis.openapi.from_asgi("/openapi.json", OpenAIApi().app)
+
+
+@pytest.mark.timeout(300)
 @profile(15, 300)
+@SCHEMA.parametrize()
 def test_operations(case: schemathesis.Case) -> None:
+    """Each operation is a subtest."""
     case.call_and_validate(checks=CHECKS)
     COUNTS["http: openapi"] += 1
