@@ -137,6 +137,7 @@ class StressSuite:
             gate = Gate(monkeypatch, sender)
             await outbound.push(0, range(3))
             finishing = asyncio.create_task(outbound.finish(5))
+            await asyncio.sleep(0)  # it says that this was all
             await gate.reached.wait()
             await _cancel(finishing)
             gate.opened.set()
