@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.accounting.budget import BudgetKeeper
+from tests.accounting.forks import ForkedWorkers
 from tests.accounting.skips import SkipSummary
 from tests.accounting.tiers import TIERS
 from tests.fakes.warm_process import warm_grammars
@@ -41,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, lambda *_: None)
     warm_grammars()
     config.pluginmanager.register(BudgetKeeper(config))
+    config.pluginmanager.register(ForkedWorkers())
     config.pluginmanager.register(SkipSummary(config))
 
 
