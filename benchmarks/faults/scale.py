@@ -39,10 +39,10 @@ FULL = Scale(
 )
 #: A quarter of the load, for a suite that has a minute and does not judge speed.
 SMALL = Scale(
-    num_streams=8,
-    num_flowing=5,
-    num_asks=24,
-    max_concurrent_requests=7,
+    num_streams=4,
+    num_flowing=3,
+    num_asks=12,
+    max_concurrent_requests=4,
     num_blocks=224,
     num_long=7,
     min_watch_s=1.0,
