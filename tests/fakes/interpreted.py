@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import subprocess
 import sys
+import tempfile
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tests.fakes.warm_process import WarmProcess
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+#: Where results are written; standard output without it.
+_RESULTS = "BATON_INTERPRETED_RESULTS"
 
 
 def run_interpreted(module: str) -> dict[str, str | None]:
     """Run a module that ends with `report`: what went wrong with each of its checks, or null."""
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", module]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    results: dict[str, str | None] = json.loads(done.stdout)
-    return results
+    with tempfile.TemporaryDirectory() as folder:
+        results, log = Path(folder) / "results.json", Path(folder) / "log"
+        env = {**os.environ, "TRITON_INTERPRET": "1", _RESULTS: str(results)}
+        with log.open("wb") as file:
+            # A copy of a process that has loaded PyTorch, and not Triton.
+            process = WarmProcess((module,), cwd=Path.cwd(), env=env, log=file)
+        assert process.wait() == 0, log.read_text(errors="replace")
+        found: dict[str, str | None] = json.loads(results.read_text())
+        return found
 
 
 def report(checks: Mapping[str, Callable[[], None]]) -> None:
@@ -41,7 +51,9 @@ def report(checks: Mapping[str, Callable[[], None]]) -> None:
             results[name] = None
         except Exception:  # noqa: BLE001 the test that reads it fails with it
             results[name] = traceback.format_exc()
-    json.dump(results, sys.stdout)
+    path = os.environ.get(_RESULTS)
+    with Path(path).open("w") if path else contextlib.nullcontext(sys.stdout) as file:
+        json.dump(results, file)
 
 
 class poisoned_empty:  # noqa: N801 reads as the context it is
