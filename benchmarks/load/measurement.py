@@ -61,6 +61,7 @@ async def measure(settings: LoadSettings, plan: Plan, console: Console) -> Measu
         client = _client(http, settings, plan, model)
         await _prepare(client, settings, load)
         # Collecting the prompts again and again would only pause the clock of every request.
+        is_frozen = gc.get_freeze_count() > 0
         gc.collect()
         gc.freeze()
         before = await read_speculation(http)
@@ -73,7 +74,8 @@ async def measure(settings: LoadSettings, plan: Plan, console: Console) -> Measu
                 max_concurrency=traffic.max_concurrency,
                 on_done=progress.advance,
             )
-        gc.unfreeze()
+        if not is_frozen:  # what our caller has frozen stays so
+            gc.unfreeze()
         extras = compare_speculation(before, await read_speculation(http))
     if plan.ramp:
         extras["rps_change_events"] = rate_changes(load.arrivals, plan.ramp, run.started)

@@ -56,13 +56,14 @@ def measure(num_workers: int, num_tokens: int, *, num_decisions: int) -> Decisio
     open_bookings = _fill_book(scheduler, num_workers, num_tokens, rng)
     request = RoutingRequest(num_prompt_tokens=num_tokens, max_tokens=100, block_hashes=hashes)
     route_us, book_us = [], []
-    thresholds = gc.get_threshold()
+    is_frozen, thresholds = gc.get_freeze_count() > 0, gc.get_threshold()
     settle_memory()
     for _ in range(num_decisions):
         route_us.append(_timed_us(lambda: scheduler.route(request)))
         route = scheduler.route(request)
         book_us.append(_timed_us(partial(_book, scheduler, route, request)))
-    gc.unfreeze()
+    if not is_frozen:  # what our caller has frozen stays so
+        gc.unfreeze()
     gc.set_threshold(*thresholds)
     for booking in open_bookings:
         booking.release()
