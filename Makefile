@@ -3,7 +3,8 @@ VENV ?= .venv
 PORT ?= 8000
 GRPC_PORT ?= 50051
 TORCH ?= torch==2.13.0
-WORKERS ?= logical
+# Of the tests: one more than a small machine's cores, since end-to-end tests also wait.
+WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4)))
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 export PYTHONPATH := .:proto:client
@@ -34,7 +35,7 @@ up: setup-small ## Start a local cluster and keep it running
 	@$(PY) -P -m cli up --port $(PORT) --grpc-port $(GRPC_PORT)
 
 test: setup ## All tests that need no GPU, in WORKERS processes (PYTEST="-k …" for more flags)
-	@$(PY) -m pytest -m "not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile --durations 25 $(PYTEST)
+	@$(PY) -m pytest -m "not gpu" -n $(WORKERS) --dist loadfile --durations 25 $(PYTEST)
 
 test-gpu: setup ## The tests that need a GPU; fails if there is none
 	@REQUIRE_GPU=1 timeout 540 $(PY) -m pytest -m gpu tests/gpu
