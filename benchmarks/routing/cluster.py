@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from benchmarks.routing.traces import BLOCK_SIZE
 from services.router.routing.base import RoutingRequest
 from services.router.routing.book import Book
+from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
-from services.router.routing.scheduler import Scheduler
 from services.router.workers.endpoint import Endpoint
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import WorkerLoad, WorkerRecord
@@ -143,7 +143,7 @@ class Simulation:
             Role.PREFILL: [worker.endpoint for worker in self._workers],
             Role.DECODE: [_endpoint("decode", Role.DECODE, None)],
         }
-        self._scheduler = Scheduler(
+        self._scheduler = WorkerChooser(
             self._endpoints.__getitem__,
             policy=find_policy(policy, random.Random(seed)),
             prefixes=self,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from services.router.__main__ import settle_memory
 from services.router.routing.base import RoutingRequest
+from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
-from services.router.routing.scheduler import Scheduler
 from services.router.workers.endpoint import Endpoint
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.directory.index import BlockIndex
@@ -78,7 +78,7 @@ def measure(num_workers: int, num_tokens: int, *, num_decisions: int) -> Decisio
     )
 
 
-def _scheduler(num_workers: int, hashes: Sequence[bytes]) -> Scheduler:
+def _scheduler(num_workers: int, hashes: Sequence[bytes]) -> WorkerChooser:
     index = BlockIndex()
     endpoints: dict[Role, list[Endpoint]] = {Role.PREFILL: [], Role.DECODE: []}
     for number in range(num_workers + 1):
@@ -96,13 +96,13 @@ def _scheduler(num_workers: int, hashes: Sequence[bytes]) -> Scheduler:
         held = hashes[: len(hashes) * number // num_workers]
         index.replace(record.worker, 1, {BlockTier.DEVICE: held})
         endpoints[role].append(Endpoint(record, WorkerLoad(), ready=True))
-    return Scheduler(
+    return WorkerChooser(
         endpoints.__getitem__, policy=find_policy("cost", random.Random(1)), prefixes=index
     )
 
 
 def _fill_book(
-    scheduler: Scheduler, num_workers: int, num_tokens: int, rng: random.Random
+    scheduler: WorkerChooser, num_workers: int, num_tokens: int, rng: random.Random
 ) -> list[Booking]:
     bookings = []
     for _ in range(NUM_IN_FLIGHT * num_workers):
@@ -115,7 +115,7 @@ def _fill_book(
     return bookings
 
 
-def _book(scheduler: Scheduler, route: Route, request: RoutingRequest) -> None:
+def _book(scheduler: WorkerChooser, route: Route, request: RoutingRequest) -> None:
     booking = scheduler.book.begin(
         route, num_prompt_tokens=request.num_prompt_tokens, block_hashes=request.block_hashes
     )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, decode_pb2_grpc
-from services.decode.answer import Answer
+from services.decode.answer import DecodeCall
 from services.decode.config import DecodeConfig
 from services.decode.decider import Decider
 from services.decode.hand_off import HandOff
@@ -45,7 +45,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         states=_states_policy(config, parts),
     )
     answer = partial(
-        Answer,
+        DecodeCall,
         engine=parts.engine,
         hand_off=hand_off,
         reuse=parts.reuse,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 
 
-class Answer:
+class DecodeCall:
     """Owns one request on this worker: closing `run` frees everything that it holds anywhere."""
 
     def __init__(

@@ -17,7 +17,7 @@ from shared.worker.pump import pumped
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from services.decode.answer import Answer
+    from services.decode.answer import DecodeCall
     from services.decode.metrics import DecodeMetrics
     from shared.telemetry.tracing import Span, Tracer
     from shared.worker.health.gate import RequestGate
@@ -31,7 +31,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
     def __init__(
         self,
         *,
-        answer: Callable[[decode_pb2.DecodeRequest, Span | None], Answer],
+        answer: Callable[[decode_pb2.DecodeRequest, Span | None], DecodeCall],
         gate: RequestGate,
         metrics: DecodeMetrics,
         tracer: Tracer | None,

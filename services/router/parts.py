@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from services.router.admission.admission import Admission, AdmissionLimits
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
-from services.router.answer.planner import LatencyBounds, Planner
+from services.router.answer.planner import AnswerPlanner, LatencyBounds
 from services.router.model_text import load_text
 from services.router.models import ServedModels
 from services.router.request.sampling import SamplingResolver
+from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
-from services.router.routing.scheduler import Scheduler
 from services.router.workers.canary import Canary
 from services.router.workers.directory import make_directory
 from services.router.workers.endpoints import EndpointPool
@@ -61,7 +61,7 @@ class RouterParts:
     refused: Callable[[], Sequence[RefusedWorker]]
     endpoints: EndpointPool
     admission: Admission
-    planner: Planner
+    planner: AnswerPlanner
     limits: TenantLimits
     pipeline: Pipeline
     #: Follows the directory; it ends only if there is a bug.
@@ -117,12 +117,12 @@ def _build(
         vocab_size=text.vocab_size,
         learn_max_model_len=endpoints.max_model_len,
     )
-    scheduler = _scheduler(config, endpoints, directory.index)
-    admission = _admission(config, endpoints, scheduler)
-    planner = Planner(
+    chooser = _chooser(config, endpoints, directory.index)
+    admission = _admission(config, endpoints, chooser)
+    planner = AnswerPlanner(
         models=models,
         sampling=SamplingResolver(text.tokenizer, vocab_size=text.vocab_size, limits=config.limits),
-        scheduler=scheduler,
+        chooser=chooser,
         request_timeout_s=config.request_timeout_s,
         bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
     )
@@ -130,7 +130,7 @@ def _build(
         tokenizer=text.tokenizer,
         planner=planner,
         admission=admission,
-        book=scheduler.book,
+        book=chooser.book,
         endpoints=endpoints,
         sessions=sessions,
     )
@@ -165,18 +165,16 @@ def _endpoints(
     )
 
 
-def _admission(config: RouterConfig, endpoints: EndpointPool, scheduler: Scheduler) -> Admission:
+def _admission(config: RouterConfig, endpoints: EndpointPool, chooser: WorkerChooser) -> Admission:
     limits = AdmissionLimits(
         max_concurrent_requests=config.max_concurrent_requests,
         max_queued_requests=config.max_queued_requests,
         max_queued_tokens=config.max_queued_tokens,
         max_queue_s=config.max_queue_s,
     )
-    room = WorkerRoom(
-        endpoints.of_role, scheduler.book, max_worker_queue_ms=_worker_queue_ms(config)
-    )
+    room = WorkerRoom(endpoints.of_role, chooser.book, max_worker_queue_ms=_worker_queue_ms(config))
     admission = Admission(limits, has_room=room)
-    scheduler.book.on_prompt_end = admission.look
+    chooser.book.on_prompt_end = admission.look
     return admission
 
 
@@ -187,8 +185,10 @@ def _worker_queue_ms(config: RouterConfig) -> float:
     return min(config.max_worker_queue_ms, config.max_ttft_ms * WORKER_QUEUE_SHARE)
 
 
-def _scheduler(config: RouterConfig, endpoints: EndpointPool, prefixes: PrefixLookup) -> Scheduler:
-    return Scheduler(
+def _chooser(
+    config: RouterConfig, endpoints: EndpointPool, prefixes: PrefixLookup
+) -> WorkerChooser:
+    return WorkerChooser(
         endpoints.of_role,
         policy=find_policy(config.routing_policy, random.Random()),
         prefixes=prefixes,

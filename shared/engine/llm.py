@@ -18,7 +18,7 @@ from shared.engine.grammar.build import build_grammars
 from shared.engine.offline.beams import PromptBeams, run_searches
 from shared.engine.offline.defaults import read_default_sampling
 from shared.engine.offline.prompts import ReadPrompt, read_prompts
-from shared.engine.offline.request_output import Answer, RequestOutput
+from shared.engine.offline.request_output import GrowingOutput, RequestOutput
 from shared.engine.sequence.request import EngineRequest
 from shared.errors import InvalidRequestError
 from shared.model.loader import load_model
@@ -131,8 +131,8 @@ class LLM:
             "skip_special_tokens": skip_special_tokens,
             "min_tokens": sampling.min_tokens,
         }
-        answers: dict[str, Answer] = {}
-        groups: list[list[Answer]] = []
+        answers: dict[str, GrowingOutput] = {}
+        groups: list[list[GrowingOutput]] = []
         try:
             for prompt in jobs:
                 group = dict(self._submit(prompt, sampling, n, texts, tuple(resumed)))
@@ -218,7 +218,7 @@ class LLM:
         n: int,
         texts: Mapping[str, Any] | None,
         resumed: tuple[int, ...],
-    ) -> Iterator[tuple[str, Answer]]:
+    ) -> Iterator[tuple[str, GrowingOutput]]:
         if n < 1:
             raise InvalidRequestError(f"n must be at least 1, not {n}", param="n")
         sampling = sampling.with_seed()
@@ -239,13 +239,13 @@ class LLM:
             if self._has_tokenizer and texts is not None:
                 text = AnswerText(self.tokenizer, prompt_ids=prompt.token_ids, **texts)
                 text.feed(resumed)
-            yield request_id, Answer(index, text)
+            yield request_id, GrowingOutput(index, text)
 
     def _next_tokens(
         self, steps: Sequence[tuple[tuple[int, ...], tuple[int, ...], SamplingParams]]
     ) -> list[PositionLogprobs]:
         """What may follow each prompt with its resumed tokens; all in one batch."""
-        answers: dict[str, Answer] = {}
+        answers: dict[str, GrowingOutput] = {}
         try:
             for token_ids, resumed, sampling in steps:
                 prompt = ReadPrompt(text=None, token_ids=token_ids)
@@ -255,14 +255,14 @@ class LLM:
             self._abort(answers)
         return [answer.logprobs[0] for answer in answers.values()]
 
-    def _run(self, answers: Mapping[str, Answer]) -> None:
+    def _run(self, answers: Mapping[str, GrowingOutput]) -> None:
         while self.engine.has_work() or self.engine.wait_for_news():
             for event in self.engine.step():
                 answer = answers.get(event.request_id)
                 if answer is not None and answer.take(event):
                     self.engine.abort(event.request_id)
 
-    def _abort(self, answers: Mapping[str, Answer]) -> None:
+    def _abort(self, answers: Mapping[str, GrowingOutput]) -> None:
         """Leave nothing behind, however it ended."""
         for request_id in answers:
             self.engine.abort(request_id)
@@ -274,7 +274,7 @@ def _is_nested(messages: Sequence[Any]) -> bool:
     return bool(messages) and not hasattr(messages[0], "keys")
 
 
-def _request_output(prompt: ReadPrompt, answers: list[Answer]) -> RequestOutput:
+def _request_output(prompt: ReadPrompt, answers: list[GrowingOutput]) -> RequestOutput:
     return RequestOutput(
         prompt=prompt.text,
         prompt_token_ids=prompt.token_ids,

@@ -18,7 +18,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightPart:
     """A tensor of the model, or a range of a fused one's rows."""
 
     #: Path of the module from the model, as in `layers.3.attention.qkv`.
@@ -38,7 +38,7 @@ class Part:
 class Stored:
     """What a checkpoint holds under a name."""
 
-    part: Part
+    part: WeightPart
     shape: tuple[int, ...]
 
 
@@ -46,12 +46,12 @@ class Stored:
 WeightMap: TypeAlias = "Mapping[str, Stored]"
 
 LAYERS = "layers"
-EMBEDDING = Part("embedding")
-HEAD = Part("lm_head")
-NORM = Part("norm")
+EMBEDDING = WeightPart("embedding")
+HEAD = WeightPart("lm_head")
+NORM = WeightPart("norm")
 
 
-def name_of(names: WeightMap, part: Part) -> str:
+def name_of(names: WeightMap, part: WeightPart) -> str:
     """What a checkpoint calls this part. Raises KeyError: the model has no such part."""
     for name, stored in names.items():
         if stored.part == part:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.speculation.base import ObservedStep, ProposerContext, Wish
+    from shared.engine.speculation.base import DraftWish, ObservedStep, ProposerContext
 
 
 def custom(name: str, *, num: int = 4, adaptive: bool = False, **options: Any) -> str:
@@ -65,7 +65,7 @@ class _Told:
         assert seq.num_unknown_tokens == 1
         return self.may_find
 
-    def propose(self, wishes: Seq[Wish]) -> list[Draft]:
+    def propose(self, wishes: Seq[DraftWish]) -> list[Draft]:
         for wish in wishes:
             seq = wish.seq
             assert wish.max_tokens >= 1
@@ -77,7 +77,7 @@ class _Told:
                     self._held[seq] = blocks
         return [self.guess(wish) for wish in wishes]
 
-    def guess(self, wish: Wish) -> Draft:
+    def guess(self, wish: DraftWish) -> Draft:
         raise NotImplementedError
 
     def observe(self, step: ObservedStep) -> None:
@@ -109,7 +109,7 @@ class _Told:
 class FakeOracle(_Told):
     """Knows what the fake model says."""
 
-    def guess(self, wish: Wish) -> Draft:
+    def guess(self, wish: DraftWish) -> Draft:
         seq = wish.seq
         right = expected_tokens(seq.token_ids, wish.max_tokens)
         return Draft(guesses(right, seq.num_tokens, self.wrong_every, self.vocab_size))
@@ -122,7 +122,7 @@ class Scripted(_Told):
         super().__init__(context)
         self._answers: dict[str, list[int]] = context.config.options["answers"]
 
-    def guess(self, wish: Wish) -> Draft:
+    def guess(self, wish: DraftWish) -> Draft:
         seq = wish.seq
         answer = self._answers.get(seq.request_id, [])
         right = answer[seq.num_output_tokens : seq.num_output_tokens + wish.max_tokens]
@@ -134,7 +134,7 @@ class Drawn(_Told):
 
     probs = np.array([0.4, 0.0, 0.1, 0.2, 0.05, 0.05, 0.15, 0.05])
 
-    def guess(self, wish: Wish) -> Draft:
+    def guess(self, wish: DraftWish) -> Draft:
         seq, num = wish.seq, wish.max_tokens
         params = seq.request.sampling
         positions = list(range(seq.num_tokens, seq.num_tokens + num))
@@ -149,5 +149,5 @@ class Drawn(_Told):
 class Failing(_Told):
     """Fails when it is asked."""
 
-    def guess(self, wish: Wish) -> Draft:
+    def guess(self, wish: DraftWish) -> Draft:
         raise RuntimeError("no guess")

@@ -42,7 +42,7 @@ class AdmissionLimits:
 
 
 @dataclass(slots=True)
-class Place:
+class Admitted:
     """A request's place inside."""
 
     queue_ms: float
@@ -109,7 +109,7 @@ class Admission:
         priority: int = 0,
         tenant: Tenant = ANONYMOUS,
         max_wait_s: float | None = None,
-    ) -> AsyncIterator[Place]:
+    ) -> AsyncIterator[Admitted]:
         """Hold a place inside. `max_wait_s`: if it is shorter than everybody's longest wait.
 
         Raises:
@@ -125,7 +125,7 @@ class Admission:
         else:
             await self._wait(num_tokens, cost, priority, tenant, max_wait_s)
         entered_s = self._clock()
-        place = Place((entered_s - started_s) * 1000)
+        place = Admitted((entered_s - started_s) * 1000)
         try:
             yield place
         finally:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from services.router.admission.admission import Admission
     from services.router.answer.job import Job
-    from services.router.answer.planner import Planner
+    from services.router.answer.planner import AnswerPlanner
     from services.router.request.generation import AnswerPiece, GenerationRequest
     from services.router.routing.base import Route
     from services.router.routing.book import Book
@@ -55,7 +55,7 @@ class Pipeline:
         self,
         *,
         tokenizer: Tokenizer,
-        planner: Planner,
+        planner: AnswerPlanner,
         admission: Admission,
         book: Book,
         endpoints: EndpointPool,

@@ -12,8 +12,8 @@ from services.router.answer.ttft_margin import TtftMargin
 from services.router.request.grammar import owned_by
 from services.router.request.resume import check_resumed, resumed_identity
 from services.router.routing.base import PrefixSource, RoutingRequest
+from services.router.routing.chooser import MAX_SOURCES
 from services.router.routing.explain import explain
-from services.router.routing.scheduler import MAX_SOURCES
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError
 from shared.kv.identity import KVIdentity
 from shared.request.beam_search import check_beam_search
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from services.router.request.generation import GenerationRequest
     from services.router.request.sampling import SamplingResolver
     from services.router.routing.base import Route
+    from services.router.routing.chooser import WorkerChooser
     from services.router.routing.explain import Explanation
-    from services.router.routing.scheduler import Scheduler
     from shared.identity import WorkerId
 
 _INT32 = 2**31
@@ -42,7 +42,7 @@ class LatencyBounds:
     max_itl_ms: float | None = None
 
 
-class Planner:
+class AnswerPlanner:
     """The Explainer behind the HTTP front end; see services/router/request/generation.py."""
 
     def __init__(
@@ -50,13 +50,13 @@ class Planner:
         *,
         models: ServedModels,
         sampling: SamplingResolver,
-        scheduler: Scheduler,
+        chooser: WorkerChooser,
         request_timeout_s: float,
         bounds: LatencyBounds | None = None,
     ) -> None:
         self._models = models
         self._sampling = sampling
-        self._scheduler = scheduler
+        self._chooser = chooser
         self._request_timeout_s = request_timeout_s
         self._bounds = bounds or LatencyBounds()
         self.margin = TtftMargin()
@@ -64,7 +64,7 @@ class Planner:
     @property
     def policy_name(self) -> str:
         """What routing goes by."""
-        return self._scheduler.policy.name
+        return self._chooser.policy.name
 
     def plan(self, request: GenerationRequest, request_id: str) -> Job:
         """Everything that can be refused without asking anybody.
@@ -113,7 +113,7 @@ class Planner:
             OverloadedError: nobody is expected to meet the request's bounds.
         """
         if job.max_ttft_ms is not None or job.max_itl_ms is not None:
-            self._scheduler.check(self._routing_request(job, wait_s=wait_s))
+            self._chooser.check(self._routing_request(job, wait_s=wait_s))
 
     def route(self, job: Job, token_ids: Sequence[int] = (), losses: Losses | None = None) -> Route:
         """Where to send an answer, or the rest of one that has `token_ids` already.
@@ -129,7 +129,7 @@ class Planner:
         started_s = time.monotonic()
         request = self._routing_request(job, token_ids=token_ids, losses=losses)
         try:
-            route = self._scheduler.route(request, job.request.trail)
+            route = self._chooser.route(request, job.request.trail)
         except BatonError as error:
             lost = None if losses is None else losses.error
             excluded = request.excluded
@@ -147,12 +147,12 @@ class Planner:
 
     def is_gone(self, job: Job, excluded: Collection[WorkerId]) -> bool:
         """Whether no decode worker but `excluded` ones could go on with the request's answers."""
-        return self._scheduler.is_gone(job.pin.identity, excluded)
+        return self._chooser.is_gone(job.pin.identity, excluded)
 
     def explain(self, request: GenerationRequest) -> Explanation:
         """See Explainer."""
         routing = self._routing_request(self.plan(request, request.request_id))
-        return explain(self._scheduler.policy, routing, self._scheduler.decide(routing))
+        return explain(self._chooser.policy, routing, self._chooser.decide(routing))
 
     def _routing_request(
         self,
@@ -192,7 +192,7 @@ class Planner:
         return job.block_hashes
 
     def _hashed(self, job: Job, token_ids: Sequence[int]) -> Sequence[bytes]:
-        space = self._scheduler.hash_space()
+        space = self._chooser.hash_space()
         if space is None:
             return ()
         namespace, block_size = space

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.routing.base import Candidate, Policy, RoutingRequest, Scorer
-    from services.router.routing.scheduler import Choice
+    from services.router.routing.chooser import Candidates
     from services.router.routing.trail import Trail
 
 #: Of each role, of a request. A cluster may have hundreds.
@@ -82,7 +82,7 @@ def why(kept: Kept) -> Why:
     )
 
 
-def _best(choice: Choice) -> _Best:
+def _best(choice: Candidates) -> _Best:
     return _Best(
         tuple(choice.candidates[:MAX_CANDIDATES]),
         max(0, len(choice.candidates) - MAX_CANDIDATES),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.routing.base import Candidate, Policy, RoutingRequest, Scorer
-    from services.router.routing.scheduler import Choice, Decision
+    from services.router.routing.chooser import Candidates, Decision
 
 
 class CandidateCost(msgspec.Struct, kw_only=True):
@@ -115,7 +115,7 @@ def cost_of(
     )
 
 
-def _role(request: RoutingRequest, choice: Choice, scorers: Sequence[Scorer]) -> RoleView:
+def _role(request: RoutingRequest, choice: Candidates, scorers: Sequence[Scorer]) -> RoleView:
     return RoleView(
         candidates=[_candidate(request, candidate, scorers) for candidate in choice.candidates],
         left_out={endpoint.name: reason for endpoint, reason in choice.left_out},

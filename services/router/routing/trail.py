@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from services.router.routing.base import Policy, RoutingRequest
-    from services.router.routing.scheduler import Decision
+    from services.router.routing.chooser import Decision
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shared.connector.device.memory import DeviceMemory, MappedMemory
-    from shared.connector.protocol.block_io import Part
+    from shared.connector.protocol.block_io import PieceBlocks
     from shared.connector.protocol.frame import Frame
 
 
@@ -86,7 +86,7 @@ class DeviceIO(BlockAccess):
         super().__init__(memory, inline_bytes=0)
         self._memory = memory
 
-    def _copy(self, blocks: Sequence[int], sources: Sequence[Part]) -> NDArray[np.uint64]:
+    def _copy(self, blocks: Sequence[int], sources: Sequence[PieceBlocks]) -> NDArray[np.uint64]:
         # The transport of device memory makes no others, and one for each piece.
         (part,) = cast("Sequence[DevicePart]", sources)
         part.peer.copy(part.blocks, blocks)

@@ -55,7 +55,7 @@ class Activity:
             await asyncio.wait(self._running)
 
 
-class Part(Protocol):
+class PieceBlocks(Protocol):
     """Whole blocks of a piece, in whatever form their memory can copy them from."""
 
     @property
@@ -94,7 +94,7 @@ class BlockAccess(ABC):
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="baton-transfer")
 
     @abstractmethod
-    def _copy(self, blocks: Sequence[int], sources: Sequence[Part]) -> NDArray[np.uint64]:
+    def _copy(self, blocks: Sequence[int], sources: Sequence[PieceBlocks]) -> NDArray[np.uint64]:
         """Copy `sources` into `blocks`; the checksums of what is there now. In any thread."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class BlockAccess(ABC):
             raise ValueError(f"blocks {min(blocks)}..{max(blocks)} of {self._num_blocks}")
 
     async def write(
-        self, blocks: Sequence[int], sources: Sequence[Part] | None, activity: Activity
+        self, blocks: Sequence[int], sources: Sequence[PieceBlocks] | None, activity: Activity
     ) -> int | None:
         """Copy `sources`, one after the other, into `blocks`; the checksum of what is there now.
 
@@ -165,7 +165,7 @@ class BlockIO(BlockAccess):
         super().close()
         self._rows = np.empty((0, self._block_bytes), np.uint8)
 
-    def _copy(self, blocks: Sequence[int], sources: Sequence[Part]) -> NDArray[np.uint64]:
+    def _copy(self, blocks: Sequence[int], sources: Sequence[PieceBlocks]) -> NDArray[np.uint64]:
         # The transports of host memory make no others.
         arrays = cast("Sequence[NDArray[np.uint8]]", sources)
         each = [block for array in arrays for block in array.reshape(-1, self._block_bytes)]

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shared.connector.base import Ticket
-    from shared.connector.protocol.block_io import BlockAccess, Part
+    from shared.connector.protocol.block_io import BlockAccess, PieceBlocks
     from shared.connector.protocol.frame import Frame
 
     #: The bytes of a piece.
-    Parts: TypeAlias = Sequence[Part]
+    Parts: TypeAlias = Sequence[PieceBlocks]
 
 
 class InPlace(ABC):

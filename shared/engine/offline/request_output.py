@@ -40,7 +40,7 @@ class RequestOutput:
 
 
 @dataclass(slots=True)
-class Answer:
+class GrowingOutput:
     """An answer while it is written."""
 
     index: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.engine.pipeline.planner import Planner
+from shared.engine.pipeline.planner import StepPlanner
 from shared.engine.pipeline.step_pipeline import StepPipeline
 from shared.engine.speculation.base import ProposerContext, StatesReader
 from shared.engine.speculation.drafts.blocks import PoolDraftBlocks
@@ -32,7 +32,7 @@ def build_pipeline(
     """Raises ConfigError if the speculation that is asked for cannot be had here."""
     return StepPipeline(
         scheduler,
-        Planner(max_num_seqs=config.max_num_seqs, vocab_size=parts.loaded.spec.vocab_size),
+        StepPlanner(max_num_seqs=config.max_num_seqs, vocab_size=parts.loaded.spec.vocab_size),
         parts.runner,
         postprocessor,
         counters,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WORD_BITS = 32
 
 
-class Planner:
+class StepPlanner:
     """Gives each running sequence a row of the runner, and keeps track of what the runner knows.
 
     The runner must get every plan, in order.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.engine.pipeline.counters import EngineCounters
-    from shared.engine.pipeline.planner import Planner
+    from shared.engine.pipeline.planner import StepPlanner
     from shared.engine.pipeline.postprocess import Postprocessor
     from shared.engine.prompt_states import PlacedStates
     from shared.engine.schedule.scheduler import Scheduler
@@ -42,7 +42,7 @@ class StepPipeline:
     def __init__(
         self,
         scheduler: Scheduler,
-        planner: Planner,
+        planner: StepPlanner,
         runner: ModelRunner,
         postprocessor: Postprocessor,
         counters: EngineCounters,

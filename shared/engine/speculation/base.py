@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DraftWish:
     """Guess at most `max_tokens` tokens, at least 1, that follow all of the sequence's tokens.
 
     KV of all its tokens but the last is final (`num_computed_tokens == num_tokens - 1`).
@@ -129,7 +129,7 @@ class Proposer(Protocol):
         """
         ...
 
-    def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
+    def propose(self, wishes: Seq[DraftWish]) -> Seq[Draft]:
         """One draft per wish, in order. What it takes counts as cost of speculating.
 
         It may raise: then nobody drafts in this step, and speculation is turned off for good.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.speculation.base import ObservedStep, ProposerContext, Wish
+    from shared.engine.speculation.base import DraftWish, ObservedStep, ProposerContext
 
 #: Tokens that are indexed per sequence and step: a long prompt is taken in over several, so that
 #: nobody's step waits for it.
@@ -89,7 +89,7 @@ class NgramProposer:
         index = self._index(seq)
         return index.num_tokens == seq.num_tokens and index.may_match
 
-    def propose(self, wishes: Seq[Wish]) -> list[Draft]:
+    def propose(self, wishes: Seq[DraftWish]) -> list[Draft]:
         """See `Proposer.propose`."""
         return [self._guess(wish) for wish in wishes]
 
@@ -107,7 +107,7 @@ class NgramProposer:
         """See `Proposer.close`."""
         self._indexes.clear()
 
-    def _guess(self, wish: Wish) -> Draft:
+    def _guess(self, wish: DraftWish) -> Draft:
         seq, index = wish.seq, self._index(wish.seq)
         place = index.find()
         if index.num_tokens < seq.num_tokens or place is None:

@@ -14,7 +14,7 @@ from shared.engine.schedule.mask_gate import MAX_WAIT_S
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.events import NewTokens
 from shared.engine.sequence.sequence import Status
-from shared.engine.speculation.base import ObservedPart, ObservedStep, StatesReader, Wish
+from shared.engine.speculation.base import DraftWish, ObservedPart, ObservedStep, StatesReader
 from shared.engine.speculation.pace import FIRST_MEAN, DraftPace
 from shared.engine.speculation.switch import SpeculationSwitch
 from shared.engine.speculation_config import MAX_DRAFT_TOKENS
@@ -117,7 +117,7 @@ class Speculator:
             if seq.num_pending_tokens == 1 and seq.status is Status.RUNNING:
                 num = self._num_wanted(seq, len(running))
                 if num:
-                    wishes.append(Wish(seq, num))
+                    wishes.append(DraftWish(seq, num))
         try:
             drafts = self._proposer.propose(wishes) if wishes else ()
         except Exception:  # the answers do not depend on it
@@ -232,7 +232,7 @@ class Speculator:
         )
         return max(0, min(num, left - 1))
 
-    def _cut(self, wish: Wish, draft: Draft) -> Draft:
+    def _cut(self, wish: DraftWish, draft: Draft) -> Draft:
         """What of a draft is worth computing: the one place where tokens are ruled out."""
         num = min(len(draft.token_ids), wish.max_tokens)
         for place in range(num):

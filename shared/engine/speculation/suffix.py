@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.speculation.base import ObservedStep, ProposerContext, Wish
+    from shared.engine.speculation.base import DraftWish, ObservedStep, ProposerContext
 
 #: Tokens of a sequence that are taken in per step, so that a long prompt holds nobody up.
 _INDEXED_PER_STEP = 1024
@@ -78,7 +78,7 @@ class SuffixProposer:
             return True
         return any(self._match(memory, past, seq).length for past in self._past.automata)
 
-    def propose(self, wishes: Seq[Wish]) -> list[Draft]:
+    def propose(self, wishes: Seq[DraftWish]) -> list[Draft]:
         """See `Proposer.propose`."""
         self._past.take_in()
         return [self._guess(wish) for wish in wishes]
@@ -99,7 +99,7 @@ class SuffixProposer:
         """See `Proposer.close`."""
         self._memories.clear()
 
-    def _guess(self, wish: Wish) -> Draft:
+    def _guess(self, wish: DraftWish) -> Draft:
         memory = self._update(wish.seq)
         best, most = NO_DRAFT, 0.0
         if memory.num_seen == wish.seq.num_tokens:

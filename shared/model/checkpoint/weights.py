@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files import CheckpointFiles
-    from shared.model.weight_map import Part
+    from shared.model.weight_map import WeightPart
 
 #: Buffers that old checkpoints carry and that are computed instead.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".masked_bias")
@@ -75,14 +75,14 @@ def weight_targets(model: CausalLM) -> dict[str, Tensor]:
     }
 
 
-def _filled(model: CausalLM, part: Part) -> None:
+def _filled(model: CausalLM, part: WeightPart) -> None:
     """Tell its linear, if it is of one: there may be nothing more to come."""
     owner = model if part in (EMBEDDING, HEAD) else model.get_submodule(part.module)
     if isinstance(owner, FusedLinear):
         owner.filled()
 
 
-def tensor_of(model: nn.Module, part: Part) -> Tensor:
+def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
     """A part of a model, or of any module with parts of these paths. A view, if it is fused."""
     owner = model
     if part not in (EMBEDDING, HEAD):

@@ -8,7 +8,7 @@ from shared.errors import ModelLoadError
 from shared.model.families.base import Family
 from shared.model.families.sizes import decoder, read_sizes
 from shared.model.spec import AttentionSpec, GatedSpec
-from shared.model.weight_map import EMBEDDING, HEAD, LAYERS, NORM, Kind, Part, Stored
+from shared.model.weight_map import EMBEDDING, HEAD, LAYERS, NORM, Kind, Stored, WeightPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,12 +67,12 @@ def layer_names(
     mixer, feed_forward = layer.mixer, layer.feed_forward
     inner, query, kv = feed_forward.inner_size, mixer.query_size, mixer.kv_size
     found = {
-        "input_layernorm.weight": Stored(Part(f"{module}.attention_norm"), (hidden_size,)),
-        "post_attention_layernorm.weight": Stored(Part(f"{module}.mlp_norm"), (hidden_size,)),
+        "input_layernorm.weight": Stored(WeightPart(f"{module}.attention_norm"), (hidden_size,)),
+        "post_attention_layernorm.weight": Stored(WeightPart(f"{module}.mlp_norm"), (hidden_size,)),
     }
     if mixer.qk_norm:
         for name in ("q_norm", "k_norm"):
-            part = Part(f"{module}.attention.{name}")
+            part = WeightPart(f"{module}.attention.{name}")
             found[f"self_attn.{name}.weight"] = Stored(part, (mixer.head_dim,))
     linears = (
         ("attention.qkv", "self_attn.q_proj self_attn.k_proj self_attn.v_proj", mixer.qkv_bias),
@@ -96,9 +96,9 @@ def _projections(
     module: str, projections: str, sizes: tuple[int, ...], width: int, bias: bool
 ) -> Iterator[tuple[str, Stored]]:
     for index, (name, size) in enumerate(zip(projections.split(), sizes, strict=True)):
-        yield f"{name}.weight", Stored(Part(module, index=index), (size, width))
+        yield f"{name}.weight", Stored(WeightPart(module, index=index), (size, width))
         if bias:
-            yield f"{name}.bias", Stored(Part(module, Kind.BIAS, index), (size,))
+            yield f"{name}.bias", Stored(WeightPart(module, Kind.BIAS, index), (size,))
 
 
 LLAMA = Family(architecture=_ARCHITECTURE, model_type="llama", describe=describe, names=names)

@@ -33,7 +33,7 @@ LOOP_STALL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LeaseSource:
     """Where a worker can be known, and how it renews its lease there."""
 
     directory: RemoteDirectory | RedisDirectory
@@ -51,7 +51,7 @@ class Joined:
 
 def open_places(
     parts: WorkerParts, stack: AsyncExitStack, *, token: ClusterToken | None
-) -> Sequence[Place]:
+) -> Sequence[LeaseSource]:
     """The directories that the settings name; what they hold open closes with the stack.
 
     With a `token`, the worker's record in Redis is sealed with it.
@@ -63,7 +63,7 @@ def open_places(
     url = config.redis_url
     if url is None:
         return [
-            Place(
+            LeaseSource(
                 RemoteDirectory(parts.channels.get(address)),
                 partial(RemoteLease, worker, partial(parts.channels.blocking, address)),
             )
@@ -75,7 +75,7 @@ def open_places(
     seals = None if token is None else RecordSeals(token)
     directory = RedisDirectory(store, seals=seals)
     open_lease = partial(RedisLease, worker, lambda: RedisStore(open_redis()), directory)
-    return [Place(directory, open_lease)]
+    return [LeaseSource(directory, open_lease)]
 
 
 def load_of(parts: WorkerParts, watchdog: Watchdog, loop: LoopWatch) -> WorkerLoad:
@@ -91,7 +91,7 @@ def load_of(parts: WorkerParts, watchdog: Watchdog, loop: LoopWatch) -> WorkerLo
 
 
 def join(
-    parts: WorkerParts, address: str, place: Place, watchdog: Watchdog, stack: AsyncExitStack
+    parts: WorkerParts, address: str, place: LeaseSource, watchdog: Watchdog, stack: AsyncExitStack
 ) -> Joined:
     """Keep the worker, served at `address`, in a directory until the stack closes."""
     membership = Membership(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from shared.engine.pipeline.planner import Planner
+from shared.engine.pipeline.planner import StepPlanner
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.batch import Batch, BatchBuilder
 from shared.engine.step.batch_layout import BatchLayout
@@ -37,7 +37,7 @@ class Builder:
     """A batch builder that is told by plans."""
 
     def __init__(self, buffers: StepBuffers) -> None:
-        self.planner = Planner(max_num_seqs=4, vocab_size=100)
+        self.planner = StepPlanner(max_num_seqs=4, vocab_size=100)
         self.batches = BatchBuilder(
             buffers, max_num_seqs=4, max_blocks_per_seq=4, block_size=4, scratch_block=99
         )

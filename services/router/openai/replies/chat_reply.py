@@ -25,7 +25,7 @@ from services.router.parsers.events import ContentDelta, Finish
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator
 
-    from services.router.openai.replies.collect import Answer
+    from services.router.openai.replies.collect import CollectedAnswer
     from services.router.openai.schema.chat import ChatBody
     from services.router.parsers.events import ChatReader
     from services.router.request.generation import AnswerPiece
@@ -191,7 +191,7 @@ class ChatReply:
             reply.prompt_logprobs = prompt_logprobs(collected.prompt_details)
         return reply
 
-    def _choice(self, index: int, answer: Answer, parsed: WholeAnswer) -> Choice:
+    def _choice(self, index: int, answer: CollectedAnswer, parsed: WholeAnswer) -> Choice:
         head = self._head
         if self._reader is None:
             message = Message(head.role, head.echoed + "".join(answer.texts))

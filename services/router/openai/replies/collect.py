@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Answer:
+class CollectedAnswer:
     """Everything about one answer."""
 
     texts: list[str] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Answer:
 class Collected:
     """The answers to one prompt."""
 
-    answers: list[Answer]
+    answers: list[CollectedAnswer]
     prompt_details: tuple[TokenDetail | None, ...] | None = None
 
 
@@ -35,7 +35,7 @@ async def collect(
     parts: AsyncIterable[tuple[int, AnswerPiece]], *, num_prompts: int, n: int, tally: Tally
 ) -> list[Collected]:
     """Read the stream to its end."""
-    prompts = [Collected([Answer() for _ in range(n)]) for _ in range(num_prompts)]
+    prompts = [Collected([CollectedAnswer() for _ in range(n)]) for _ in range(num_prompts)]
     async for place, piece in parts:
         tally.add(piece)
         if piece.prompt_details is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from services.router.openai.replies.collect import Answer, collect, stop_reason
+from services.router.openai.replies.collect import CollectedAnswer, collect, stop_reason
 from services.router.openai.replies.logprobs import (
     CompletionLogprobs,
     CompletionLogprobsWriter,
@@ -142,7 +142,7 @@ class CompletionReply:
             choices += [self._choice(place, i, a) for i, a in enumerate(collected.answers)]
         return self._with_totals(choices)
 
-    def _choice(self, place: int, number: int, answer: Answer) -> CompletionChoice:
+    def _choice(self, place: int, number: int, answer: CollectedAnswer) -> CompletionChoice:
         index = place * self._n + number
         prompt = self._prompts[place]
         choice = CompletionChoice(index, prompt.text + "".join(answer.texts))

@@ -42,17 +42,17 @@ IGNORED: dict[str, str] = {
 }
 
 
-class Part(RequestObject):
+class InputObject(RequestObject):
     """Of a message, an item, or an option."""
 
 
-class Item(Part):
+class Item(InputObject):
     """Of the input. Items of earlier answers come back with what an answer says of them."""
 
     ignored = frozenset({"id", "status", "phase"})
 
 
-class TextPart(Part):
+class TextPart(InputObject):
     """A text, of either side."""
 
     ignored = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
@@ -61,7 +61,7 @@ class TextPart(Part):
     text: str
 
 
-class Refusal(Part):
+class Refusal(InputObject):
     """What a model of OpenAI's said instead of an answer."""
 
     type: Literal["refusal"]
@@ -135,7 +135,7 @@ def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class FunctionTool(Part):
+class FunctionTool(InputObject):
     """A function that the client offers."""
 
     type: Literal["function"]
@@ -148,7 +148,7 @@ class FunctionTool(Part):
 Tool = Annotated[FunctionTool, BeforeValidator(only("a tool", "function"))]
 
 
-class NamedTool(Part):
+class NamedTool(InputObject):
     """The one function that must be called."""
 
     type: Literal["function"]
@@ -169,19 +169,19 @@ Choice = Annotated[
 ]
 
 
-class TextFormat(Part):
+class TextFormat(InputObject):
     """What the answer's text must be."""
 
     type: Literal["text"]
 
 
-class JsonFormat(Part):
+class JsonFormat(InputObject):
     """Any JSON object."""
 
     type: Literal["json_object"]
 
 
-class JsonSchemaFormat(Part):
+class JsonSchemaFormat(InputObject):
     """JSON that a schema describes."""
 
     # A field named `schema` would hide a method of the base class.
@@ -203,14 +203,14 @@ Format = Annotated[
 ]
 
 
-class TextOptions(Part):
+class TextOptions(InputObject):
     """How the text is to be."""
 
     format: Format | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ReasoningOptions(Part):
+class ReasoningOptions(InputObject):
     """How much the model is to think; reaches templates that ask for it."""
 
     #: The older name of `summary`.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.speculation.base import ObservedStep, ProposerContext, Wish
+    from shared.engine.speculation.base import DraftWish, ObservedStep, ProposerContext
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class _State:
 class _Drafting:
     """A sequence that drafts in this call."""
 
-    wish: Wish
+    wish: DraftWish
     state: _State
     max_tokens: int
     #: Its place among the wishes.
@@ -87,7 +87,7 @@ class DraftModelProposer:
         return True
 
     @torch.inference_mode()
-    def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
+    def propose(self, wishes: Seq[DraftWish]) -> Seq[Draft]:
         """See `Proposer.propose`."""
         drafting = self._begin(wishes)
         hidden = self._catch_up(drafting)
@@ -120,7 +120,7 @@ class DraftModelProposer:
         """See `Proposer.close`."""
         self._memory.close()
 
-    def _begin(self, wishes: Seq[Wish]) -> list[_Drafting]:
+    def _begin(self, wishes: Seq[DraftWish]) -> list[_Drafting]:
         """Those for which there is room."""
         drafting = []
         for place, wish in enumerate(wishes):

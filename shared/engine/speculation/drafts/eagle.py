@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.speculation.base import ObservedPart, ObservedStep, ProposerContext, Wish
+    from shared.engine.speculation.base import (
+        DraftWish,
+        ObservedPart,
+        ObservedStep,
+        ProposerContext,
+    )
 
 #: Features of a sequence that wait for the next draft. They are few where it drafts in every step;
 #: where it does not, they must not pile up.
@@ -95,7 +100,7 @@ class EagleProposer:
         return True
 
     @torch.inference_mode()
-    def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
+    def propose(self, wishes: Seq[DraftWish]) -> Seq[Draft]:
         """See `Proposer.propose`."""
         drafts = [NO_DRAFT] * len(wishes)
         ready: list[tuple[int, Sequence, _View, int]] = []

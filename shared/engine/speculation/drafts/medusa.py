@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.speculation.base import ObservedStep, ProposerContext, Wish
+    from shared.engine.speculation.base import DraftWish, ObservedStep, ProposerContext
 
 
 class MedusaProposer:
@@ -38,7 +38,7 @@ class MedusaProposer:
         """A model always can."""
         return True
 
-    def propose(self, wishes: Seq[Wish]) -> Seq[Draft]:
+    def propose(self, wishes: Seq[DraftWish]) -> Seq[Draft]:
         """See `Proposer.propose`."""
         drafts = [NO_DRAFT] * len(wishes)
         known = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.engine.sequence.draft import Draft
-    from shared.engine.speculation.base import Wish
+    from shared.engine.speculation.base import DraftWish
 
 VOCAB = 300
 
@@ -38,7 +38,7 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._proposer, name)
 
-    def propose(self, wishes: Sequence[Wish]) -> Sequence[Draft]:
+    def propose(self, wishes: Sequence[DraftWish]) -> Sequence[Draft]:
         drafts: Sequence[Draft] = self._proposer.propose(wishes)
         for wish, draft in zip(wishes, drafts, strict=True):
             seq = wish.seq

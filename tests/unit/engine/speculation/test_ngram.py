@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.engine.sequence.draft import NO_DRAFT
-from shared.engine.speculation.base import Wish
+from shared.engine.speculation.base import DraftWish
 from shared.engine.speculation.ngram import NgramIndex, NgramProposer, follow
 from shared.engine.speculation_config import SpeculationConfig
 from tests.unit.engine.speculation.settings import sequence
@@ -63,7 +63,7 @@ def test_a_long_prompt_is_taken_in_over_several_steps(monkeypatch: pytest.Monkey
     config = SpeculationConfig(method="ngram", num_speculative_tokens=3)
     proposer = NgramProposer(SimpleNamespace(config=config))  # type: ignore[arg-type]  # all it asks for
     seq = sequence([1, 2, 3, 4] * 10)
-    drafts = [list(proposer.propose([Wish(seq, 3)])[0].token_ids) for _ in range(5)]
+    drafts = [list(proposer.propose([DraftWish(seq, 3)])[0].token_ids) for _ in range(5)]
     assert drafts == [[], [], [], [1, 2, 3], [1, 2, 3]]
     proposer.forget(seq)
-    assert proposer.propose([Wish(seq, 3)])[0] is NO_DRAFT
+    assert proposer.propose([DraftWish(seq, 3)])[0] is NO_DRAFT

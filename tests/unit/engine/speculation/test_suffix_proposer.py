@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.sequence.sequence import Status
-from shared.engine.speculation.base import Wish
+from shared.engine.speculation.base import DraftWish
 from shared.engine.speculation.past_answers import PastAnswers
 from shared.engine.speculation.suffix import SuffixProposer
 from shared.engine.speculation.suffix_automaton import ROOT
@@ -26,7 +26,7 @@ def make(**fields: Any) -> SuffixProposer:
 
 
 def guess(proposer: SuffixProposer, seq: Sequence, num: int = 8) -> list[int]:
-    return list(proposer.propose([Wish(seq, num)])[0].token_ids)
+    return list(proposer.propose([DraftWish(seq, num)])[0].token_ids)
 
 
 def test_the_longest_context_decides_how_much_is_guessed() -> None:

@@ -43,21 +43,21 @@ def _cluster(policy: str) -> tuple[Cluster, list[Endpoint]]:
 )
 def test_what_each_policy_prefers(policy: str, order: list[str]) -> None:
     cluster, _ = _cluster(policy)
-    assert [e.name for e in cluster.scheduler.route(REQUEST).prefill] == order
+    assert [e.name for e in cluster.chooser.route(REQUEST).prefill] == order
 
 
 def test_round_robin_goes_round_and_explanations_do_not_turn_it() -> None:
     cluster, _ = _cluster("round-robin")
     firsts = []
     for _ in range(5):
-        cluster.scheduler.decide(REQUEST)
-        firsts.append(cluster.scheduler.route(REQUEST).prefill[0].name)
+        cluster.chooser.decide(REQUEST)
+        firsts.append(cluster.chooser.route(REQUEST).prefill[0].name)
     assert firsts == ["p", "q", "r", "p", "q"]
 
 
 def test_random_takes_everybody() -> None:
     cluster, _ = _cluster("random")
-    counts = Counter(cluster.scheduler.route(REQUEST).prefill[0].name for _ in range(600))
+    counts = Counter(cluster.chooser.route(REQUEST).prefill[0].name for _ in range(600))
     assert all(150 < counts[name] < 250 for name in "pqr")
 
 
@@ -65,7 +65,7 @@ def test_least_loaded_does_not_look_at_holders() -> None:
     cluster, workers = _cluster("least-loaded")
     workers[0].work.end_prompt(1, cluster.clock())
     cluster.holders.hold(workers[2], PROMPT)
-    counts = Counter(cluster.scheduler.route(REQUEST).prefill[0].name for _ in range(200))
+    counts = Counter(cluster.chooser.route(REQUEST).prefill[0].name for _ in range(200))
     assert set(counts) == {"p", "r"}
 
 

@@ -7,8 +7,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from services.router.routing.book import Book
+from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
-from services.router.routing.scheduler import Scheduler
 from services.router.workers.endpoint import Endpoint
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
@@ -72,7 +72,7 @@ class Cluster:
         self.clock = Clock()
         self.holders = Holders()
         self.book = Book(clock=self.clock)
-        self.scheduler = Scheduler(
+        self.chooser = WorkerChooser(
             lambda role: [e for e in endpoints if e.record.role is role],
             policy=find_policy(policy, random.Random(seed)),
             prefixes=self.holders,

@@ -62,7 +62,7 @@ FILTERS: tuple[Filter, ...] = (
 
 
 @dataclass(slots=True)
-class Choice:
+class Candidates:
     """One role's workers: those left, best first, and why the others are not."""
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -73,12 +73,12 @@ class Choice:
 class Decision:
     """Everything that was looked at for one request. Without a decode worker, `route` is None."""
 
-    decode: Choice
-    prefill: Choice
+    decode: Candidates
+    prefill: Candidates
     route: Route | None = None
 
 
-class Scheduler:
+class WorkerChooser:
     """Chooses workers by one policy. Sends nothing and books nothing."""
 
     def __init__(
@@ -166,8 +166,8 @@ class Scheduler:
         """All that `route` looks at, without choosing for good."""
         reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
         holdings = Holdings(reported, request.block_hashes)
-        decode = Choice()
-        prefill = Choice()
+        decode = Candidates()
+        prefill = Candidates()
         writers = self._kept(request, self._endpoints(Role.DECODE), self._filters, decode)
         readers = self._kept(request, self._endpoints(Role.PREFILL), self._filters, prefill)
         taking = self._newest.pick(writers, readers, request.num_prompt_tokens)
@@ -202,7 +202,7 @@ class Scheduler:
         decision.route = self._route(decode, prefill, holdings)
         return decision
 
-    def _route(self, decode: Choice, prefill: Choice, holdings: Holdings) -> Route:
+    def _route(self, decode: Candidates, prefill: Candidates, holdings: Holdings) -> Route:
         writer = decode.candidates[0]
         reader = prefill.candidates[0] if prefill.candidates else writer
         return Route(
@@ -234,7 +234,7 @@ class Scheduler:
         request: RoutingRequest,
         endpoints: Sequence[Endpoint],
         filters: Sequence[Filter],
-        choice: Choice,
+        choice: Candidates,
     ) -> list[Endpoint]:
         kept = []
         for endpoint in endpoints:
@@ -263,7 +263,7 @@ class Scheduler:
 
 
 def _leave_out_others(
-    usable: Sequence[Endpoint], taken: Sequence[Endpoint], choice: Choice
+    usable: Sequence[Endpoint], taken: Sequence[Endpoint], choice: Candidates
 ) -> None:
     if taken is not usable:
         choice.left_out += [(e, OTHER_GENERATION) for e in usable if e not in taken]

@@ -17,12 +17,12 @@ LONG_REQUEST = RoutingRequest(num_prompt_tokens=100 * BLOCK_SIZE, max_tokens=10,
 
 
 def _prefill(cluster: Cluster, request: RoutingRequest = REQUEST) -> list[str]:
-    return [e.name for e in cluster.scheduler.route(request).prefill]
+    return [e.name for e in cluster.chooser.route(request).prefill]
 
 
 def test_equals_are_chosen_equally() -> None:
     cluster = Cluster(*(endpoint(name, Role.DECODE) for name in "abc"))
-    counts = Counter(cluster.scheduler.route(REQUEST).decode.name for _ in range(600))
+    counts = Counter(cluster.chooser.route(REQUEST).decode.name for _ in range(600))
     assert all(150 < count < 250 for count in counts.values())
 
 
@@ -37,9 +37,9 @@ def test_the_decode_worker_with_the_shortest_step_is_chosen() -> None:
     a, b = endpoint("a", Role.DECODE), endpoint("b", Role.DECODE)
     cluster = Cluster(a, b, endpoint("p"))
     a.work.num_decoding = 8
-    assert cluster.scheduler.route(REQUEST).decode is b
+    assert cluster.chooser.route(REQUEST).decode is b
     b.work.num_decoding, b.work.num_held_tokens = 8, 100_000
-    assert cluster.scheduler.route(REQUEST).decode is a
+    assert cluster.chooser.route(REQUEST).decode is a
 
 
 def test_a_decode_worker_without_room_costs_a_preemption() -> None:
@@ -48,7 +48,7 @@ def test_a_decode_worker_without_room_costs_a_preemption() -> None:
     busy.work.num_decoding = 4
     busy.work.num_held_tokens = 100 * BLOCK_SIZE
     cluster = Cluster(full, busy, endpoint("p"))
-    assert cluster.scheduler.route(LONG_REQUEST).decode is busy
+    assert cluster.chooser.route(LONG_REQUEST).decode is busy
 
 
 def test_without_prefill_workers_the_decode_worker_that_holds_the_prompt_computes_it() -> None:
@@ -56,7 +56,7 @@ def test_without_prefill_workers_the_decode_worker_that_holds_the_prompt_compute
     cluster = Cluster(a, b)
     cluster.holders.hold(b, LONG)
     for _ in range(20):
-        route = cluster.scheduler.route(LONG_REQUEST)
+        route = cluster.chooser.route(LONG_REQUEST)
         assert (route.decode, route.prefill) == (b, ())
     assert route.estimate.ttft_ms == pytest.approx(b.profile.prefill_ms(1600, 1599))
 
@@ -75,15 +75,15 @@ def test_the_holder_is_chosen_until_its_queue_costs_more_than_computing() -> Non
 def test_what_was_just_sent_counts_before_it_is_reported() -> None:
     workers = [endpoint(name) for name in "pqrs"]
     cluster = Cluster(endpoint("d", Role.DECODE), *workers)
-    route = cluster.scheduler.route(LONG_REQUEST)
+    route = cluster.chooser.route(LONG_REQUEST)
     booking = cluster.book.begin(route, num_prompt_tokens=1600, block_hashes=LONG)
     booking.add_tokens(1)
-    assert cluster.scheduler.route(LONG_REQUEST).prefill[0] is route.prefill[0]
-    again = cluster.scheduler.decide(LONG_REQUEST)
+    assert cluster.chooser.route(LONG_REQUEST).prefill[0] is route.prefill[0]
+    again = cluster.chooser.decide(LONG_REQUEST)
     assert again.prefill.candidates[0].num_held_tokens == 1599
     assert again.decode.candidates[0].num_held_tokens == 1599
     cluster.clock.now_s += 6
-    forgotten = cluster.scheduler.decide(LONG_REQUEST)
+    forgotten = cluster.chooser.decide(LONG_REQUEST)
     assert {c.num_held_tokens for c in forgotten.prefill.candidates} == {0}
 
 
@@ -127,14 +127,14 @@ def test_a_fetch_from_a_peer_counts_where_it_is_faster_than_computing() -> None:
     cluster = Cluster(endpoint("d", Role.DECODE), holder, other, peer_fetch=True)
     cluster.holders.hold(holder, LONG)
     by_name = {
-        c.endpoint.name: c for c in cluster.scheduler.decide(LONG_REQUEST).prefill.candidates
+        c.endpoint.name: c for c in cluster.chooser.decide(LONG_REQUEST).prefill.candidates
     }
     assert (by_name["p"].num_fetched_tokens, by_name["q"].num_fetched_tokens) == (0, 1599)
     assert by_name["q"].transfer_ms == other.profile.transfer_ms(1599)
     for _ in range(20):
         other.profile.observe_transfer(1000, 16_000_000, 5000.0)
     by_name = {
-        c.endpoint.name: c for c in cluster.scheduler.decide(LONG_REQUEST).prefill.candidates
+        c.endpoint.name: c for c in cluster.chooser.decide(LONG_REQUEST).prefill.candidates
     }
     assert (by_name["q"].num_fetched_tokens, by_name["q"].transfer_ms) == (0, 0)
 
@@ -147,11 +147,11 @@ def test_sources_are_peers_that_hold_more_best_first() -> None:
         cluster.holders.hold(worker, LONG[:count])
     for worker in (q, r):
         worker.work.add_prompt(1, 10, 10_000, cluster.clock())
-    route = cluster.scheduler.route(LONG_REQUEST)
+    route = cluster.chooser.route(LONG_REQUEST)
     assert route.prefill[0] is p
     assert [(s.endpoint.name, s.num_blocks) for s in route.sources] == [("r", 30), ("d", 25)]
     cluster.holders.hold(p, LONG)
-    assert cluster.scheduler.route(LONG_REQUEST).sources == ()
+    assert cluster.chooser.route(LONG_REQUEST).sources == ()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_sources_are_peers_that_hold_more_best_first() -> None:
 )
 def test_prefill_workers_with_other_blocks_are_left_out(other: dict[str, Any]) -> None:
     decode = endpoint("d", Role.DECODE)
-    route = Cluster(decode, endpoint("p", **other)).scheduler.route(REQUEST)
+    route = Cluster(decode, endpoint("p", **other)).chooser.route(REQUEST)
     assert route.prefill == ()
     assert route.estimate.prefill_ms == decode.profile.prefill_ms(10, 0)
 
@@ -173,28 +173,28 @@ def test_who_cannot_serve_is_left_out_and_why() -> None:
         num_prompt_tokens=10, max_tokens=10, excluded=frozenset({failed.record.worker})
     )
     with pytest.raises(NoWorkerError) as caught:
-        Cluster(draining, starting, small, failed).scheduler.route(request)
+        Cluster(draining, starting, small, failed).chooser.route(request)
     message = str(caught.value)
     for part in ("a is draining", "b is not ready", "c is too small", "d is failed before"):
         assert part in message
     good = endpoint("e", Role.DECODE)
-    scheduler = Cluster(draining, starting, small, failed, good).scheduler
-    assert scheduler.route(request).decode is good
+    chooser = Cluster(draining, starting, small, failed, good).chooser
+    assert chooser.route(request).decode is good
 
 
 def test_nobody_at_all_is_said_plainly() -> None:
     with pytest.raises(NoWorkerError, match="no decode worker is registered"):
-        Cluster().scheduler.route(REQUEST)
+        Cluster().chooser.route(REQUEST)
 
 
 def test_prompts_are_hashed_only_if_somebody_looks() -> None:
     workers = [endpoint("d", Role.DECODE), endpoint("p")]
-    assert Cluster(*workers).scheduler.hash_space() == (b"\xab", BLOCK_SIZE)
-    assert Cluster(workers[0]).scheduler.hash_space() is None
-    assert Cluster(*workers, policy="random").scheduler.hash_space() is None
-    assert Cluster(*(endpoint(n, namespace="odd") for n in "ab")).scheduler.hash_space() is None
+    assert Cluster(*workers).chooser.hash_space() == (b"\xab", BLOCK_SIZE)
+    assert Cluster(workers[0]).chooser.hash_space() is None
+    assert Cluster(*workers, policy="random").chooser.hash_space() is None
+    assert Cluster(*(endpoint(n, namespace="odd") for n in "ab")).chooser.hash_space() is None
     mixed = [*workers, endpoint("q", namespace="cd")]
-    assert Cluster(*mixed).scheduler.hash_space() == (b"\xab", BLOCK_SIZE)
+    assert Cluster(*mixed).chooser.hash_space() == (b"\xab", BLOCK_SIZE)
 
 
 def test_a_request_nobody_can_serve_in_time_is_refused_with_the_time_to_wait() -> None:
@@ -202,15 +202,15 @@ def test_a_request_nobody_can_serve_in_time_is_refused_with_the_time_to_wait() -
     cluster = Cluster(endpoint("d", Role.DECODE), worker)
     cold_ms = worker.profile.prefill_ms(10, 0)
     request = RoutingRequest(num_prompt_tokens=10, max_tokens=10, max_ttft_ms=1000.0)
-    assert cluster.scheduler.route(request).prefill == (worker,)
+    assert cluster.chooser.route(request).prefill == (worker,)
     worker.work.add_prompt(1, 10, 8000.0, cluster.clock())
     with pytest.raises(OverloadedError, match="first token") as caught:
-        cluster.scheduler.route(request)
+        cluster.chooser.route(request)
     assert caught.value.retry_after_s == pytest.approx(7 + cold_ms / 1000)
     with pytest.raises(OverloadedError):
-        cluster.scheduler.check(request)
+        cluster.chooser.check(request)
     cluster.clock.now_s += 7.5
-    assert cluster.scheduler.route(request).prefill == (worker,)
+    assert cluster.chooser.route(request).prefill == (worker,)
 
 
 def test_who_meets_the_bound_comes_before_who_costs_less() -> None:
@@ -229,6 +229,6 @@ def test_a_bound_between_tokens_is_the_decode_worker_s() -> None:
     full, free = endpoint("a", Role.DECODE), endpoint("b", Role.DECODE)
     full.work.num_decoding = 100
     request = RoutingRequest(num_prompt_tokens=10, max_tokens=10, max_itl_ms=20.0)
-    assert Cluster(full, free).scheduler.route(request).decode is free
+    assert Cluster(full, free).chooser.route(request).decode is free
     with pytest.raises(OverloadedError, match="between tokens"):
-        Cluster(full).scheduler.route(request)
+        Cluster(full).chooser.route(request)
