@@ -22,7 +22,7 @@ setup: $(VENV)/.ready-test ## Make the virtual environment with everything in it
 
 setup-small: $(VENV)/.ready ## Make it without what only some tests need (nixl, helm, other people's clients)
 
-$(VENV)/.ready: pyproject.toml scripts/setup.sh scripts/dependencies.py
+$(VENV)/.ready: pyproject.toml scripts/setup.sh scripts/install.sh scripts/dependencies.py
 	@./scripts/setup.sh $(VENV)
 
 $(VENV)/.ready-test: $(VENV)/.ready scripts/setup_tests.sh scripts/get_helm.py

@@ -12,6 +12,9 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 torch=${TORCH:-torch==2.13.0}
 extras=${EXTRAS:-- router worker dev}
 
+# shellcheck source=scripts/install.sh
+. "$root/scripts/install.sh"
+
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
@@ -37,14 +40,9 @@ make_venv() {
     "$python" -m venv "$venv" || die "cannot make $venv"
 }
 
-# A download that breaks off is tried again; pip keeps what it has.
 pip_install() {
-    local attempt
-    for attempt in 1 2 3; do
-        "$venv/bin/python" -m pip install --disable-pip-version-check --retries 5 "$@" && return
-        [ "$attempt" = 3 ] || { say "That failed; trying again"; sleep $((attempt * 3)); }
-    done
-    die "pip could not install: $*. Is there a network? Run the same command again to go on."
+    install_packages "$venv" "$@" ||
+        die "could not install: $*. Is there a network? Run the same command again to go on."
 }
 
 # Without a CUDA device the CPU build saves gigabytes, where that index can be reached.
@@ -55,7 +53,9 @@ install_torch() {
         "$venv/bin/python" -m pip install --disable-pip-version-check --retries 0 --timeout 10 \
             --index-url https://download.pytorch.org/whl/cpu "$torch" 2>/dev/null && return
     fi
-    pip_install "$torch"
+    # By pip: it may know of wheels that uv does not look for, such as one on this disk.
+    "$venv/bin/python" -m pip install --disable-pip-version-check --retries 5 --no-compile "$torch" ||
+        pip_install "$torch"
 }
 
 [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" || make_venv

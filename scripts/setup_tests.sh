@@ -6,19 +6,21 @@ set -euo pipefail
 venv=${1:?usage: scripts/setup_tests.sh DIR}
 root=$(cd "$(dirname "$0")/.." && pwd)
 
+# shellcheck source=scripts/install.sh
+. "$root/scripts/install.sh"
+
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
 lacking() { printf 'setup: no %s; its tests are skipped\n' "$*" >&2; }
-pip_install() { "$1/bin/python" -m pip install --disable-pip-version-check --retries 5 -q "${@:2}"; }
 needs() { "$venv/bin/python" "$root/scripts/dependencies.py" --pyproject "$root/pyproject.toml" "$@"; }
 
 say "Adding what some tests need: UCX, helm, other people's clients"
 for extra in nixl clients; do
     needs "$extra" >"$venv/requirements-$extra.txt"
-    pip_install "$venv" -r "$venv/requirements-$extra.txt" || lacking "$extra"
+    install_packages "$venv" -r "$venv/requirements-$extra.txt" || lacking "$extra"
 done
 # LiteLLM pins older versions of what Baton needs, so it gets an environment of its own.
 [ -x "$venv/litellm/bin/python" ] || "$venv/bin/python" -m venv "$venv/litellm"
 needs litellm >"$venv/requirements-litellm.txt"
-pip_install "$venv/litellm" -r "$venv/requirements-litellm.txt" || lacking LiteLLM
+install_packages "$venv/litellm" -r "$venv/requirements-litellm.txt" || lacking LiteLLM
 command -v helm >/dev/null || "$venv/bin/python" "$root/scripts/get_helm.py" || lacking helm
 touch "$venv/.ready-test"
