@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.fakes.openai_api import OpenAIApi
-from tests.fuzz.cases import COUNTS, profile
+from tests.fuzz.cases import COUNTS, FULL, profile
 
 #: Loaded when the test begins: every worker imports this module, and one of them needs it.
 SCHEMA = schemathesis.pytest.from_fixture("schema")
@@ -31,7 +31,10 @@ def schema(request: pytest.FixtureRequest) -> Any:
     """Of the application."""
     # Where schemathesis looks for it; pytest 9.2 has it elsewhere.
     request.node._nodeid = request.node.nodeid
-    return schemathesis.openapi.from_asgi("/openapi.json", OpenAIApi().app)
+    loaded = schemathesis.openapi.from_asgi("/openapi.json", OpenAIApi().app)
+    # Thousands of cases that walk through each constraint of each operation.
+    loaded.config.phases.coverage.enabled = FULL
+    return loaded
 
 
 @pytest.mark.timeout(300)
