@@ -11,13 +11,13 @@ from shared.engine.llm import LLM
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.e2e.guarded import Guarded
 from tests.e2e.processes import Cluster
+from tests.e2e.session_clusters import stop_behind
 from tests.fakes.keys import CLUSTER_TOKEN, cluster_token_file, keys_on_disk
 from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-HERE = Path(__file__).parent
 BLOCK_SIZE = 16
 #: Small chunks, so that a prompt of some hundred tokens is computed and sent in several.
 MAX_NUM_BATCHED_TOKENS = 64
@@ -49,17 +49,9 @@ def add_decode(cluster: Cluster, name: str = "decode-0", *flags: str, **more: Pa
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, Any, Any]:
-    """Stop the clusters of all tests behind the last one of this folder.
-
-    To run until the session ends would cost each of their processes 0.5 % of a core.
-    """
+    """See `session_clusters`."""
     result = yield
-    if nextitem is not None and not nextitem.path.is_relative_to(HERE):
-        manager = item.session._fixturemanager
-        for name in ("cluster", "guarded"):
-            for definition in manager.getfixturedefs(name, item) or ():
-                if definition.scope == "session":
-                    definition.finish(item._request)  # type: ignore[attr-defined]
+    stop_behind(Path(__file__).parent, ("cluster", "guarded"), item, nextitem)
     return result
 
 

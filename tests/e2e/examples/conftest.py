@@ -5,15 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.e2e.processes import ROOT, Cluster
+from tests.e2e.session_clusters import stop_behind
 from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, Any, Any]:
+    """See `session_clusters`."""
+    result = yield
+    stop_behind(Path(__file__).parent, ("served",), item, nextitem)
+    return result
 
 
 @pytest.fixture(scope="session")
