@@ -1,14 +1,4 @@
-"""Breaks a real cluster in every way, at every moment of a request, and says what became of it.
-
-    python -m benchmarks.faults run --subset ci
-    python -m benchmarks.faults run --faults kill,drain --states streaming --out results.json
-    python -m benchmarks.faults page results.json
-    python -m benchmarks.faults mutants
-    python -m benchmarks.faults soak --minutes 30
-
-The exit code is 1 if a promise of `thresholds.py` was broken. As root, processes live in network
-namespaces of their own; as anybody else, on loopback.
-"""
+"""The commands of `python -m benchmarks.faults`; see there."""
 
 from __future__ import annotations
 
@@ -164,7 +154,3 @@ def _merged(results: Results, path: Path) -> Results:
     for cell in results.cells:
         old.add(cell)
     return old
-
-
-if __name__ == "__main__":
-    app()

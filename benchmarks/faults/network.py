@@ -166,9 +166,14 @@ def can_have_namespaces() -> bool:
 
 def enter() -> None:
     """Go on in a network and mount namespace of our own: all that is made there ends with us."""
-    if os.environ.get(_INSIDE):
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
-        Path("/run/netns").mkdir()
+    go_inside()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    Path("/run/netns").mkdir()
+
+
+def go_inside() -> None:
+    """Start this process again in the namespaces, if it may have some and is not there."""
+    if os.environ.get(_INSIDE) or not can_have_namespaces():
         return
     os.environ[_INSIDE] = "1"
     command = ["unshare", "--net", "--mount", "--propagation", "private"]
