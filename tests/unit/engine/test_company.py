@@ -41,7 +41,7 @@ def drafts(method: str, **fields: Any) -> Setting:
 ENGINES = {
     "usual": Setting(),
     "overlapped": Setting({"async_scheduling": True}),
-    "short of blocks": Setting({"num_blocks": 60, "block_size": 4}, "num_preemptions"),
+    "short of blocks": Setting({"num_blocks": 52, "block_size": 4}, "num_preemptions"),
     "without prefix cache": Setting({"enable_prefix_caching": False}),
     "KV in 8 bits": Setting({"kv_cache_dtype": "int8"}),
     "ngram": drafts("ngram", num_speculative_tokens=3),
