@@ -11,7 +11,6 @@ import torch
 from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
-from shared.model.checkpoint.heap import large_blocks_apart
 from shared.model.checkpoint.origin import open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import check_model, dtype_name, requires_native
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.linear.base import LinearMethod
-    from shared.model.native.threads import ThreadPlan
     from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
@@ -82,9 +80,9 @@ def load_model(
 
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
     kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
-    `plan_threads`. `quantization` narrows the weights while they are loaded: on a CPU int8 computes
-    with the native kernels, the rest with PyTorch or Triton. A model that never computes at the
-    same time as another one is loaded `beside` it: they share threads.
+    `plan_threads`. `quantization` narrows the weights: on a CPU int8 computes with the native
+    kernels, the rest with PyTorch or Triton. Models that never compute at once may be `beside`
+    each other, and share threads.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that cannot be had; says why.
@@ -102,36 +100,43 @@ def load_model(
     name = dtype_name(spec, dtype)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     backend = get_backend(_python_backend(attention_backend, place))
-    weights = name if quantization == "none" else quantization
+    weights = quantization if quantization != "none" else name
     method: LinearMethod = DENSE
     if _wants_native(attention_backend, quantization, name, place):
-        threads = _threads(plan_threads(num_threads, bind), beside)
-        method = Packing(threads, WEIGHT_KINDS[weights])
+        method = Packing(_threads(num_threads, bind, beside), WEIGHT_KINDS[weights])
     elif quantization != "none":
         method = Narrow(quantization, place, implementation=backend.name)
     with torch.device(place if method is DENSE else "cpu"):
         model = CausalLM(spec=spec, backend=backend, dtype=DTYPES[name], method=method).eval()
     with open_origin(seed if load_format == "dummy" else model_dir) as origin:
-        with large_blocks_apart():
-            origin.fill(model)
-        computing: CausalLM | NativeCausalLM = model
-        if isinstance(method, Packing):
-            # PyTorch is left with the calling thread: its own would spin on the same cores between
-            # the steps, and what it still computes is too small to share.
-            torch.set_num_threads(1)
-            computing = NativeCausalLM(model, method)
-        elif method is not DENSE:
-            model.to(place)
-            model.cos_sin = model.cos_sin.to(place)
-        fingerprint = origin.fingerprint(spec.raw, f"{name}/{weights}")
-        return LoadedModel.of(computing, spec, DTYPES[name], fingerprint)
+        origin.fill(model)
+        computing = _computing(model, method, place)
+        named = origin.fingerprint(spec.raw, f"{name}/{weights}")
+    return LoadedModel.of(computing, spec, DTYPES[name], named)
 
 
-def _threads(plan: ThreadPlan, beside: LoadedModel | None) -> LibraryThreads:
+def _computing(
+    model: CausalLM, method: LinearMethod, place: torch.device
+) -> CausalLM | NativeCausalLM:
+    """What computes with the weights of a loaded model."""
+    if isinstance(method, Packing):
+        # PyTorch is left with the calling thread: its own would spin on the same cores between the
+        # steps, and what it still computes is too small to share.
+        torch.set_num_threads(1)
+        return NativeCausalLM(model, method)
+    if method is not DENSE:
+        model.to(place)
+        model.cos_sin = model.cos_sin.to(place)
+    return model
+
+
+def _threads(
+    num_threads: int | None, bind: str | None, beside: LoadedModel | None
+) -> LibraryThreads:
     """Those of the other model, if it has some."""
     if beside is not None and isinstance(beside.model, NativeCausalLM):
         return beside.model.threads
-    return LibraryThreads(plan)
+    return LibraryThreads(plan_threads(num_threads, bind))
 
 
 def _python_backend(name: str, device: torch.device) -> str:

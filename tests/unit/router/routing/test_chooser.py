@@ -126,16 +126,12 @@ def test_a_fetch_from_a_peer_counts_where_it_is_faster_than_computing() -> None:
     holder, other = endpoint("p"), endpoint("q")
     cluster = Cluster(endpoint("d", Role.DECODE), holder, other, peer_fetch=True)
     cluster.holders.hold(holder, LONG)
-    by_name = {
-        c.endpoint.name: c for c in cluster.chooser.decide(LONG_REQUEST).prefill.candidates
-    }
+    by_name = {c.endpoint.name: c for c in cluster.chooser.decide(LONG_REQUEST).prefill.candidates}
     assert (by_name["p"].num_fetched_tokens, by_name["q"].num_fetched_tokens) == (0, 1599)
     assert by_name["q"].transfer_ms == other.profile.transfer_ms(1599)
     for _ in range(20):
         other.profile.observe_transfer(1000, 16_000_000, 5000.0)
-    by_name = {
-        c.endpoint.name: c for c in cluster.chooser.decide(LONG_REQUEST).prefill.candidates
-    }
+    by_name = {c.endpoint.name: c for c in cluster.chooser.decide(LONG_REQUEST).prefill.candidates}
     assert (by_name["q"].num_fetched_tokens, by_name["q"].transfer_ms) == (0, 0)
 
 
