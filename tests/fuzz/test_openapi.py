@@ -38,7 +38,7 @@ def schema(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.timeout(300)
-@profile(15, 300)
+@profile(5, 300)
 @SCHEMA.parametrize()
 def test_operations(case: schemathesis.Case) -> None:
     """Each operation is a subtest."""
