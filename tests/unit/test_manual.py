@@ -31,9 +31,10 @@ DOCUMENTS = sorted(
 _CODE = re.compile(r"`(\w+)`")
 #: Those whose flags are of Baton's own commands, but for a few.
 MANUALS = (
-    "README.md", "docs/api.md", "docs/architecture.md", "docs/batch.md", "docs/drafts.md",
+    "README.md", "docs/api.md", "docs/batch.md", "docs/drafts.md",
     "docs/metrics.md", "docs/offload.md", "docs/operations.md", "docs/overload.md", "docs/sdk.md",
     "docs/security.md", "docs/structured-output.md", "docs/tools.md",
+    *(str(path.relative_to(ROOT)) for path in sorted(DOCS.glob("architecture/*.md"))),
 )  # fmt: skip
 _OTHERS = {"--wait", "--help", "--previous"}
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
