@@ -145,9 +145,9 @@ class BlockIndex:
     def replace(
         self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
     ) -> None:
-        """Forget what is known of this worker and take a snapshot as of `sequence`.
+        """Take `hashes`, by tier, for all that this worker holds as of update `sequence`.
 
-        A snapshot older than what is known is ignored.
+        A snapshot that is older than the last known update is ignored.
         """
         keys = {tier: block_keys(held) for tier, held in hashes.items()}
         holder = self._holder(worker)

@@ -108,7 +108,10 @@ class Engine:
         return KVStaging(self._parts.storage.tensor, self.layout, num_host_blocks)
 
     def record_contents(self) -> ContentLog:
-        """Note from now on what published blocks contain, for a follower in another thread."""
+        """Start to record the tokens of blocks as they are published, and return the record.
+
+        Another thread may take from it while the engine's notes. A second call begins a new one.
+        """
         contents = self._scheduler.blocks.contents = ContentLog()
         return contents
 

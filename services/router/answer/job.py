@@ -97,7 +97,7 @@ class Job:
         return left_s
 
     def note(self, piece: AnswerPiece) -> None:
-        """A piece is about to leave the router."""
+        """Note the times of the first and the last token; `piece` is about to leave the router."""
         if piece.token_ids:
             self.last_token_s = time.monotonic()
             if self.first_token_s is None:

@@ -59,7 +59,7 @@ def prompt_details(
 
 
 def usage_from_wire(message: common_pb2.Usage) -> Usage:
-    """All fields."""
+    """Return the record with all fields of `message`: numbers of tokens, replays and guesses."""
     sources = message.sources
     return Usage(
         prompt_tokens=message.prompt_tokens,

@@ -162,7 +162,10 @@ class History:
             step.itl_ms.add(itl_ms)
 
     def look(self, gauges: Gauges) -> None:
-        """A second has passed."""
+        """Take over what was read just now; call it once a second.
+
+        The step under way becomes a point of the history once it is STEP_S long.
+        """
         self._step.look(gauges, self._clock())
         if self._wall_clock() >= self._step.at_s + STEP_S:
             self._closed.append(self._step.point())

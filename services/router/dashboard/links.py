@@ -67,7 +67,7 @@ class Links:
             self._note(row.fetch_source, target, "prefix fetch", row.fetch_bytes, row.fetch_ms)
 
     def rows(self) -> list[LinkRow]:
-        """Those used lately, the busiest first."""
+        """Return a row per link that was used within SHOWN_S, most bytes per second first."""
         now_s = self._clock()
         rows = [
             _row(key, link, now_s)

@@ -104,7 +104,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._time_head()
 
     def send_400_response(self, msg: str) -> None:
-        """What cannot be read as HTTP is answered in the shape of all other errors."""
+        """Answer what is not HTTP with status 400, in the shape of other errors, and hang up."""
         self._refuse(HTTPStatus.BAD_REQUEST, msg)
 
     def _time_head(self) -> None:

@@ -55,7 +55,9 @@ def read_chat(
     tokenizer: Tokenizer,
     limits: RequestLimits,
 ) -> AskedChat:
-    """All that `request` says, with `params` as its parameters so far.
+    """Check `request` and return its conversation, its parameters and how its answers are read.
+
+    The parameters are `params` with what tools ask for: tokens to be shown, a grammar for calls.
 
     Raises:
         InvalidRequestError: a field is wrong; `param` names it as the HTTP API does.

@@ -70,7 +70,10 @@ def resumed_from_wire(messages: Iterable[router_pb2.AnswerSoFar]) -> tuple[Answe
 def piece_to_wire(
     request_id: str, piece: AnswerPiece, *, resumed: bool = False
 ) -> router_pb2.GenerateResponse:
-    """One message per piece."""
+    """Return the message that carries `piece`.
+
+    `resumed`: the piece follows tokens that the client has from another router.
+    """
     return router_pb2.GenerateResponse(
         request_id=request_id,
         index=piece.index,

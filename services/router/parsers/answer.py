@@ -24,7 +24,10 @@ TOOL_CALLS = "tool_calls"
 
 
 class TextAnswerReader:
-    """The reader of one answer. Without parsers, all of it is content."""
+    """Reads the text of one answer as events: reasoning, tool calls, content.
+
+    Without parsers all of the text is content.
+    """
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ class ReplayMetrics(Collector):
         self._replays = replays
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus wants it."""
+        """Yield one counter with a sample per reason."""
         family = CounterMetricFamily(
             "baton_router_replays",
             "Answers that went on on another decode worker, by why the one before was left.",

@@ -93,7 +93,7 @@ class CudaIpc:
         return bytes(handle.reserved)
 
     def open(self, handle: bytes) -> int:
-        """See `IpcDriver.open`. The driver counts."""
+        """See `IpcDriver.open`. The driver counts: a handle opened twice is closed twice."""
         pointer = c_uint64()
         own = _Handle((c_ubyte * HANDLE_BYTES).from_buffer_copy(handle))
         self._call("cuIpcOpenMemHandle_v2", byref(pointer), own, _LAZY_ENABLE_PEER_ACCESS)

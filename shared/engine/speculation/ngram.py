@@ -63,7 +63,10 @@ class NgramIndex:
 
 
 def follow(token_ids: array[int], place: int, num_tokens: int) -> list[int]:
-    """Copy from `place`. Where the tokens end it goes on with the copy, so that a loop goes on."""
+    """Return `num_tokens` tokens: copies of `token_ids` from `place` on, and then of themselves.
+
+    So the tokens behind `place` are repeated as a loop. `place` is before the end.
+    """
     period = len(token_ids) - place
     found = token_ids[place : place + num_tokens].tolist()
     while len(found) < num_tokens:

@@ -26,7 +26,10 @@ class Readback(Protocol):
         ...
 
     def nothing(self) -> PendingTokens | None:
-        """What to wait for if a step samples nothing; None if it is over when it is launched."""
+        """Return what to wait for after a step that samples no token.
+
+        None: such a step is over when it is launched.
+        """
         ...
 
 

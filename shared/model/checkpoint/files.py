@@ -26,7 +26,10 @@ class CheckpointFiles:
     weight_map: Mapping[str, str] = field(default_factory=dict)
 
     def expected_in(self, tensor: str) -> Path:
-        """The file that should hold a tensor."""
+        """Return the path of the file that should hold `tensor`.
+
+        It is the file that the index names, or the first shard if the index does not name one.
+        """
         return self.shards[0].with_name(self.weight_map.get(tensor, self.shards[0].name))
 
 

@@ -123,7 +123,10 @@ class Opened(msgspec.Struct, tag=True):
 
 
 class Mask(msgspec.Struct, tag=True):
-    """The answer to `Move`. `fault`: there is no mask, and will be none."""
+    """The answer to `Move`: which tokens are allowed next, one bit per token in int32 words.
+
+    A `fault` says why there is no mask, and that this matcher will give none.
+    """
 
     matcher_id: int
     ticket: int
