@@ -197,4 +197,4 @@ def checks(implementation: str, *, num_draws: int) -> dict[str, Callable[[], Non
 
 
 if __name__ == "__main__":
-    report(checks("triton", num_draws=120))
+    report(checks("triton", num_draws=300))

@@ -46,7 +46,10 @@ async def test_silence_is_filled_with_signs_while_there_are_any() -> None:
         return found
 
     items = [item async for item in pumped(source(), interval_s=0.001, sign=sign)]
-    assert items == ["first", "sign", "sign", "last"]
+    # On a busy machine there may be silence before the first one, too.
+    assert [item for item in items if item != "sign"] == ["first", "last"]
+    assert items.count("sign") == 2
+    assert items[-1] == "last"
 
 
 async def test_an_error_comes_after_what_came_before_it() -> None:
