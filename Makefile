@@ -3,8 +3,8 @@ VENV ?= .venv
 PORT ?= 8000
 GRPC_PORT ?= 50051
 TORCH ?= torch==2.13.0
-# Of the tests: two for each core of a small machine, since end-to-end tests also wait.
-WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 2 ? 2 * cores : 4)))
+# Of the tests: one more than a small machine has cores, since end-to-end tests also wait.
+WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4)))
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 export PYTHONPATH := .:proto:client
