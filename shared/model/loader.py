@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.linear.base import LinearMethod
+    from shared.model.native.threads import ThreadPlan
     from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
@@ -97,13 +98,13 @@ def load_model(
         attention_backend=attention_backend,
         device=str(device),
     )
-    name = dtype_name(spec, dtype)
+    name, plan = dtype_name(spec, dtype), plan_threads(num_threads, bind)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     backend = get_backend(_python_backend(attention_backend, place))
     weights = quantization if quantization != "none" else name
     method: LinearMethod = DENSE
     if _wants_native(attention_backend, quantization, name, place):
-        method = Packing(_threads(num_threads, bind, beside), WEIGHT_KINDS[weights])
+        method = Packing(_threads(plan, beside), WEIGHT_KINDS[weights])
     elif quantization != "none":
         method = Narrow(quantization, place, implementation=backend.name)
     with torch.device(place if method is DENSE else "cpu"):
@@ -119,10 +120,10 @@ def _computing(
     model: CausalLM, method: LinearMethod, place: torch.device
 ) -> CausalLM | NativeCausalLM:
     """What computes with the weights of a loaded model."""
+    # PyTorch is left with the calling thread: its own would spin on the same cores between the
+    # steps, and what it still computes beside the native kernels is too small to share.
+    torch.set_num_threads(1)
     if isinstance(method, Packing):
-        # PyTorch is left with the calling thread: its own would spin on the same cores between the
-        # steps, and what it still computes is too small to share.
-        torch.set_num_threads(1)
         return NativeCausalLM(model, method)
     if method is not DENSE:
         model.to(place)
@@ -130,13 +131,11 @@ def _computing(
     return model
 
 
-def _threads(
-    num_threads: int | None, bind: str | None, beside: LoadedModel | None
-) -> LibraryThreads:
+def _threads(plan: ThreadPlan, beside: LoadedModel | None) -> LibraryThreads:
     """Those of the other model, if it has some."""
     if beside is not None and isinstance(beside.model, NativeCausalLM):
         return beside.model.threads
-    return LibraryThreads(plan_threads(num_threads, bind))
+    return LibraryThreads(plan)
 
 
 def _python_backend(name: str, device: torch.device) -> str:

@@ -32,6 +32,8 @@ _FLOAT8_CAPABILITY = (8, 9)
 #: Tokens up to which the product with 4 bits is the faster way, in the kernel's tiles. Each has a
 #: workspace of its own: what a recorded step uses must not grow for a larger one, and so move.
 _FEW_TOKENS = (16, 32, 64)
+#: Numbers of a weight that are packed at a time.
+_AT_ONCE = 1 << 17
 
 
 class Product8(nn.Module):
@@ -71,10 +73,11 @@ class Product4(nn.Module):
     ) -> None:
         """weight: [out_features, in_features]; workspaces: by number of tokens, shared."""
         super().__init__()
-        packed = pack_int4(weight)
-        self.register_buffer("values", packed.values)
-        self.register_buffer("scales", packed.scales)
-        self._in_features = packed.in_features
+        self._in_features = weight.shape[1]
+        # Rows do not depend on each other, and a few at a time need little memory on the way.
+        packed = [pack_int4(rows) for rows in weight.split(max(1, _AT_ONCE // self._in_features))]
+        self.register_buffer("values", torch.cat([part.values for part in packed], dim=1))
+        self.register_buffer("scales", torch.cat([part.scales for part in packed], dim=1))
         self._workspaces = workspaces
         self._implementation = implementation
 
