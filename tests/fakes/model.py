@@ -11,29 +11,30 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shared.model.rope import RopeConfig
+from shared.model.spec import AttentionSpec, DecoderSpec, GatedSpec, LayerSpec
+
 if TYPE_CHECKING:
     from shared.model.attention.base import AttentionMetadata
 
 VOCAB_SIZE = 97
 
 
-@dataclass(frozen=True)
-class FakeAttention:
-    """One head."""
-
-    num_kv_heads: int = 1
-    head_dim: int = 2
-
-
-@dataclass(frozen=True)
-class FakeSpec:
-    """The numbers an engine asks for."""
-
-    num_layers: int = 1
-    attention: FakeAttention = field(default_factory=FakeAttention)
-    vocab_size: int = VOCAB_SIZE
-    hidden_size: int = 1
-    max_model_len: int = 4096
+def make_spec() -> DecoderSpec:
+    """One layer with one head of two numbers: a token's id and its position."""
+    rope = RopeConfig(
+        rope_type="default", theta=1e4, head_dim=2, original_max_positions=4096, max_positions=4096
+    )
+    mixer = AttentionSpec(num_heads=1, num_kv_heads=1, head_dim=2, rope=rope)
+    return DecoderSpec(
+        architecture="Fake",
+        vocab_size=VOCAB_SIZE,
+        hidden_size=1,
+        layers=(LayerSpec(mixer=mixer, feed_forward=GatedSpec(inner_size=1)),),
+        norm_eps=1e-6,
+        max_position_embeddings=4096,
+        num_positions=4096,
+    )
 
 
 class FakeModel:
@@ -89,7 +90,7 @@ class FakeLoadedModel:
     """What `load_model` returns."""
 
     model: FakeModel = field(default_factory=FakeModel)
-    spec: FakeSpec = field(default_factory=FakeSpec)
+    spec: DecoderSpec = field(default_factory=make_spec)
     dtype: torch.dtype = torch.float32
     fingerprint: str = "fake"
     num_weight_bytes: int = 0
