@@ -99,7 +99,7 @@ class DecoderSpec:
         """What all layers' attention has in common: everything but the window, which is None here.
 
         Raises:
-            InternalError: they differ in more; whoever asks can compute equal layers only.
+            InternalError: they differ in more. An executor that asks computes equal layers only.
         """
         first, *others = (replace(layer.mixer, window=None) for layer in self.layers)
         if any(other != first for other in others):

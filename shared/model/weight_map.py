@@ -11,17 +11,20 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What a tensor is to its module."""
+    """What a tensor is to its module; the value is its name there."""
 
     WEIGHT = "weight"
     BIAS = "bias"
+    #: Of the model itself.
+    EMBEDDING = "embedding"
+    HEAD = "lm_head"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPart:
     """A tensor of the model, or a range of a fused one's rows."""
 
-    #: Path of the module from the model, as in `layers.3.attention.qkv`.
+    #: Path of the module from the model, as in `layers.3.attention.qkv`; empty: the model.
     module: str
     kind: Kind = Kind.WEIGHT
     #: Of a linear that is several projections in one: which of them.
@@ -46,8 +49,8 @@ class Stored:
 WeightMap: TypeAlias = "Mapping[str, Stored]"
 
 LAYERS = "layers"
-EMBEDDING = WeightPart("embedding")
-HEAD = WeightPart("lm_head")
+EMBEDDING = WeightPart("", Kind.EMBEDDING)
+HEAD = WeightPart("", Kind.HEAD)
 NORM = WeightPart("norm")
 
 

@@ -48,7 +48,9 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
             part = names[name].part
             copy_stored(tensor_of(model, part), tensor, path, name)
             seen.add(name)
-            _filled(model, part)
+            owner = model.get_submodule(part.module)
+            if isinstance(owner, FusedLinear):
+                owner.filled()
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
             copy_stored(tied_head, tensor, path, name)
@@ -75,25 +77,16 @@ def weight_targets(model: CausalLM) -> dict[str, Tensor]:
     }
 
 
-def _filled(model: CausalLM, part: WeightPart) -> None:
-    """Tell its linear, if it is of one: there may be nothing more to come."""
-    owner = model if part in (EMBEDDING, HEAD) else model.get_submodule(part.module)
-    if isinstance(owner, FusedLinear):
-        owner.filled()
-
-
 def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
     """A part of a model, or of any module with parts of these paths. A view, if it is fused."""
-    owner = model
-    if part not in (EMBEDDING, HEAD):
-        owner = model.get_submodule(part.module)
-        if isinstance(owner, FusedLinear):
-            weight, bias = owner.part(part.index)
-            tensor = weight if part.kind is Kind.WEIGHT else bias
-            assert tensor is not None  # it is there as its description says
-            return tensor
-    found: Tensor = getattr(owner, part.kind.value if owner is not model else part.module)
-    return found
+    owner = model.get_submodule(part.module)
+    if not isinstance(owner, FusedLinear):
+        found: Tensor = getattr(owner, part.kind.value)
+        return found
+    weight, bias = owner.part(part.index)
+    tensor = weight if part.kind is Kind.WEIGHT else bias
+    assert tensor is not None  # it is there as its description says
+    return tensor
 
 
 def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) -> None:

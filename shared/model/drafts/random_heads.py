@@ -159,7 +159,7 @@ def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple
         mixer=replace(first.mixer, qkv_bias=False, output_bias=False, qk_norm=False),
         feed_forward=replace(first.feed_forward, bias=False),
     )
-    names = layer_names(plain, target.hidden_size, stored=stored, module="", input_size=input_size)
+    names = layer_names(plain, target.hidden_size, stored=f"{stored}.", input_size=input_size)
     return {name: each.shape for name, each in names.items()}
 
 

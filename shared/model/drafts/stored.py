@@ -113,7 +113,7 @@ def head_spec(head: StoredHead, *, layer: str, target: DecoderSpec) -> DecoderSp
             f"{where}: vocab_size is {spec.vocab_size}, the target's is {target.vocab_size}"
         )
     own = _as_stored(head, spec, layer)
-    _check_stored(head, layer_names(own, spec.hidden_size, stored=layer, module=layer))
+    _check_stored(head, layer_names(own, spec.hidden_size, stored=f"{layer}."))
     return replace(
         spec,
         layers=tuple(
@@ -132,11 +132,8 @@ def layer_targets(
     layer: nn.Module, spec: DecoderSpec, number: int, *, stored: str
 ) -> dict[str, Tensor]:
     """Where the tensors of a head's layer go, by name."""
-    names = layer_names(spec.layers[number], spec.hidden_size, stored=stored, module="")
-    return {
-        name: tensor_of(layer, replace(each.part, module=each.part.module.removeprefix(".")))
-        for name, each in names.items()
-    }
+    names = layer_names(spec.layers[number], spec.hidden_size, stored=f"{stored}.")
+    return {name: tensor_of(layer, each.part) for name, each in names.items()}
 
 
 def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
@@ -147,9 +144,9 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
         mixer=replace(first.mixer, qkv_bias=True, output_bias=True, qk_norm=True),
         feed_forward=replace(first.feed_forward, bias=True),
     )
-    names = layer_names(every, spec.hidden_size, stored=layer, module="")
+    names = layer_names(every, spec.hidden_size, stored=f"{layer}.")
     has = {
-        (each.part.module.removeprefix("."), each.part.kind)
+        (each.part.module, each.part.kind)
         for name, each in names.items()
         if name in head.tensors and each.part.index == 0
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import ModelLoadError
 from shared.model.families.base import Family
 from shared.model.families.sizes import decoder, read_sizes
-from shared.model.spec import AttentionSpec, GatedSpec
+from shared.model.spec import GatedSpec
 from shared.model.weight_map import EMBEDDING, HEAD, LAYERS, NORM, Kind, Stored, WeightPart
 
 if TYPE_CHECKING:
@@ -28,11 +28,7 @@ def describe(raw: Mapping[str, Any]) -> DecoderSpec:
             f"as {_ARCHITECTURE} requires"
         )
     bias = bool(raw.get("attention_bias", False))
-    attention = AttentionSpec(
-        num_heads=sizes.num_heads,
-        num_kv_heads=sizes.num_kv_heads,
-        head_dim=sizes.head_dim,
-        rope=sizes.rope,
+    attention = sizes.attention(
         qkv_bias=bias,
         output_bias=bias,
     )
@@ -52,27 +48,32 @@ def names(spec: DecoderSpec) -> WeightMap:
     }
     for number, layer in enumerate(spec.layers):
         found |= layer_names(
-            layer, spec.hidden_size, stored=f"model.layers.{number}", module=f"{LAYERS}.{number}"
+            layer, spec.hidden_size, stored=f"model.layers.{number}.", module=f"{LAYERS}.{number}."
         )
     return found
 
 
 def layer_names(
-    layer: LayerSpec, hidden_size: int, *, stored: str, module: str, input_size: int | None = None
+    layer: LayerSpec,
+    hidden_size: int,
+    *,
+    stored: str,
+    module: str = "",
+    input_size: int | None = None,
 ) -> dict[str, Stored]:
-    """Of one layer: `stored` is what its names begin with, `module` where it is in the model.
+    """Of one layer: what its stored names, and the paths of its modules, begin with is given.
 
     input_size: numbers that attention reads, by default `hidden_size`.
     """
     mixer, feed_forward = layer.mixer, layer.feed_forward
     inner, query, kv = feed_forward.inner_size, mixer.query_size, mixer.kv_size
     found = {
-        "input_layernorm.weight": Stored(WeightPart(f"{module}.attention_norm"), (hidden_size,)),
-        "post_attention_layernorm.weight": Stored(WeightPart(f"{module}.mlp_norm"), (hidden_size,)),
+        "input_layernorm.weight": Stored(WeightPart(f"{module}attention_norm"), (hidden_size,)),
+        "post_attention_layernorm.weight": Stored(WeightPart(f"{module}mlp_norm"), (hidden_size,)),
     }
     if mixer.qk_norm:
         for name in ("q_norm", "k_norm"):
-            part = WeightPart(f"{module}.attention.{name}")
+            part = WeightPart(f"{module}attention.{name}")
             found[f"self_attn.{name}.weight"] = Stored(part, (mixer.head_dim,))
     linears = (
         ("attention.qkv", "self_attn.q_proj self_attn.k_proj self_attn.v_proj", mixer.qkv_bias),
@@ -88,8 +89,8 @@ def layer_names(
     }
     for linear, projections, bias in linears:
         sizes, width = shapes[linear]
-        found |= dict(_projections(f"{module}.{linear}", projections, sizes, width, bias))
-    return {f"{stored}.{name}": tensor for name, tensor in found.items()}
+        found |= dict(_projections(f"{module}{linear}", projections, sizes, width, bias))
+    return {f"{stored}{name}": tensor for name, tensor in found.items()}
 
 
 def _projections(

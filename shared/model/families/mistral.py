@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shared.model.families.base import Family
 from shared.model.families.llama import names
 from shared.model.families.sizes import decoder, read_sizes
-from shared.model.spec import AttentionSpec, GatedSpec
+from shared.model.spec import GatedSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,11 +22,7 @@ def describe(raw: Mapping[str, Any]) -> DecoderSpec:
     """See `Family.describe`. Without the key `sliding_window` there is one of 4096."""
     sizes = read_sizes(raw, num_kv_heads=_KV_HEADS)
     window = raw.get("sliding_window", _WINDOW)
-    attention = AttentionSpec(
-        num_heads=sizes.num_heads,
-        num_kv_heads=sizes.num_kv_heads,
-        head_dim=sizes.head_dim,
-        rope=sizes.rope,
+    attention = sizes.attention(
         window=None if window is None else int(window),
     )
     feed_forward = GatedSpec(inner_size=sizes.intermediate_size)

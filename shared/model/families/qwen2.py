@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shared.model.families.base import Family
 from shared.model.families.llama import names
 from shared.model.families.sizes import decoder, read_sizes
-from shared.model.spec import AttentionSpec, GatedSpec
+from shared.model.spec import GatedSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,11 +23,7 @@ _WINDOW, _FIRST_WINDOWED = 4096, 28
 def describe(raw: Mapping[str, Any]) -> DecoderSpec:
     """See `Family.describe`."""
     sizes = read_sizes(raw, num_kv_heads=KV_HEADS)
-    attention = AttentionSpec(
-        num_heads=sizes.num_heads,
-        num_kv_heads=sizes.num_kv_heads,
-        head_dim=sizes.head_dim,
-        rope=sizes.rope,
+    attention = sizes.attention(
         qkv_bias=True,
     )
     mixers = [replace(attention, window=window) for window in layer_windows(raw, sizes.num_layers)]

@@ -9,7 +9,7 @@ from shared.model.families.base import Family
 from shared.model.families.llama import names
 from shared.model.families.qwen2 import KV_HEADS, layer_windows
 from shared.model.families.sizes import decoder, read_sizes
-from shared.model.spec import AttentionSpec, GatedSpec
+from shared.model.spec import GatedSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +24,7 @@ def describe(raw: Mapping[str, Any]) -> DecoderSpec:
     """See `Family.describe`."""
     sizes = read_sizes(raw, head_dim=_HEAD_DIM, num_kv_heads=KV_HEADS)
     bias = bool(raw.get("attention_bias", False))
-    attention = AttentionSpec(
-        num_heads=sizes.num_heads,
-        num_kv_heads=sizes.num_kv_heads,
-        head_dim=sizes.head_dim,
-        rope=sizes.rope,
+    attention = sizes.attention(
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.rope import read_rope
-from shared.model.spec import DecoderSpec, LayerSpec
+from shared.model.spec import AttentionSpec, DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.model.rope import RopeConfig
-    from shared.model.spec import AttentionSpec, GatedSpec
+    from shared.model.spec import GatedSpec
 
 #: The sizes and the largest that each may be: several times those of any model.
 _LARGEST = {
@@ -49,6 +49,16 @@ class Sizes:
     def num_positions(self) -> int:
         """How far the rotary angles reach."""
         return self.rope.num_positions
+
+    def attention(self, **own: Any) -> AttentionSpec:
+        """Attention of these sizes; `own` are the other fields of the record."""
+        return AttentionSpec(
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            rope=self.rope,
+            **own,
+        )
 
 
 def read_sizes(
