@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from services.router.parts import RouterParts
     from services.router.request.generation import AnswerPiece, GenerationRequest
+    from services.router.usage import Timings, Usage
     from services.router.watch.observer import RequestEnd, RequestWatch
     from shared.request.answer import FinishReason
 
@@ -154,7 +155,7 @@ class RequestMeter:
         self, request: GenerationRequest, began_s: float
     ) -> tuple[GenerationRequest, RequestWatch]:
         """See RequestObserver."""
-        return request, _Metered(self, began_s)
+        return request, _Metered(self, request, began_s)
 
     def count_tokens(self, count: int, gap_s: float | None) -> None:
         """Tokens were sent, so much time behind those before them in the same answer."""
@@ -170,24 +171,26 @@ class RequestMeter:
         """One answer of a request has ended."""
         self._finished.labels(reason.value).inc()
 
-    def ended(self, end: RequestEnd) -> None:
-        """A request has ended."""
-        if isinstance(end.error, BatonError):
-            self._failed.labels(type(end.error).__name__).inc()
-        if end.usage is not None and end.timings is not None:
-            self._requests.used(end.usage)
-            self._requests.took(
-                end.timings,
-                latency_s=end.latency_s,
-                num_tokens_each=end.usage.completion_tokens / end.request.params.n,
-            )
+    def served(self, usage: Usage, timings: Timings, *, num_answers: int, latency_s: float) -> None:
+        """All answers to a request have been given."""
+        self._requests.used(usage)
+        self._requests.took(
+            timings,
+            latency_s=latency_s,
+            num_tokens_each=usage.completion_tokens / num_answers,
+        )
+
+    def failed(self, error: BatonError) -> None:
+        """A request has ended by an error."""
+        self._failed.labels(type(error).__name__).inc()
 
 
 class _Metered:
     """See RequestWatch."""
 
-    def __init__(self, meter: RequestMeter, began_s: float) -> None:
+    def __init__(self, meter: RequestMeter, request: GenerationRequest, began_s: float) -> None:
         self._meter = meter
+        self._num_answers = request.params.n
         self._began_s = began_s
         #: By answer: when its last tokens left.
         self._last_s: dict[int, float] = {}
@@ -203,6 +206,15 @@ class _Metered:
             self._last_s[piece.index] = now_s
         if piece.finish_reason is not None:
             self._meter.finished(piece.finish_reason)
+        if piece.usage is not None and piece.timings is not None:
+            # Before the client has it: who reads the last piece finds it counted.
+            self._meter.served(
+                piece.usage,
+                piece.timings,
+                num_answers=self._num_answers,
+                latency_s=now_s - self._began_s,
+            )
 
     def ended(self, end: RequestEnd) -> None:
-        self._meter.ended(end)
+        if isinstance(end.error, BatonError):
+            self._meter.failed(end.error)

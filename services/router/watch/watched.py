@@ -56,8 +56,8 @@ def _end(
     error: BaseException | None,
 ) -> RequestEnd:
     """Without a last piece it was given up, by the router or by its client."""
+    failure = error if isinstance(error, Exception) else None
     if last is None:
-        failure = error if isinstance(error, Exception) else None
         return RequestEnd(
             request=request,
             outcome="cancelled" if failure is None else type(failure).__name__,
@@ -72,4 +72,5 @@ def _end(
         latency_s=latency_s,
         usage=last.usage,
         timings=last.timings,
+        error=failure,
     )
