@@ -19,8 +19,8 @@ install_packages() {
         "$python" -m pip install --disable-pip-version-check -q uv 2>/dev/null || true
     if "$python" -c 'import uv' 2>/dev/null; then
         mapfile -t flags < <(_uv_flags "$python")
-        SSL_CERT_FILE=${SSL_CERT_FILE:-${PIP_CERT:-}} "$python" -m uv pip install -q \
-            --python "$python" ${flags[@]+"${flags[@]}"} "$@" && return
+        [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
+        "$python" -m uv pip install --python "$python" ${flags[@]+"${flags[@]}"} "$@" && return
     fi
     # A download that breaks off is tried again; pip keeps what it has.
     for attempt in 1 2 3; do

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+import structlog
 import zmq
 import zmq.asyncio
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from shared.connector.protocol.block_io import BlockIO
     from shared.connector.protocol.link import Link
     from shared.connector.protocol.tasks import Tasks
+
+log = structlog.get_logger(__name__)
 
 #: How long libzmq may keep what was already received, or a closed socket's frames.
 _DRAIN_TIMEOUT_S = 2.0
@@ -57,6 +60,7 @@ class ZmqWire:
         """See `Wire.release`."""
         for tracker in self._trackers.get(transfer_id, ()):
             while not tracker.done and not await self._io.in_thread(partial(_is_done, tracker)):
+                log.warning("blocks_still_referred_to", receiver=str(self._link.receiver))
                 self._link.lose(TransferFailure.PEER_LOST, "keeps blocks that it has confirmed")
         self._trackers.pop(transfer_id, None)
 

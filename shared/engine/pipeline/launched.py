@@ -24,7 +24,7 @@ class LaunchedStep:
     is_synchronous: bool
     #: time.monotonic() when it was scheduled.
     began_s: float
-    #: What guessing took before it; None if nobody was asked to guess.
+    #: What guessing took before it; None if no proposer was asked.
     guessing_s: float | None = None
     #: Whether it took what one of many such steps takes: not where overlapping began or ended.
     is_steady: bool = True

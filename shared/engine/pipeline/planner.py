@@ -89,7 +89,7 @@ class StepPlanner:
 
     def _take_row(self, seq: Sequence) -> int:
         if not self._free_rows:
-            # Nobody says when a sequence stops running: whoever does not run needs no row.
+            # The planner is not told when a sequence stops running. It needs no row then.
             for row, owner in enumerate(self._owners):
                 if owner is not None and (owner.status is not Status.RUNNING or owner.row != row):
                     self._owners[row] = None

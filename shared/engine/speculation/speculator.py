@@ -50,7 +50,7 @@ class StepReport:
     #: Tokens that were computed, drafts included.
     num_rows: int
     took_s: float
-    #: What guessing took before it; None if nobody was asked to guess.
+    #: What guessing took before it; None if the proposer was not asked.
     guessing_s: float | None
     #: Whether it took what one of many such steps takes.
     is_steady: bool
