@@ -26,6 +26,8 @@ from shared.model.spec import AttentionSpec, DecoderSpec, GatedSpec, LayerSpec
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shared.model.attention.base import AttentionMetadata
 
 VOCAB_SIZE, PROMPT_LEN, NUM_STEPS = 1024, 32, 300
@@ -61,7 +63,7 @@ class NoModel:
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        kv_cache: torch.Tensor,
+        kv_caches: Sequence[torch.Tensor],
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
         """Nothing."""

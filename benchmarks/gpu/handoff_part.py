@@ -113,9 +113,9 @@ async def _hand_off(
     prefill.engine.add(replace(request, hold_blocks=True))
     source, first = _prefill(prefill.engine)
     start = time.perf_counter()
-    inbound = decode.connector.open(request_id=name, sender=prefill.worker, blocks=target.block_ids)
+    inbound = decode.connector.open(request_id=name, sender=prefill.worker, blocks=target.tables[0])
     outbound = await prefill.connector.connect(inbound.ticket, _TIMEOUT_S)
-    await outbound.push(0, source.block_ids)
+    await outbound.push(0, source.tables[0])
     receipt, digest = await asyncio.gather(inbound.wait(_TIMEOUT_S), outbound.finish(_TIMEOUT_S))
     seconds = time.perf_counter() - start
     if receipt.digest != digest:
@@ -155,8 +155,8 @@ def _same_kv(
     """Bit by bit, of the prompt's full blocks: behind the last token nothing is defined."""
     num_full = len(request.prompt_token_ids) // prefill.layout.block_size
     halves = (
-        (prefill._parts.storage.tensor, source.block_ids),
-        (decode._parts.storage.tensor, target.block_ids),
+        (prefill._parts.arena.blocks, source.tables[0]),
+        (decode._parts.arena.blocks, target.tables[0]),
     )
     left, right = (cache[list(ids[:num_full])] for cache, ids in halves)
     return torch.equal(left.view(torch.uint8), right.view(torch.uint8))

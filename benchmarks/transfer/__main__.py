@@ -43,7 +43,7 @@ def run(
     connectors: Connectors = REMOTE,
 ) -> None:
     """Measure the rate of every connector; `zmq+curve` is `zmq` with encryption."""
-    layout = KVLayout(
+    layout = KVLayout.single(
         num_layers=num_layers, num_kv_heads=8, block_size=16, head_dim=128, dtype="bfloat16"
     )
     num_blocks = total_mib * rates.MIB // layout.block_bytes
@@ -79,7 +79,7 @@ def overlap(
 @app.command(hidden=True)
 def serve(folder: Path, layout: str, num_blocks: int, names: str) -> None:
     """The sending process."""
-    layout_ = KVLayout(**json.loads(layout))
+    layout_ = KVLayout.single(**json.loads(layout))
     asyncio.run(sending.serve(names.split(","), folder, layout_, num_blocks))
 
 

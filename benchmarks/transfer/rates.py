@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from benchmarks.transfer.sender import (
     filled,
     make,
     send,
-    ticket_to_dict,
+    ticket_to_hex,
 )
 from shared.connector.base import Offer
 from shared.connector.local import LocalHub
@@ -107,7 +107,7 @@ class Bench:
         started_at = time.perf_counter()
         inbound = connector.open(request_id="bench", sender=SENDER, blocks=range(self.num_blocks))
         if sender is None:
-            await self.tell({"ticket": ticket_to_dict(inbound.ticket), "on": name})
+            await self.tell({"ticket": ticket_to_hex(inbound.ticket), "on": name})
             receipt = await inbound.wait(60)
             seconds = time.perf_counter() - started_at
             sent = await self.told()
@@ -144,10 +144,18 @@ async def _max_gap_ms(over: asyncio.Event) -> float:
 
 async def measure(names: Sequence[str], layout: KVLayout, num_blocks: int, rounds: int) -> Bench:
     """All subjects in turn, `rounds` times and once more to warm up."""
+    (group,) = layout.groups
+    shape = {
+        "num_layers": group.num_layers,
+        "num_kv_heads": group.num_kv_heads,
+        "block_size": layout.block_size,
+        "head_dim": group.head_dim,
+        "dtype": layout.dtype,
+    }
     with tempfile.TemporaryDirectory() as name:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.transfer", "serve", name),
-            *(json.dumps(asdict(layout)), str(num_blocks), ",".join(names)),
+            *(json.dumps(shape), str(num_blocks), ",".join(names)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

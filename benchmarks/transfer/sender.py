@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import zmq
 
-from shared.connector.base import Ticket
+from baton.v1 import transfer_pb2
 from shared.connector.registry import ConnectorSettings, create
 from shared.identity import WorkerId
-from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.worker.peers.wire import ticket_from_wire, ticket_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shared.connector.base import Connector
+    from shared.connector.base import Connector, Ticket
+    from shared.kv.layout import KVLayout
 
 RAW_BYTES = 4 << 20
 #: Of a connector's name in these measurements: with keys on both sides.
@@ -29,18 +30,14 @@ ENCRYPTED = "+curve"
 SENDER = WorkerId("sender", "1")
 
 
-def ticket_to_dict(ticket: Ticket) -> dict[str, object]:
-    """As JSON."""
-    return asdict(ticket) | {"transfer_id": ticket.transfer_id.hex()}
+def ticket_to_hex(ticket: Ticket) -> str:
+    """Return a ticket as text."""
+    return ticket_to_wire(ticket).SerializeToString().hex()
 
 
-def ticket_from_dict(fields: dict[str, object]) -> Ticket:
-    """The inverse of `ticket_to_dict`."""
-    known = json.loads(json.dumps(fields))
-    known["sender"], known["receiver"] = WorkerId(**known["sender"]), WorkerId(**known["receiver"])
-    known["layout"] = KVLayout(**known["layout"])
-    known["transfer_id"] = bytes.fromhex(known["transfer_id"])
-    return Ticket(**known)
+def ticket_from_hex(text: str) -> Ticket:
+    """Return the ticket of `ticket_to_hex`."""
+    return ticket_from_wire(transfer_pb2.TransferTicket.FromString(bytes.fromhex(text)))
 
 
 def filled(layout: KVLayout, num_blocks: int) -> KVMemory:
@@ -85,7 +82,7 @@ async def serve(names: Sequence[str], folder: Path, layout: KVLayout, num_blocks
         if "raw" in order:
             await asyncio.to_thread(_push_raw, memory, order["raw"], order["num_messages"])
         else:
-            ticket = ticket_from_dict(order["ticket"])
+            ticket = ticket_from_hex(order["ticket"])
             print(json.dumps(await send(connectors[order["on"]], ticket)), flush=True)
     for connector in connectors.values():
         await connector.close()

@@ -55,6 +55,8 @@ class LayerWeights(ctypes.Structure):
         ("gate_up", c_void_p),
         ("down", c_void_p),
         ("window", c_int),
+        ("kv_group", c_int),
+        ("kv_place", c_int),
     )
 
 
@@ -81,9 +83,9 @@ class Batch(ctypes.Structure):
         ("positions", c_void_p),
         ("query_start_loc", c_void_p),
         ("seq_lens", c_void_p),
-        ("block_tables", c_void_p),
+        ("block_tables", POINTER(c_void_p)),
         ("max_blocks", c_int),
-        ("slots", c_void_p),
+        ("slots", POINTER(c_void_p)),
         ("wanted", c_void_p),
         ("num_wanted", c_int),
         ("captured_layers", c_void_p),

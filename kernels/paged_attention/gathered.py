@@ -37,10 +37,11 @@ def paged_attention(
     """See `kernels.paged_attention.paged_attention`.
 
     Raises:
-        ValueError: the cache is not contiguous.
+        ValueError: a block is not contiguous, or blocks are no whole number of heads apart.
     """
-    if not kv_cache.is_contiguous():
-        raise ValueError("attention with PyTorch needs a contiguous cache")
+    head_elements = kv_cache.shape[4] * kv_cache.shape[5]
+    if not kv_cache[0].is_contiguous() or kv_cache.stride(0) % head_elements:
+        raise ValueError("attention with PyTorch needs contiguous blocks, whole heads apart")
     query_lens, seq_lens = batch.query_lens_list, batch.seq_lens_list
     starts = [0, *accumulate(query_lens)]
     single = [row for row, num_new in enumerate(query_lens) if num_new == 1]
@@ -99,12 +100,16 @@ class _Context:
 
         `start` begins a block. They are valid until the next call with this workspace.
         """
-        _, num_layers, _, num_kv_heads, block_size, head_dim = self.kv_cache.shape
+        num_blocks, num_layers, _, num_kv_heads, block_size, head_dim = self.kv_cache.shape
         tables = self.tables[:, start // block_size : -(-end // block_size), None].mT
-        # Rows of [block_size, head_dim]: one per block, layer, keys or values, and head.
-        rows = self.kv_cache.view(-1, block_size * head_dim)
+        # Rows of [block_size, head_dim]: one per block, layer, keys or values, and head. Blocks may
+        # be longer than their layers.
+        row = block_size * head_dim
+        per_block = self.kv_cache.stride(0) // row
+        num_rows = (num_blocks - 1) * per_block + num_layers * 2 * num_kv_heads
+        rows = self.kv_cache.as_strided((num_rows, row), (row, 1))
         heads = torch.arange(num_kv_heads, device=tables.device)[:, None]
-        keys_at = (tables.long() * num_layers + self.layer) * 2 * num_kv_heads + heads
+        keys_at = tables.long() * per_block + self.layer * 2 * num_kv_heads + heads
         at = torch.stack((keys_at, keys_at + num_kv_heads)).flatten()
         out = self.workspace.take((len(at), rows.shape[1]), rows.dtype, rows.device)
         torch.index_select(rows, 0, at, out=out)

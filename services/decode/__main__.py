@@ -51,7 +51,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         reuse=parts.reuse,
         grammars=parts.grammars,
         decider=Decider(local_prefill_threshold=config.local_prefill_threshold),
-        block_size=parts.layout.block_size,
+        layout=parts.layout,
         max_model_len=parts.max_model_len,
     )
     servicer = DecodeServicer(

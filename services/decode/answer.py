@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.prompt_states import StatesWish
     from shared.engine.request_stream import RequestStream
+    from shared.kv.layout import KVLayout
     from shared.request.sampling_params import SamplingParams
     from shared.telemetry.tracing import Span
     from shared.worker.reuse.prefix_reuse import PrefixReuse
@@ -50,7 +51,7 @@ class DecodeCall:
         reuse: PrefixReuse,
         grammars: GrammarCompiler,
         decider: Decider,
-        block_size: int,
+        layout: KVLayout,
         max_model_len: int,
     ) -> None:
         self._request = request
@@ -61,7 +62,7 @@ class DecodeCall:
         self._reuse = reuse
         self._grammars = grammars
         self._decider = decider
-        self._block_size = block_size
+        self._layout = layout
         self._max_model_len = max_model_len
         self._prompt, self._resumed = split_resumed(request.token_ids, request.num_resumed_tokens)
         self.account = Account(
@@ -135,13 +136,17 @@ class DecodeCall:
             await self._engine.fail_transfer(self._request.request_id)
 
     async def _fetch(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
-        first_block = event.num_cached_tokens // self._block_size
+        first_block = event.num_cached_tokens // self._layout.block_size
+        moved = self._layout.moved(first_block, len(self._request.token_ids))
+        tables = zip(event.tables, moved, strict=True)
         report = HandOffReport()
         first_token: int | None = None
         tokens = self._hand_off.fetch(
             self._request,
             Destination(
-                blocks=event.block_ids[first_block:], first_block=first_block, states=event.states
+                tables=tuple(table[blocks.start : blocks.stop] for table, blocks in tables),
+                first_block=first_block,
+                states=event.states,
             ),
             report,
             self._span,

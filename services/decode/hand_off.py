@@ -6,6 +6,7 @@ import time
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import structlog
@@ -65,9 +66,9 @@ class AttemptOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a prompt goes: blocks for its KV from block `first_block` of it on."""
+    """Where a prompt goes, of which `first_block` blocks are here: by group, blocks for its KV."""
 
-    blocks: Sequence[int]
+    tables: tuple[Sequence[int], ...]
     first_block: int
     #: And for its hidden states, which may come as well and need not.
     states: PlacedStates | None = None
@@ -176,14 +177,14 @@ class HandOff:
             attempt = PrefillAttempt(
                 peer,
                 request_id=request.request_id,
-                blocks=to.blocks,
+                blocks=tuple(chain.from_iterable(to.tables)),
                 timeout_s=timeout_s,
                 stall_s=self._stall_s,
                 open_states=self._states_opener(request, to.states, timeout_s),
             )
 
             def start(inbound: InboundTransfer, states: StatesInbox | None) -> Call:
-                return self._call(request, peer, inbound, states, to.first_block, timeout_s, span)
+                return self._call(request, peer, inbound, states, to, timeout_s, span)
 
             async with aclosing(attempt.run(start, report)) as tokens:
                 async for token in tokens:
@@ -244,7 +245,7 @@ class HandOff:
         peer: Peer,
         inbound: InboundTransfer,
         states: StatesInbox | None,
-        first_block: int,
+        to: Destination,
         timeout_s: float,
         span: Span | None,
     ) -> Call:
@@ -253,8 +254,8 @@ class HandOff:
             request_id=request.request_id,
             token_ids=request.token_ids,
             sampling=request.sampling,
-            ticket=ticket_to_wire(inbound.ticket),
-            first_block=first_block,
+            ticket=ticket_to_wire(inbound.ticket, [len(table) for table in to.tables]),
+            first_block=to.first_block,
             cache_salt=request.cache_salt,
             priority=request.priority,
             num_resumed_tokens=request.num_resumed_tokens,
@@ -262,8 +263,8 @@ class HandOff:
             progress_interval_s=self._stall_s / _SIGNS_PER_STALL,
             wanted_states=None if states is None else states.wanted,
         )
-        if first_block:
+        if to.first_block:
             # A chat's earlier answer is here and nowhere else.
-            message.prefix_sources.append(self._own_source(first_block))
+            message.prefix_sources.append(self._own_source(to.first_block))
         metadata = None if span is None else tuple(span.headers.items())
         return stub.Prefill(message, timeout=timeout_s, metadata=metadata)

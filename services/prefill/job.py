@@ -14,7 +14,7 @@ from shared.errors import InternalError, TransferError
 from shared.request.wire import logprobs_to_wire, prompt_logprobs_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from services.prefill.states_sender import StatesSender
     from shared.connector.base import Connector, Ticket
@@ -33,20 +33,22 @@ class PrefillJob:
         request_id: str,
         ticket: Ticket,
         connector: Connector,
-        first_block: int,
+        moved: Sequence[range],
         num_tokens: int,
         prefix_fetch: PrefixFetchReport,
         timeout_s: float,
         progress: prefill_pb2.PrefillProgress,
         states: StatesSender | None = None,
     ) -> None:
-        """`prefix_fetch` is over: what comes now is not counted to it. `progress` is kept up to
-        date; all waits together end within `timeout_s`. With `states` hidden states go out, too.
+        """`moved` are, by group, the blocks of the prompt that go out.
+
+        `prefix_fetch` is over: what comes now is not counted to it. `progress` is kept up to date;
+        all waits together end within `timeout_s`. With `states` hidden states go out, too.
         """
         self._request_id = request_id
         self._ticket = ticket
         self._connector = connector
-        self._first_block = first_block
+        self._moved = moved
         self.num_tokens = num_tokens
         self.prefix_fetch = prefix_fetch
         self._deadline_s = time.monotonic() + timeout_s
@@ -126,8 +128,8 @@ class PrefillJob:
         outbound = await self._connector.connect(self._ticket, self._remaining_s)
         self._publisher = Publisher(
             outbound,
-            blocks=event.block_ids,
-            first_block=self._first_block,
+            tables=event.tables,
+            moved=self._moved,
             progress=self._progress,
         )
         if self._states is not None:

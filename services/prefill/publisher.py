@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from shared.errors import TransferError, TransferFailure
@@ -25,17 +26,20 @@ class Publisher:
         self,
         outbound: OutboundTransfer,
         *,
-        blocks: Sequence[int],
-        first_block: int,
+        tables: Sequence[Sequence[int]],
+        moved: Sequence[range],
         progress: prefill_pb2.PrefillProgress,
     ) -> None:
-        """`progress` is told what was sent."""
+        """Send, by group, the blocks `moved` of a table. `progress` is told what was sent."""
         self._outbound = outbound
-        self._blocks = blocks
-        self._first_block = first_block
+        self._tables = tables
+        self._moved = moved
         self._progress = progress
-        self._num_final = first_block
-        self._num_sent = first_block
+        #: By group: index in the transfer of the first block that moves.
+        self._first_index = list(accumulate((len(blocks) for blocks in moved), initial=0))
+        self._end = moved[0].stop
+        #: Leading blocks of the tables that are final, and that were sent as far as they move.
+        self._num_final = self._num_sent = min(blocks.start for blocks in moved)
         self._advanced = asyncio.Event()
         #: When the first piece was sent.
         self.started_s: float | None = None
@@ -49,7 +53,7 @@ class Publisher:
     def advance(self, num_final_blocks: int) -> None:
         """The first `num_final_blocks` blocks of the prompt will not change any more."""
         if num_final_blocks > self._num_final:
-            self._num_final = min(num_final_blocks, len(self._blocks))
+            self._num_final = min(num_final_blocks, self._end)
             self._advanced.set()
 
     async def finish(self, timeout_s: float) -> int:
@@ -63,7 +67,7 @@ class Publisher:
             async with asyncio.timeout(timeout_s):
                 await self._task
         except TimeoutError:
-            message = f"{self._num_sent} of {len(self._blocks)} blocks were sent in time"
+            message = f"{self._num_sent} of {self._end} blocks were sent in time"
             raise TransferError(TransferFailure.TIMEOUT, message) from None
         return await self._outbound.finish(max(0.0, deadline_s - time.monotonic()))
 
@@ -74,7 +78,7 @@ class Publisher:
         await self._outbound.abort()
 
     async def _send_all(self) -> None:
-        while self._num_sent < len(self._blocks):
+        while self._num_sent < self._end:
             if self._num_sent == self._num_final:
                 self._advanced.clear()
                 await self._advanced.wait()
@@ -82,6 +86,14 @@ class Publisher:
             if self.started_s is None:
                 self.started_s = time.monotonic()
             start, end = self._num_sent, self._num_final
-            await self._outbound.push(start - self._first_block, self._blocks[start:end])
+            await self._send(start, end)
             self._num_sent = end
-            self._progress.num_sent_blocks = end - self._first_block
+
+    async def _send(self, start: int, end: int) -> None:
+        """The blocks of this range of the tables, as far as they move."""
+        for table, moved, index in zip(self._tables, self._moved, self._first_index, strict=False):
+            blocks = table[max(start, moved.start) : end]
+            if blocks:
+                first = max(start, moved.start) - moved.start
+                await self._outbound.push(index + first, blocks)
+                self._progress.num_sent_blocks += len(blocks)

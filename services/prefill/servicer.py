@@ -11,11 +11,10 @@ from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from services.prefill.job import PrefillJob
 from services.prefill.states_sender import StatesSender, wish_of
 from shared.engine.sequence.request import EngineRequest
-from shared.errors import InvalidRequestError
 from shared.request.wire import sampling_from_wire
 from shared.rpc.cancellation import run_to_end
 from shared.worker.peers.outgoing import check_ticket
-from shared.worker.peers.wire import split_resumed, ticket_from_wire
+from shared.worker.peers.wire import check_group_blocks, split_resumed, ticket_from_wire
 from shared.worker.pump import pumped
 from shared.worker.reuse.source import sources_from_wire
 
@@ -101,7 +100,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
             async with self._gate.enter():
                 ticket = ticket_from_wire(request.ticket)
                 connector = check_ticket(ticket, self._worker, self._info, self._connectors)
-                _check_range(request, ticket)
+                moved = _moved(request, ticket)
                 wish = wish_of(request, self._states)
                 states = None if wish is None else self._states_sender(request)
                 stream, fetch = await self._submit(request, wish)
@@ -109,7 +108,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                     request_id=request.request_id,
                     ticket=ticket,
                     connector=connector,
-                    first_block=request.first_block,
+                    moved=moved,
                     num_tokens=len(request.token_ids),
                     prefix_fetch=fetch,
                     timeout_s=min(self._timeout_s, context.time_remaining() or self._timeout_s),
@@ -167,12 +166,12 @@ def _engine_request(request: prefill_pb2.PrefillRequest, wish: StatesWish | None
     )
 
 
-def _check_range(request: prefill_pb2.PrefillRequest, ticket: Ticket) -> None:
-    """The ticket must cover the prompt from `first_block` to its end, no more and no less."""
-    num_blocks = ticket.layout.num_blocks(len(request.token_ids))
-    if request.first_block + ticket.num_blocks != num_blocks:
-        raise InvalidRequestError(
-            f"request {request.request_id}: blocks {request.first_block} to {num_blocks} of the "
-            f"prompt do not fit a ticket for {ticket.num_blocks}",
-            param="first_block",
-        )
+def _moved(request: prefill_pb2.PrefillRequest, ticket: Ticket) -> tuple[range, ...]:
+    """Return, by group, the blocks of the prompt that the ticket is for.
+
+    Raises:
+        InvalidRequestError: it is for more, or for less.
+    """
+    moved = ticket.layout.moved(request.first_block, len(request.token_ids))
+    check_group_blocks(request.ticket, [len(blocks) for blocks in moved])
+    return moved

@@ -93,8 +93,8 @@ class StatesSender:
         self._publisher = Publisher(
             outbound,
             # A ticket is filled as a whole. In its first blocks nothing is looked at.
-            blocks=(placed.blocks[0],) * placed.num_skipped + placed.blocks,
-            first_block=0,
+            tables=((placed.blocks[0],) * placed.num_skipped + placed.blocks,),
+            moved=(range(placed.num_skipped + len(placed.blocks)),),
             progress=prefill_pb2.PrefillProgress(),
         )
         self._publisher.advance(self._num_final)

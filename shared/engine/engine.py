@@ -10,7 +10,7 @@ import structlog
 
 from shared.engine.engine_stats import read_stats
 from shared.engine.memory.kv_staging import KVStaging
-from shared.engine.memory.kv_storage import plan_memory, read_layout, read_namespace
+from shared.engine.memory.sizing import plan_memory, read_layout, read_namespace
 from shared.engine.news import wait_for_news
 from shared.engine.offload.build import build_offload
 from shared.engine.offload.cached_blocks import CachedBlocks
@@ -31,7 +31,8 @@ from shared.kv.prefix_cache import PrefixCache
 from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
+    from collections.abc import Sequence as Seq
 
     from shared.engine.config import EngineConfig
     from shared.engine.engine_stats import EngineStats
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.kv.memory import KVMemory
+    from shared.kv.prefix_cache import PrefixBlocks
     from shared.model.loader import LoadedModel
 
 log = structlog.get_logger(__name__)
@@ -68,7 +70,8 @@ class Engine:
         self.namespace = read_namespace(loaded, self.layout)
         self._pool = BlockPool(self.num_blocks)
         #: Blocks by content; to be used in the engine's thread only.
-        self.prefix_cache = PrefixCache(self._pool, enabled=config.enable_prefix_caching)
+        cached = config.enable_prefix_caching
+        self.prefix_cache = PrefixCache.over(self._pool, self.layout, enabled=cached)
         self._parts = build_model_parts(
             loaded,
             config,
@@ -80,7 +83,7 @@ class Engine:
         #: The blocks as places for hidden states of prompts, and what is wanted of peers.
         self.states = self._parts.states
         offload = build_offload(
-            config, self.layout, self._parts.storage, self._pool, namespace=self.namespace
+            config, self.layout, self._parts.arena, self._pool, namespace=self.namespace
         )
         #: What this engine knows by content, in all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
@@ -101,11 +104,11 @@ class Engine:
     @property
     def kv_memory(self) -> KVMemory | None:
         """The memory behind the blocks; None where they live on an accelerator."""
-        return self._parts.storage.memory
+        return self._parts.arena.memory
 
     def stage_kv(self, num_host_blocks: int) -> KVStaging:
         """Host memory through which blocks of an accelerator reach peers; the caller closes it."""
-        return KVStaging(self._parts.storage.tensor, self.layout, num_host_blocks)
+        return KVStaging(self._parts.arena.whole, self.layout, num_host_blocks)
 
     def record_contents(self) -> ContentLog:
         """Start to record the tokens of blocks as they are published, and return the record.
@@ -130,7 +133,12 @@ class Engine:
                 f"request {request.request_id} is here already", param="request_id"
             )
         identity = KVIdentity(self.namespace, salt=request.cache_salt)
-        seq = Sequence(request, arrival=next(self._arrivals), identity=identity)
+        seq = Sequence(
+            request,
+            arrival=next(self._arrivals),
+            identity=identity,
+            num_groups=self.layout.num_groups,
+        )
         if self._parts.processors.are_wanted(request.sampling, request.prompt_token_ids):
             seq.changes_logits = seq.needs_host_tokens = True
         self._scheduler.add(seq)
@@ -176,10 +184,11 @@ class Engine:
         """
         self._end_transfer(request_id, False, first_token, None)
 
-    def pin_cached(self, block_hashes: Iterable[bytes]) -> tuple[int, tuple[int, ...]]:
+    def pin_cached(
+        self, block_hashes: Seq[bytes], *, first_block: int = 0
+    ) -> tuple[int, PrefixBlocks]:
         """Find the leading blocks and keep them unchanged until `unpin`, which must follow."""
-        pin_id, blocks = self.prefix_cache.pin(block_hashes)
-        return pin_id, tuple(blocks)
+        return self.prefix_cache.pin(block_hashes, first_block=first_block)
 
     def unpin(self, pin_id: int) -> None:
         """Give a pin back, exactly once."""
@@ -247,6 +256,7 @@ class Engine:
             self._scheduler,
             self._pool,
             self._counters,
+            num_groups=self.layout.num_groups,
             tiers=self.cached.stats(),
             accepted_per_pos=self._steps.accepted_per_pos,
         )
@@ -259,7 +269,7 @@ class Engine:
         """Give the memory back; with a disk tier, first save to it what only host memory holds."""
         self._steps.close()
         self.cached.close()
-        self._parts.storage.close()
+        self._parts.arena.close()
 
     def _guarded(self, half: Callable[[], list[EngineEvent]]) -> list[EngineEvent]:
         if self.broken is not None:
@@ -282,7 +292,7 @@ class Engine:
         self.cached.poll()
         failed = self._postprocessor.fail_unmasked()
         events, did_anything = self._steps.schedule()
-        self._parts.storage.reach(self._pool.num_touched)
+        self._parts.arena.reach(self._pool.num_touched)
         # A step in flight may end sequences, and then there is room.
         self._stalled = not (did_anything or self._steps.in_flight)
         return failed + events

@@ -25,6 +25,7 @@ class EngineStats:
     #: Wait for blocks of a peer.
     num_receiving: int = 0
     num_held: int = 0
+    #: Of tokens: one block of each group of layers counts once.
     num_blocks: int = 0
     num_free_blocks: int = 0
     #: Of the free ones: those that still hold a prefix.
@@ -43,6 +44,7 @@ def read_stats(
     pool: BlockPool,
     counters: EngineCounters,
     *,
+    num_groups: int,
     tiers: dict[BlockTier, TierStats],
     accepted_per_pos: tuple[int, ...],
 ) -> EngineStats:
@@ -53,9 +55,9 @@ def read_stats(
         num_loading=len(scheduler.loading),
         num_receiving=len(scheduler.receiving),
         num_held=len(scheduler.held),
-        num_blocks=pool.num_blocks,
-        num_free_blocks=pool.num_free,
-        num_cached_blocks=pool.num_cached,
+        num_blocks=pool.num_blocks // num_groups,
+        num_free_blocks=pool.num_free // num_groups,
+        num_cached_blocks=pool.num_cached // num_groups,
         counters=dict(counters),
         step_sizes=counters.step_sizes,
         accepted_per_pos=accepted_per_pos,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shared.engine.engine_stats import EngineStats
     from shared.engine.sequence.events import CacheChange, EngineEvent
     from shared.engine.sequence.request import EngineRequest
+    from shared.kv.prefix_cache import PrefixBlocks
     from shared.kv.tier import BlockTier
 
 log = structlog.get_logger(__name__)
@@ -121,10 +122,12 @@ class EngineThread:
         """See `Engine.fail_transfer`."""
         await self._call(partial(self._engine.fail_transfer, request_id, first_token))
 
-    async def pin_cached(self, block_hashes: Sequence[bytes]) -> tuple[int, tuple[int, ...]]:
+    async def pin_cached(
+        self, block_hashes: Sequence[bytes], *, first_block: int = 0
+    ) -> tuple[int, PrefixBlocks]:
         """See `Engine.pin_cached`. Cancelling this call gives the pin back."""
         return await self.call(
-            lambda engine: engine.pin_cached(block_hashes),
+            lambda engine: engine.pin_cached(block_hashes, first_block=first_block),
             undo=lambda engine, pinned: engine.unpin(pinned[0]),
         )
 
@@ -156,20 +159,22 @@ class EngineThread:
             self._send(Command(take_back))
             raise
 
-    async def promote(self, block_hashes: Sequence[bytes]) -> None:
+    async def promote(self, block_hashes: Sequence[bytes], *, first_block: int = 0) -> None:
         """See `CachedBlocks.promote`; returns once it is over, or cancelled."""
         over = asyncio.get_running_loop().create_future()
         self._promotions.add(over)
         try:
             done = partial(self._post, [partial(resolve, over)])
-            await self._call(partial(self._engine.cached.promote, block_hashes, done))
+            promote = partial(self._engine.cached.promote, block_hashes, done)
+            await self._call(partial(promote, first_block=first_block))
             await over
         finally:
             self._promotions.discard(over)
 
-    async def count_cached(self, block_hashes: Sequence[bytes]) -> int:
+    async def count_cached(self, block_hashes: Sequence[bytes], *, first_block: int = 0) -> int:
         """How many leading blocks are cached, in whatever tier."""
-        return await self._call(partial(self._engine.cached.count, block_hashes))
+        count = partial(self._engine.cached.count, block_hashes, first_block=first_block)
+        return await self._call(count)
 
     async def unpin(self, pin_id: int) -> None:
         """See `Engine.unpin`."""

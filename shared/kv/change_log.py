@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from shared.kv.identity import group_of
 from shared.kv.tier import BlockTier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheChange:
-    """Hashes that became visible to prefix lookup, or ceased to be. Changes apply in order.
+    """Keys that became visible to prefix lookup, or ceased to be. Changes apply in order.
 
     Within one change `cleared` comes first, then the rest in any order: no hash is in `stored` and
     in `removed` of the same change. A hash that lives in several blocks is stored with the first
@@ -20,6 +21,14 @@ class CacheChange:
     removed: tuple[bytes, ...] = ()
     cleared: bool = False
     tier: BlockTier = BlockTier.DEVICE
+
+    def of_group(self, number: int) -> CacheChange:
+        """Return what of it is about one group of layers; see `identity.block_key`."""
+        return replace(
+            self,
+            stored=tuple(key for key in self.stored if group_of(key) == number),
+            removed=tuple(key for key in self.removed if group_of(key) == number),
+        )
 
 
 @dataclass(slots=True)

@@ -16,7 +16,16 @@ from shared.kv.block_hash import HASH_BYTES, block_hash, digest, hash_blocks, ro
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["HASH_BYTES", "KVIdentity", "PlacedItem", "model_identity", "namespace_hash"]
+__all__ = [
+    "HASH_BYTES",
+    "KVIdentity",
+    "PlacedItem",
+    "block_key",
+    "block_keys",
+    "group_of",
+    "model_identity",
+    "namespace_hash",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +82,38 @@ class KVIdentity:
                 yield item.digest + struct.pack("<iI", item.start - first, item.num_tokens)
 
 
+def block_key(block_hash: bytes, group: int) -> bytes:
+    """Return what names a group's block: the hash of its tokens, and the group if not the first.
+
+    Tokens are hashed once for all groups. Pools, tiers and files know blocks by this key.
+    """
+    return block_hash + bytes([group]) if group else block_hash
+
+
+def block_keys(block_hashes: Sequence[bytes], num_groups: int) -> Sequence[bytes]:
+    """Return the keys of all groups' blocks, block by block."""
+    if num_groups == 1:
+        return block_hashes
+    return [block_key(each, group) for each in block_hashes for group in range(num_groups)]
+
+
+def group_of(key: bytes) -> int:
+    """Return the group of a key."""
+    return key[HASH_BYTES] if len(key) > HASH_BYTES else 0
+
+
 def namespace_hash(
-    *, model_fingerprint: str, dtype: str, kv_dtype: str, layout_version: int, block_size: int
+    *,
+    model_fingerprint: str,
+    dtype: str,
+    kv_dtype: str,
+    layout_version: int,
+    block_size: int,
+    groups: bytes = b"",
 ) -> bytes:
     """Return the digest of what workers must have in common to share blocks.
 
-    The directory shows it in hex.
+    `groups` is `KVLayout.grouping`. The directory shows the digest in hex.
     """
     return digest(
         b"baton.kv.namespace.v1",
@@ -87,6 +122,7 @@ def namespace_hash(
         kv_dtype.encode(),
         struct.pack("<I", layout_version),
         struct.pack("<I", block_size),
+        *((groups,) if groups else ()),
     )
 
 

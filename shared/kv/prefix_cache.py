@@ -1,85 +1,202 @@
-"""Finds the blocks of a prefix, and keeps found ones in place while a peer reads them."""
+"""Finds the blocks of a prefix in all groups, and keeps them in place while a peer reads them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import count
+from dataclasses import dataclass
+from itertools import chain, count
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from shared.errors import InternalError
+from shared.kv.group_rules import FullRule
+from shared.kv.identity import block_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from shared.kv.block_pool import BlockPool
+    from shared.kv.group_rules import GroupRule
+    from shared.kv.layout import KVLayout
+
+_NOTHING: Mapping[bytes, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixBlocks:
+    """Consecutive blocks of a prefix, or what takes to go on behind it."""
+
+    #: Of the prefix, from the first block that was asked for on.
+    num_blocks: int
+    #: By group: those that it needs, the prefix's last block last.
+    tables: tuple[Sequence[int], ...]
+
+    @property
+    def blocks(self) -> list[int]:
+        """Of all groups, in the order of a transfer."""
+        return list(chain.from_iterable(self.tables))
 
 
 class PrefixCache:
-    """The view of a `BlockPool` by content. Turned off, it finds nothing and remembers nothing."""
+    """The view of a `BlockPool` by content. Turned off, it finds nothing and remembers nothing.
 
-    def __init__(self, pool: BlockPool, *, enabled: bool = True) -> None:
+    A prefix is found as far as every group has the blocks that its rule names. `first_block` is
+    how many blocks are in front of those that are asked for: they are there, here or at the peer
+    that asks.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        rules: Sequence[GroupRule] = (FullRule(),),
+        *,
+        block_size: int = 1,
+        enabled: bool = True,
+    ) -> None:
+        """`rules` are those of the layout's groups."""
         self._pool = pool
+        self._rules = tuple(rules)
+        self._block_size = block_size
         self._enabled = enabled
-        self._pins: dict[int, list[int]] = {}
+        self._pins: dict[int, PrefixBlocks] = {}
         self._pin_ids = count(1)
+
+    @classmethod
+    def over(cls, pool: BlockPool, layout: KVLayout, *, enabled: bool) -> PrefixCache:
+        """Return the view of a pool whose blocks are those of `layout`."""
+        return cls(pool, layout.rules, block_size=layout.block_size, enabled=enabled)
 
     @property
     def enabled(self) -> bool:
         """Whether anything can be found at all."""
         return self._enabled
 
+    @property
+    def num_groups(self) -> int:
+        """Blocks that one block of tokens takes, at most."""
+        return len(self._rules)
+
     def pinned(self) -> Counter[int]:
-        """Pinned blocks, and how many pins each has."""
-        return Counter(block for blocks in self._pins.values() for block in blocks)
+        """Return the pinned blocks, and how many pins each has."""
+        return Counter(chain.from_iterable(found.blocks for found in self._pins.values()))
 
-    def match(self, block_hashes: Iterable[bytes]) -> list[int]:
-        """Blocks that hold the leading hashes, up to the first that is missing.
+    def match(
+        self,
+        block_hashes: Sequence[bytes],
+        *,
+        first_block: int = 0,
+        also: Mapping[bytes, int] = _NOTHING,
+    ) -> PrefixBlocks:
+        """Return the longest prefix that all groups hold.
 
-        They are not acquired: they stay valid until something is allocated.
+        Its blocks are not acquired: they stay valid until something is allocated. `also` are blocks
+        by key that may be used besides those of the pool.
         """
-        blocks: list[int] = []
-        if self._enabled:
-            for block_hash in block_hashes:
-                block = self._pool.find(block_hash)
-                if block is None:
-                    break
-                blocks.append(block)
-        return blocks
+        if not self._enabled:
+            return PrefixBlocks(0, tuple([] for _ in self._rules))
+        found = [
+            _Lookup(self._pool, block_hashes, group, first_block, also) for group in self._groups
+        ]
+        num = before = first_block + len(block_hashes)
+        while True:
+            for rule, lookup in zip(self._rules, found, strict=True):
+                num = max(first_block, rule.longest(lookup.is_there, num))
+            if num == before or len(found) == 1:
+                break
+            before = num
+        starts = self._starts(first_block, num)
+        tables = tuple(
+            lookup.blocks(start, num) for lookup, start in zip(found, starts, strict=True)
+        )
+        return PrefixBlocks(num - first_block, tables)
 
-    def publish(self, blocks: Sequence[int], block_hashes: Sequence[bytes]) -> None:
-        """The bytes of these blocks are final."""
+    def publish(self, blocks: Sequence[int], block_hashes: Sequence[bytes], group: int = 0) -> None:
+        """The bytes of these blocks of a group are final."""
         if self._enabled:
             for block, block_hash in zip(blocks, block_hashes, strict=True):
-                self._pool.publish(block, block_hash)
+                self._pool.publish(block, block_key(block_hash, group))
 
-    def pin(self, block_hashes: Iterable[bytes]) -> tuple[int, list[int]]:
+    def pin(
+        self, block_hashes: Sequence[bytes], *, first_block: int = 0
+    ) -> tuple[int, PrefixBlocks]:
         """`match`, and keep the blocks until `unpin`."""
-        blocks = self.match(block_hashes)
-        self._pool.acquire(blocks)
-        pin_id = next(self._pin_ids)
-        self._pins[pin_id] = blocks
-        return pin_id, list(blocks)
+        found = self.match(block_hashes, first_block=first_block)
+        self._pool.acquire(found.blocks)
+        return self._pin(found), found
 
-    def reserve(self, num_blocks: int, *, num_spare_blocks: int) -> tuple[int, list[int]] | None:
-        """Blocks for content that somebody else will write, pinned; None if there is no room.
+    def reserve(
+        self, num_blocks: int, *, num_spare_blocks: int, first_block: int = 0
+    ) -> tuple[int, PrefixBlocks] | None:
+        """Blocks for content that a peer will write, pinned; None if there is no room.
 
         At least `num_spare_blocks` stay free. What `publish_reserved` was not told of is blank
         again after `unpin`, which must follow; before that, nobody may write to it any more.
         """
-        if not self._enabled or num_blocks + num_spare_blocks > self._pool.num_free:
+        end = first_block + num_blocks
+        sizes = [end - start for start in self._starts(first_block, end)]
+        if not self._enabled or sum(sizes) + num_spare_blocks > self._pool.num_free:
             return None
-        blocks = self._pool.allocate(num_blocks)
-        pin_id = next(self._pin_ids)
-        self._pins[pin_id] = blocks
-        return pin_id, list(blocks)
+        found = PrefixBlocks(num_blocks, tuple(self._pool.allocate(size) for size in sizes))
+        return self._pin(found), found
 
     def publish_reserved(self, pin_id: int, block_hashes: Sequence[bytes]) -> None:
         """The bytes of a reservation's leading blocks are final and verified."""
-        self.publish(self._pins[pin_id][: len(block_hashes)], block_hashes)
+        found = self._pins[pin_id]
+        for group, table in enumerate(found.tables):
+            hashes = block_hashes[found.num_blocks - len(table) :]
+            self.publish(table[: len(hashes)], hashes, group)
 
     def unpin(self, pin_id: int) -> None:
         """Give a pin back, exactly once."""
-        blocks = self._pins.pop(pin_id, None)
-        if blocks is None:
+        found = self._pins.pop(pin_id, None)
+        if found is None:
             raise InternalError(f"pin {pin_id} is unknown or was given back already")
-        self._pool.release(blocks)
+        for table in found.tables:
+            self._pool.release(table)
+
+    @property
+    def _groups(self) -> range:
+        return range(len(self._rules))
+
+    def _starts(self, first_block: int, end: int) -> list[int]:
+        """By group: the first block that was asked for and is needed behind `end` blocks."""
+        num_tokens = end * self._block_size
+        return [min(end, max(first_block, rule.first_needed(num_tokens))) for rule in self._rules]
+
+    def _pin(self, found: PrefixBlocks) -> int:
+        pin_id = next(self._pin_ids)
+        self._pins[pin_id] = found
+        return pin_id
+
+
+class _Lookup:
+    """The blocks of one group by their place in the sequence; each is looked up once."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_hashes: Sequence[bytes],
+        group: int,
+        first_block: int,
+        also: Mapping[bytes, int],
+    ) -> None:
+        self._pool = pool
+        self._hashes = block_hashes
+        self._group = group
+        self._first = first_block
+        self._also = also
+        self._found: dict[int, int] = {}
+
+    def is_there(self, place: int) -> bool:
+        if place < self._first or place in self._found:
+            return True
+        key = block_key(self._hashes[place - self._first], self._group)
+        block = self._pool.find(key)
+        if block is None:
+            block = self._also.get(key)
+        if block is not None:
+            self._found[place] = block
+        return block is not None
+
+    def blocks(self, start: int, end: int) -> list[int]:
+        return [self._found[place] for place in range(start, end)]

@@ -18,6 +18,8 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import cos_sin_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
@@ -39,7 +41,8 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         own = spec.layers[layer].mixer
-        self.layer = layer
+        #: Which of the KV caches is this layer's, and its place there.
+        self.group, self.place = spec.kv_place(layer)
         self.head_dim = own.head_dim
         self.window = own.window
         self.backend = backend
@@ -76,7 +79,7 @@ class Attention(nn.Module):
             v,
             cos_sin,
             kv_cache,
-            self.layer,
+            self.place,
             metadata,
             scale=self.head_dim**-0.5,
             sliding_window=self.window,
@@ -184,26 +187,27 @@ class CausalLM(nn.Module):
         self,
         token_ids: Tensor,
         positions: Tensor,
-        kv_cache: Tensor,
+        kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
     ) -> Tensor:
         """Hidden states [num_wanted, hidden] after the last norm, of all tokens unless said.
 
         token_ids, positions: int64 [num_tokens], packed as `metadata` says. Writes the KV of all
-        tokens into `kv_cache`.
+        tokens into `kv_caches`, one per group of the spec.
         """
         self._captured = {}
         cos_sin = self.cos_sin[positions]
-        first, *others = self.decoder_layers
-        embedded = embedding(token_ids, self.embedding)
-        x, residual = first(embedded, None, cos_sin, kv_cache, metadata)
+        batches = [metadata.of_group(number) for number in range(len(kv_caches))]
+        x = embedding(token_ids, self.embedding)
+        residual: Tensor | None = None
         if self._captured_layers:
-            self._keep(0, embedded)
-            self._keep(1, x, residual)
-        for layer in others:
-            x, residual = layer(x, residual, cos_sin, kv_cache, metadata)
+            self._keep(0, x)
+        for number, layer in enumerate(self.decoder_layers):
+            group = layer.attention.group
+            x, residual = layer(x, residual, cos_sin, kv_caches[group], batches[group])
             if self._captured_layers:
-                self._keep(layer.attention.layer + 1, x, residual)
+                self._keep(number + 1, x, residual)
+        assert residual is not None  # there is a layer
         if metadata.wanted is not None:
             x, residual = x[metadata.wanted], residual[metadata.wanted]
         return self.norm.of_sum(x, residual)[0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from shared.model.rope import RopeConfig
 
@@ -58,6 +58,11 @@ class LayerSpec:
     feed_forward: GatedSpec
 
 
+def group_layers(layers: Sequence[LayerSpec]) -> tuple[tuple[int, ...], ...]:
+    """Return which layers share a block table. Today all do, whatever their windows."""
+    return (tuple(range(len(layers))),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
     """A whole decoder: embedding, layers, norm, output head."""
@@ -88,6 +93,18 @@ class DecoderSpec:
     def max_model_len(self) -> int:
         """Longest sequence that the positions cover."""
         return self.num_positions
+
+    @property
+    def kv_groups(self) -> tuple[tuple[int, ...], ...]:
+        """By group of layers that share a block table: the layers, ascending."""
+        return group_layers(self.layers)
+
+    def kv_place(self, layer: int) -> tuple[int, int]:
+        """Return the group of a layer, and its place among that group's layers."""
+        for number, layers in enumerate(self.kv_groups):
+            if layer in layers:
+                return number, layers.index(layer)
+        raise InternalError(f"layer {layer} of {self.architecture} is in no KV group")
 
     @property
     def windows(self) -> tuple[int | None, ...]:

@@ -9,7 +9,9 @@ PROTOCOL_MAJOR = 1
 #: 2: a worker follows grammars and hands `extra_args` to its logits processors. Workers of a lower
 #: version may do so, or pass them over without a word: they are sent neither.
 #: 3: a prefill worker sends hidden states if it is asked to.
-PROTOCOL_MINOR = 3
+#: 4: layouts have groups of layers, and tickets say how many blocks are whose. Workers of a lower
+#: version refuse a layout of more than one group by its version.
+PROTOCOL_MINOR = 4
 
 #: From these minor versions on.
 REPORTING_MINOR = 1

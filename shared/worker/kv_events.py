@@ -8,6 +8,7 @@ arrays that begin with their name, as in vLLM 0.9 to 0.14.
 A block's hash is the low 64 bits of ours, which is not vLLM's hash of the same tokens: consumers
 that hash for themselves go by the tokens, and vLLM's own consumers treat hashes as opaque. Blocks
 of lower tiers come without tokens and parent, as vLLM's do. LoRA names are not sent: there is none.
+Events of layers beyond the first group have its number (`group_idx`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import zmq
 import zmq.asyncio
 
 from shared.errors import ConfigError
+from shared.kv.identity import HASH_BYTES, group_of
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
@@ -54,6 +56,10 @@ class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag=True)
     block_size: int
     lora_id: int | None
     medium: str | None
+    lora_name: str | None = None
+    extra_keys: list[str] | None = None
+    #: Of layers that share a block table; absent for the first.
+    group_idx: int | None = None
 
 
 class BlockRemoved(msgspec.Struct, array_like=True, omit_defaults=True, tag=True):
@@ -61,6 +67,7 @@ class BlockRemoved(msgspec.Struct, array_like=True, omit_defaults=True, tag=True
 
     block_hashes: list[int]
     medium: str | None
+    group_idx: int | None = None
 
 
 class AllBlocksCleared(msgspec.Struct, array_like=True, omit_defaults=True, tag=True):
@@ -149,13 +156,16 @@ class KvEventPublisher:
         medium = _MEDIUMS[change.tier]
         if change.cleared and change.tier is BlockTier.DEVICE:
             yield AllBlocksCleared()
-        if change.removed:
-            for block_hash in change.removed:
-                self._contents.take(block_hash)
-            yield BlockRemoved(block_hashes=[_short(h) for h in change.removed], medium=medium)
-        yield from self._runs(change)
+        for key in change.removed:
+            self._contents.take(key)
+        for group in sorted({group_of(key) for key in (*change.removed, *change.stored)}):
+            part = change.of_group(group)
+            if part.removed:
+                hashes = [_short(key) for key in part.removed]
+                yield BlockRemoved(block_hashes=hashes, medium=medium, group_idx=group or None)
+            yield from self._runs(part, group or None)
 
-    def _runs(self, change: CacheChange) -> Iterator[BlockStored]:
+    def _runs(self, change: CacheChange, group_idx: int | None) -> Iterator[BlockStored]:
         """One event for each stretch of blocks that follow each other."""
         run: BlockStored | None = None
         last: bytes | None = None
@@ -173,6 +183,7 @@ class KvEventPublisher:
                     block_size=self._block_size,
                     lora_id=None,
                     medium=_MEDIUMS[change.tier],
+                    group_idx=group_idx,
                 )
             run.block_hashes.append(_short(block_hash))
             run.token_ids.extend(tokens)
@@ -210,5 +221,5 @@ async def publish_kv_events(parts: WorkerParts, stack: AsyncExitStack) -> None:
     log.info("kv_events", endpoints=publisher.endpoints)
 
 
-def _short(block_hash: bytes) -> int:
-    return int.from_bytes(block_hash, "big") & _HASH_MASK
+def _short(key: bytes) -> int:
+    return int.from_bytes(key[:HASH_BYTES], "big") & _HASH_MASK

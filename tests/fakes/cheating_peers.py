@@ -52,9 +52,9 @@ class CutOffPeer(TransferServicer):
     async def Send(self, request: Any, context: Any) -> Any:  # noqa: N802
         ticket = ticket_from_wire(request.ticket)
         connector = self._connectors[ticket.connector]
-        pin, blocks = await self._engine.pin_cached(tuple(request.block_hashes))
+        pin, found = await self._engine.pin_cached(tuple(request.block_hashes))
         outbound = await connector.connect(ticket, 5.0)
-        await outbound.push(0, blocks[: len(blocks) // 2])
+        await outbound.push(0, found.blocks[: found.num_blocks // 2])
         await outbound.abort()
         await self._engine.unpin(pin)
         raise TransferError(TransferFailure.ABORTED, "cut off")

@@ -136,9 +136,9 @@ class LiveWorker:
 
         def read(engine: Engine) -> np.ndarray:
             assert engine.kv_memory is not None
-            pin_id, blocks = engine.pin_cached(hashes)
+            pin_id, found = engine.pin_cached(hashes)
             engine.unpin(pin_id)
-            return engine.kv_memory.blocks[list(blocks)].copy()
+            return engine.kv_memory.blocks[found.blocks].copy()
 
         return await self.parts.engine.call(read)
 

@@ -15,13 +15,15 @@ from shared.model.rope import RopeConfig
 from shared.model.spec import AttentionSpec, DecoderSpec, GatedSpec, LayerSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shared.model.attention.base import AttentionMetadata
 
 VOCAB_SIZE = 97
 
 
-def make_spec() -> DecoderSpec:
-    """One layer with one head of two numbers: a token's id and its position."""
+def make_spec(num_layers: int = 1) -> DecoderSpec:
+    """Layers with one head of two numbers: a token's id and its position."""
     rope = RopeConfig(
         rope_type="default", theta=1e4, head_dim=2, original_max_positions=4096, max_positions=4096
     )
@@ -30,7 +32,7 @@ def make_spec() -> DecoderSpec:
         architecture="Fake",
         vocab_size=VOCAB_SIZE,
         hidden_size=1,
-        layers=(LayerSpec(mixer=mixer, feed_forward=GatedSpec(inner_size=1)),),
+        layers=(LayerSpec(mixer=mixer, feed_forward=GatedSpec(inner_size=1)),) * num_layers,
         norm_eps=1e-6,
         max_position_embeddings=4096,
         num_positions=4096,
@@ -38,7 +40,10 @@ def make_spec() -> DecoderSpec:
 
 
 class FakeModel:
-    """Logits of a position are a hash of all ids up to it, peaked at one token."""
+    """Logits of a position are a hash of all ids up to it, peaked at one token.
+
+    The first layer of every KV group keeps the ids, and each must give the same.
+    """
 
     def __init__(self) -> None:
         self.num_tokens_per_step: list[int] = []
@@ -48,12 +53,26 @@ class FakeModel:
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        kv_cache: torch.Tensor,
+        kv_caches: Sequence[torch.Tensor],
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
         self.num_tokens_per_step.append(len(token_ids))
         if self.error is not None:
             raise self.error
+        hidden, *others = (
+            self._hidden(token_ids, positions, kv_cache, metadata.of_group(group))
+            for group, kv_cache in enumerate(kv_caches)
+        )
+        assert all(other.equal(hidden) for other in others), "groups with other tokens"
+        return hidden if metadata.wanted is None else hidden[metadata.wanted]
+
+    def _hidden(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
         block_size = kv_cache.shape[4]
         block, offset = metadata.slot_mapping // block_size, metadata.slot_mapping % block_size
         kv_cache[block, 0, 0, 0, offset, 0] = token_ids.to(kv_cache.dtype)
@@ -70,7 +89,7 @@ class FakeModel:
             for i in range(length - num_new, length):
                 hidden[start + i - length + num_new] = context_hash(ids[: i + 1].tolist())
             start += num_new
-        return hidden if metadata.wanted is None else hidden[metadata.wanted]
+        return hidden
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         tokens = torch.arange(VOCAB_SIZE, dtype=torch.float64)

@@ -109,7 +109,7 @@ class PagedDriver:
             hidden = self.model.forward(
                 torch.tensor([t for i, n, end in spans for t in tokens[i][end - n : end]]),
                 torch.tensor([p for _, n, end in spans for p in range(end - n, end)]),
-                cache,
+                (cache,),
                 metadata,
             )
             last = metadata.query_start_loc[1:].long() - 1
@@ -139,7 +139,7 @@ class PagedDriver:
         metadata = make_metadata([length], [length], [table], self.block_size)
         if wanted is not None:
             metadata = replace(metadata, wanted=torch.tensor(wanted, dtype=torch.int64))
-        hidden = self.model.forward(torch.tensor(tokens), torch.arange(length), cache, metadata)
+        hidden = self.model.forward(torch.tensor(tokens), torch.arange(length), (cache,), metadata)
         return self.model.compute_logits(hidden).clone()
 
     def _shuffled_tables(self, totals: Sequence[int]) -> list[list[int]]:

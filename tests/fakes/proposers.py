@@ -51,7 +51,7 @@ class _Told:
         self.vocab_size = context.target.spec.vocab_size
         self._num_blocks: int = options.get("num_blocks", 0)
         self._blocks = context.blocks
-        self._kv_cache = context.kv_cache
+        self._bytes = context.arena.bytes()
         self._held: dict[Sequence, list[int]] = {}
         #: How far each sequence's tokens have been told of.
         self._told: dict[Sequence, int] = {}
@@ -73,7 +73,7 @@ class _Told:
             if self._num_blocks and seq not in self._held:
                 blocks = self._blocks.allocate(self._num_blocks)
                 if blocks is not None:
-                    self._kv_cache[blocks] = 0
+                    self._bytes[blocks] = 0
                     self._held[seq] = blocks
         return [self.guess(wish) for wish in wishes]
 

@@ -21,7 +21,9 @@ from shared.kv.layout import KVLayout
 from tests.integration.connector.peer import from_json
 
 CHILD, PARENT = WorkerId("child", "1"), WorkerId("parent", "1")
-LAYOUT = KVLayout(num_layers=32, num_kv_heads=8, block_size=16, head_dim=128, dtype="bfloat16")
+LAYOUT = KVLayout.single(
+    num_layers=32, num_kv_heads=8, block_size=16, head_dim=128, dtype="bfloat16"
+)
 NUM_BLOCKS = 512
 LIMITS = TransferLimits(window_bytes=512 << 20, piece_bytes=128 << 20)
 

@@ -74,7 +74,7 @@ class BehaviourSuite:
         asyncio.run(check())
 
     async def test_blocks_larger_than_a_piece_arrive(self, harness: Harness) -> None:
-        layout = KVLayout(
+        layout = KVLayout.single(
             num_layers=20, num_kv_heads=8, block_size=16, head_dim=128, dtype="float16"
         )
         limits = replace(LIMITS, window_bytes=2 * layout.block_bytes, piece_bytes=1)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shared.connector.base import InboundTransfer, Ticket
     from shared.connector.protocol.transport import Transport
 
-LAYOUT = KVLayout(num_layers=2, num_kv_heads=1, block_size=4, head_dim=16, dtype="float16")
+LAYOUT = KVLayout.single(num_layers=2, num_kv_heads=1, block_size=4, head_dim=16, dtype="float16")
 BLOCK_BYTES = LAYOUT.block_bytes
 NUM_BLOCKS = 32
 SENTINEL = 0xA5

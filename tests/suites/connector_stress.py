@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shared.connector.base import InboundTransfer, OutboundTransfer
 
 #: Large enough that a single block is copied by a thread.
-LARGE = KVLayout(num_layers=24, num_kv_heads=8, block_size=16, head_dim=128, dtype="float16")
+LARGE = KVLayout.single(num_layers=24, num_kv_heads=8, block_size=16, head_dim=128, dtype="float16")
 LARGE_LIMITS = replace(LIMITS, window_bytes=2 * LARGE.block_bytes)
 
 

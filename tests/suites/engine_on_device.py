@@ -110,11 +110,11 @@ class EngineOnDeviceSuite:
         engine.add(requests()[0])
         drain(engine, until=lambda run: len(run.tokens("0")) >= 2)
         (seq,) = engine._scheduler.running
-        cache = engine._parts.storage.tensor
-        others = [i for i in range(NUM_BLOCKS) if i not in set(seq.block_table)]
+        cache = engine._parts.arena.blocks
+        others = [i for i in range(NUM_BLOCKS) if i not in set(seq.tables[0])]
         assert len(cache) == NUM_BLOCKS + 1
         assert not cache[others].any()
-        assert cache[list(seq.block_table)].any()
+        assert cache[list(seq.tables[0])].any()
         drain(engine)
         engine.close()
 
@@ -130,10 +130,10 @@ class EngineOnDeviceSuite:
         how = {"temperature": 1.0, "seed": 5, "min_p": 0.1, "max_tokens": num_tokens}
         decode.add(make_request("3", prompt, kv_source=KVSource.TRANSFER, **how))
         drain(decode, run)
-        target = run.admitted("3")[0].block_ids
+        target = run.admitted("3")[0].tables[0]
         prefill.add(make_request("3", prompt, hold_blocks=True, **how))
         sent = drain(prefill)
-        source = sent.admitted("3")[0].block_ids
+        source = sent.admitted("3")[0].tables[0]
         staging = [engine.stage_kv(len(source)) for engine in (prefill, decode)]
         places = list(range(len(source)))
         staging[0].to_host(source, places)
@@ -143,7 +143,7 @@ class EngineOnDeviceSuite:
         decode.complete_transfer("3", first)
         drain(decode, run)
         assert [first, *run.tokens("3")] == expected
-        caches = [engine._parts.storage.tensor for engine in (prefill, decode)]
+        caches = [engine._parts.arena.blocks for engine in (prefill, decode)]
         num_full = len(prompt) // prefill.layout.block_size
         left, right = (
             cache[list(blocks[:num_full])]

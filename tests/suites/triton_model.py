@@ -129,7 +129,7 @@ def check_bf16() -> None:
     def hidden(backend: str, dtype: torch.dtype) -> torch.Tensor:
         cache = torch.full(cache_shape, float("nan"), dtype=dtype)
         model = make_model(backend, dtype=dtype, qk_norm=False)
-        return model.forward(tokens, tokens, cache, metadata).double()
+        return model.forward(tokens, tokens, (cache,), metadata).double()
 
     exact = hidden("torch", torch.float64)
     error = (hidden("triton", torch.bfloat16) - exact).abs().mean()
@@ -147,7 +147,7 @@ def count_launches(model: CausalLM) -> int:
     """What a decode step of two sequences starts on a device."""
     shape = (4, model.spec.num_layers, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
     metadata = make_metadata((1, 1), (1, 1), ((1,), (2,)), BLOCK_SIZE)
-    step = (torch.tensor([3, 4]), torch.tensor([0, 0]), torch.zeros(shape), metadata)
+    step = (torch.tensor([3, 4]), torch.tensor([0, 0]), (torch.zeros(shape),), metadata)
     model.forward(*step)  # the workspace is there from now on
     with _Launches() as counted, _kernels_counted_by(counted):
         model.forward(*step)

@@ -30,9 +30,10 @@ struct Batch {
   const int64_t* positions;
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
-  const int32_t* block_tables;
+  // By group of layers that share block tables: [num_seqs][max_blocks], and [num_tokens].
+  const int32_t* const* block_tables;
   int max_blocks;
-  const int64_t* slots;
+  const int64_t* const* slots;
   // Ascending tokens whose hidden states are wanted, and how many; -1: all.
   const int64_t* wanted;
   int num_wanted;
@@ -125,7 +126,8 @@ class AttentionKernel {
  public:
   const Cache<Element>& cache;
   const Batch& batch;
-  int layer;
+  int group_of_layers;
+  int layer;  // among those of its group
   int num_heads;
   int window;  // 0: none
   float scale;
@@ -200,7 +202,7 @@ class AttentionKernel {
 
   void locate(const AttentionTask& task, int first_key, int length, typename Scratch::Places& places,
               const Scratch& s) const {
-    const int32_t* table = batch.block_tables + size_t(task.seq) * batch.max_blocks;
+    const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
     const size_t values_after_keys = size_t(cache.num_kv_heads) * cache.head_stride();
     for (int i = 0; i < kChunk;) {
       const int key = first_key + i;
@@ -232,7 +234,7 @@ class AttentionKernel {
   template <class Kv>
   void unpack_as(const AttentionTask& task, int first_key, int length,
                  typename Scratch::Places& places, Scratch& s) const {
-    const int32_t* table = batch.block_tables + size_t(task.seq) * batch.max_blocks;
+    const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
     const int padded = round_up(cache.head_dim, kLanes);
     for (int kind = 0; kind < 2; ++kind) {
       const Element** place = kind == 0 ? places.keys : places.values;

@@ -62,10 +62,10 @@ class TypedDecoder final : public Decoder {
       capture(batch, layer);
       norm_rows(weights.attention_norm, tokens);
       project_qkv(weights, tokens);
-      rotate_and_store(weights, batch, cache, layer);
+      rotate_and_store(weights, batch, cache);
       const bool last = layer == shape_.num_layers - 1 && batch.num_wanted >= 0;
       if (last) plan_wanted(batch);
-      attend(weights, batch, cache, layer);
+      attend(weights, batch, cache);
       if (last) rows = keep_wanted(batch);
       add_product(attended_, *weights.output, rows);
       norm_rows(weights.mlp_norm, rows);
@@ -225,13 +225,14 @@ class TypedDecoder final : public Decoder {
   }
 
   void rotate_and_store(const LayerWeights& weights, const Batch& batch,
-                        const Cache<Element>& cache, int layer) {
+                        const Cache<Element>& cache) {
     const int dim = shape_.head_dim, heads = shape_.num_heads, kv_heads = shape_.num_kv_heads;
+    const int64_t* slots = batch.slots[weights.kv_group];
     rows_of(batch.num_tokens, [&](int row, int) {
       float* x = qkv_.row(row);
       const float* cos_sin = weights_.cos_sin + size_t(batch.positions[row]) * dim;
-      const int block = int(batch.slots[row] / cache.block_size);
-      const int slot = int(batch.slots[row] % cache.block_size);
+      const int block = int(slots[row] / cache.block_size);
+      const int slot = int(slots[row] % cache.block_size);
       for (int head = 0; head < heads + 2 * kv_heads; ++head, x += dim) {
         if (head < heads) {
           if (weights.q_norm) normalize(x, weights.q_norm, dim, shape_.rms_norm_eps, x);
@@ -244,7 +245,7 @@ class TypedDecoder final : public Decoder {
           if (weights.k_norm) normalize(x, weights.k_norm, dim, shape_.rms_norm_eps, x);
           rotate(x, cos_sin, dim);
         }
-        store_row(cache, block, layer, kind, kv_head, slot, x);
+        store_row(cache, block, weights.kv_place, kind, kv_head, slot, x);
       }
     });
   }
@@ -265,10 +266,9 @@ class TypedDecoder final : public Decoder {
       quantize_kv<Float8Kv>(values, scale, x, dim);
   }
 
-  void attend(const LayerWeights& weights, const Batch& batch, const Cache<Element>& cache,
-              int layer) {
+  void attend(const LayerWeights& weights, const Batch& batch, const Cache<Element>& cache) {
     const AttentionKernel<ElementDot> kernel{
-        cache, batch, layer, shape_.num_heads, weights.window,
+        cache, batch, weights.kv_group, weights.kv_place, shape_.num_heads, weights.window,
         1.0f / std::sqrt(float(shape_.head_dim)), query_.row(0), attended_.row(0),
         size_t(attended_.stride)};
     pool_.run(int(tasks_.size()),

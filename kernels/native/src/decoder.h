@@ -33,6 +33,8 @@ struct LayerWeights {
   const Matrix* gate_up;  // paired
   const Matrix* down;
   int window;  // 0: none
+  int kv_group;  // whose block tables it follows
+  int kv_place;  // among the layers that a block of its group holds
 };
 
 struct Weights {

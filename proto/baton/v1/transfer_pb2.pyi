@@ -22,6 +22,40 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class KVGroup(_message.Message):
+    """Layers that share a block table."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_LAYERS_FIELD_NUMBER: _builtins.int
+    NUM_KV_HEADS_FIELD_NUMBER: _builtins.int
+    HEAD_DIM_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    num_layers: _builtins.int
+    """Transformer layers in a block of the group."""
+    num_kv_heads: _builtins.int
+    """Key/value heads of each."""
+    head_dim: _builtins.int
+    """Elements per head."""
+    kind: _builtins.str
+    """full: a token reads every token before it."""
+    def __init__(
+        self,
+        *,
+        num_layers: _builtins.int = ...,
+        num_kv_heads: _builtins.int = ...,
+        head_dim: _builtins.int = ...,
+        kind: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head_dim", b"head_dim", "kind", b"kind", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KVGroup: _TypeAlias = KVGroup  # noqa: Y015
+
+@_typing.final
 class KVLayout(_message.Message):
     """What a block looks like in memory. Workers exchange blocks only if all fields are equal."""
 
@@ -33,18 +67,23 @@ class KVLayout(_message.Message):
     HEAD_DIM_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     num_layers: _builtins.int
-    """Transformer layers in a block."""
+    """Transformer layers in a block of the first group."""
     num_kv_heads: _builtins.int
-    """Key/value heads in a block."""
+    """Key/value heads in a block of the first group."""
     block_size: _builtins.int
     """Tokens per block."""
     head_dim: _builtins.int
-    """Elements per head."""
+    """Elements per head in the first group."""
     dtype: _builtins.str
     """float32, bfloat16, float16, int8 or float8_e4m3fn; in 8 bits, a head's scales lie behind its values."""
     version: _builtins.int
-    """Order of the dimensions inside a block."""
+    """Order of the dimensions inside a block. 1: there is one group, of full attention. 2: see `groups`."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___KVGroup]:
+        """From version 2 on: all groups, the first one included. Blocks of all groups are equally long."""
+
     def __init__(
         self,
         *,
@@ -54,10 +93,11 @@ class KVLayout(_message.Message):
         head_dim: _builtins.int = ...,
         dtype: _builtins.str = ...,
         version: _builtins.int = ...,
+        groups: _abc.Iterable[Global___KVGroup] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "dtype", b"dtype", "head_dim", b"head_dim", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "dtype", b"dtype", "groups", b"groups", "head_dim", b"head_dim", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -183,6 +223,7 @@ class TransferTicket(_message.Message):
     RECEIVER_FIELD_NUMBER: _builtins.int
     NUM_BLOCKS_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
+    GROUP_BLOCKS_FIELD_NUMBER: _builtins.int
     transfer_id: _builtins.bytes
     """16 random bytes made by the receiver."""
     connector: _builtins.str
@@ -192,7 +233,7 @@ class TransferTicket(_message.Message):
     request_id: _builtins.str
     """For logs and metrics."""
     num_blocks: _builtins.int
-    """Blocks are named 0 … num_blocks-1 within the transfer."""
+    """Blocks are named 0 … num_blocks-1 within the transfer: those of the first group, then the next."""
     @_builtins.property
     def sender(self) -> _common_pb2.WorkerId:
         """Only this worker may present the ticket."""
@@ -205,6 +246,12 @@ class TransferTicket(_message.Message):
     def layout(self) -> Global___KVLayout:
         """What a block looks like."""
 
+    @_builtins.property
+    def group_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """By group of the layout: how many of the blocks are its own. Empty: all are the first one's, or
+        they hold no KV. Since minor version 4.
+        """
+
     def __init__(
         self,
         *,
@@ -216,10 +263,11 @@ class TransferTicket(_message.Message):
         receiver: _common_pb2.WorkerId | None = ...,
         num_blocks: _builtins.int = ...,
         layout: Global___KVLayout | None = ...,
+        group_blocks: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "receiver", b"receiver", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "connector", b"connector", "layout", b"layout", "num_blocks", b"num_blocks", "receiver", b"receiver", "request_id", b"request_id", "sender", b"sender", "transfer_id", b"transfer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "connector", b"connector", "group_blocks", b"group_blocks", "layout", b"layout", "num_blocks", b"num_blocks", "receiver", b"receiver", "request_id", b"request_id", "sender", b"sender", "transfer_id", b"transfer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -282,11 +330,16 @@ class SendRequest(_message.Message):
     TICKET_FIELD_NUMBER: _builtins.int
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    FIRST_BLOCK_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """For logs and traces."""
+    first_block: _builtins.int
+    """Blocks of the prefix in front of these: the caller has what it needs of them. Since minor version 4."""
     @_builtins.property
     def ticket(self) -> Global___TransferTicket:
-        """Where the blocks go; `num_blocks` of it equals the number of hashes."""
+        """Where the blocks go: of each group those that it needs, behind each other. With one group of full
+        attention they are as many as the hashes.
+        """
 
     @_builtins.property
     def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -298,10 +351,11 @@ class SendRequest(_message.Message):
         ticket: Global___TransferTicket | None = ...,
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         request_id: _builtins.str = ...,
+        first_block: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "request_id", b"request_id", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "first_block", b"first_block", "request_id", b"request_id", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -340,6 +394,9 @@ class LookupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
+    FIRST_BLOCK_FIELD_NUMBER: _builtins.int
+    first_block: _builtins.int
+    """See `SendRequest.first_block`."""
     @_builtins.property
     def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """32-byte hashes of consecutive blocks of one prefix, in order."""
@@ -348,10 +405,11 @@ class LookupRequest(_message.Message):
         self,
         *,
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+        first_block: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "first_block", b"first_block"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

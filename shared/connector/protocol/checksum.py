@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
+from shared.kv.layout import LAYOUT_VERSION
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,12 +35,17 @@ def transfer_digest(pieces: Mapping[int, int]) -> int:
 
 def layout_fingerprint(layout: KVLayout) -> int:
     """A number that differs when any field of the layout does, equal on every host."""
-    fields = (
+    first, *others = layout.groups
+    fields = [
         layout.version,
         layout.dtype,
-        layout.num_layers,
-        layout.num_kv_heads,
+        first.num_layers,
+        first.num_kv_heads,
         layout.block_size,
-        layout.head_dim,
-    )
+        first.head_dim,
+    ]
+    if layout.version > LAYOUT_VERSION:
+        fields.append(first.kind)
+    for group in others:
+        fields += [group.num_layers, group.num_kv_heads, group.head_dim, group.kind]
     return int(xxhash.xxh3_64_intdigest("/".join(map(str, fields)).encode()))

@@ -3,7 +3,7 @@
 A file appears under its name complete or not at all (written beside it, then renamed). Nothing is
 synced: what a power failure leaves half written fails its checksum and is a miss. Little-endian:
 
-    "BATONKVB" | version u32 | 0 u32 | namespace 32 | block hash 32 | layout u64 | bytes u64
+    "BATONKVB" | version u32 | group u32 | namespace 32 | block hash 32 | layout u64 | bytes u64
     | xxh3-64 of the bytes u64 | xxh3-64 of all before u64 | the bytes
 """
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from shared.connector.protocol.block_copy import checksum_blocks
+from shared.kv.identity import HASH_BYTES, group_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,10 @@ def write_block(
     Raises:
         OSError: nothing is left behind.
     """
-    fields = _FIELDS.pack(MAGIC, VERSION, 0, namespace, key, layout, data.nbytes, checksum)
+    block_hash, group = key[:HASH_BYTES], group_of(key)
+    fields = _FIELDS.pack(
+        MAGIC, VERSION, group, namespace, block_hash, layout, data.nbytes, checksum
+    )
     header = fields + _CHECK.pack(xxhash.xxh3_64_intdigest(fields))
     temporary = path.with_suffix(TEMPORARY_SUFFIX)
     try:
@@ -98,6 +102,6 @@ def _check_header(
     fields = header[: _FIELDS.size]
     if _CHECK.unpack_from(header, _FIELDS.size)[0] != xxhash.xxh3_64_intdigest(fields):
         raise CorruptBlockError("its header has changed")
-    expected = (MAGIC, VERSION, 0, namespace, key, layout, num_bytes)
+    expected = (MAGIC, VERSION, group_of(key), namespace, key[:HASH_BYTES], layout, num_bytes)
     if _FIELDS.unpack(fields)[:-1] != expected:
         raise CorruptBlockError("it holds another block")

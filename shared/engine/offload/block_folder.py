@@ -24,7 +24,7 @@ from shared.engine.offload.block_file import (
     write_block,
 )
 from shared.errors import ConfigError
-from shared.kv.identity import HASH_BYTES
+from shared.kv.identity import HASH_BYTES, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -150,10 +150,11 @@ class BlockFolder:
 
 
 def _key_of(path: Path) -> bytes | None:
-    """The hash that a file is named by, if it is in its place."""
+    """The key that a file is named by, if it is in its place."""
     try:
         key = bytes.fromhex(path.stem)
     except ValueError:
         return None
-    is_ours = len(key) == HASH_BYTES and path.name == key.hex() + SUFFIX
+    is_key = len(key) == HASH_BYTES or (len(key) == HASH_BYTES + 1 and group_of(key) > 0)
+    is_ours = is_key and path.name == key.hex() + SUFFIX
     return key if is_ours and path.parent.name == path.stem[:2] else None

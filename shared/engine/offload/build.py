@@ -21,7 +21,7 @@ from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
-    from shared.engine.memory.kv_storage import KVStorage
+    from shared.engine.memory.arena import KVArena
     from shared.engine.offload.copies import BlockCopies
     from shared.kv.block_pool import BlockPool
     from shared.kv.layout import KVLayout
@@ -34,7 +34,7 @@ _MAX_PENDING_BYTES = 64 << 20
 def build_offload(
     config: EngineConfig,
     layout: KVLayout,
-    storage: KVStorage,
+    arena: KVArena,
     pool: BlockPool,
     *,
     namespace: bytes,
@@ -58,14 +58,18 @@ def build_offload(
         folder = BlockFolder.open(Path(config.kv_offload_disk_dir), namespace, layout)
     try:
         disk = None if folder is None else _disk_tier(config, folder)
-        threads = TierThreads(_copies(storage, layout, num_slots), folder)
+        threads = TierThreads(_copies(arena, layout, num_slots), folder)
     except ConfigError:
         if folder is not None:
             folder.close()
         raise
     policy = config.kv_offload_policy
     host = BlockOffloadManager(num_slots, tier=BlockTier.HOST, policy=policy)
-    rule = LoadRule(block_size=layout.block_size, always=config.kv_offload_always_load)
+    rule = LoadRule(
+        # A block of tokens takes one of each group.
+        block_size=layout.block_size / layout.num_groups,
+        always=config.kv_offload_always_load,
+    )
     threads.start()
     return KVOffload(TierSet(pool, host, disk, threads), rule, block_bytes=layout.block_bytes)
 
@@ -81,10 +85,10 @@ def _disk_tier(config: EngineConfig, folder: BlockFolder) -> DiskTier:
     return disk
 
 
-def _copies(storage: KVStorage, layout: KVLayout, num_slots: int) -> BlockCopies:
-    if storage.memory is not None:
-        return MemoryCopies(storage.memory, num_slots)
-    return StagedCopies(KVStaging(storage.tensor, layout, num_slots))
+def _copies(arena: KVArena, layout: KVLayout, num_slots: int) -> BlockCopies:
+    if arena.memory is not None:
+        return MemoryCopies(arena.memory, num_slots)
+    return StagedCopies(KVStaging(arena.whole, layout, num_slots))
 
 
 def _num_blocks(gib: float, block_bytes: int, name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shared.kv.identity import block_keys
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
@@ -29,14 +30,18 @@ class CachedBlocks:
         """Whether somebody waits for blocks of a lower tier."""
         return self.offload is not None and self.offload.is_loading
 
-    def count(self, block_hashes: Sequence[bytes]) -> int:
-        """How many leading blocks are here, in whatever tier."""
-        num = len(self._cache.match(block_hashes))
+    def count(self, block_hashes: Sequence[bytes], *, first_block: int = 0) -> int:
+        """How many leading blocks are here, in whatever tier, of a prefix from `first_block` on."""
+        groups = self._cache.num_groups
+        num = self._cache.match(block_hashes, first_block=first_block).num_blocks
         if self.offload is None or not self._cache.enabled:
             return num
-        return num + len(self.offload.loads.find(block_hashes[num:]) or ())
+        behind = block_keys(block_hashes[num:], groups)
+        return num + len(self.offload.loads.find(behind) or ()) // groups
 
-    def promote(self, block_hashes: Sequence[bytes], done: Callable[[], None]) -> None:
+    def promote(
+        self, block_hashes: Sequence[bytes], done: Callable[[], None], *, first_block: int = 0
+    ) -> None:
         """Load leading blocks that are in lower tiers only into the pool, where they are cached.
 
         `done` is called when that is over: at once, or in a later `poll`. It is no promise that all
@@ -45,13 +50,17 @@ class CachedBlocks:
         if self.offload is None:
             done()
             return
-        pin, hits = self._cache.pin(block_hashes)
-        behind = block_hashes[len(hits) :]
+        groups = self._cache.num_groups
+        pin, hits = self._cache.pin(block_hashes, first_block=first_block)
+        hashes = block_hashes[hits.num_blocks :]
+        behind = block_keys(hashes, groups)
         tiers = self.offload.loads.find(behind) or ()
         blocks = self._pool.allocate(min(len(tiers), self._pool.num_free))
 
         def loaded(num: int) -> None:
-            self._cache.publish(blocks[:num], behind[:num])
+            num //= groups
+            for group in range(groups):
+                self._cache.publish(blocks[group : num * groups : groups], hashes[:num], group)
             self._cache.unpin(pin)
             done()
 

@@ -61,15 +61,14 @@ def _build_speculator(
     settings = config.speculation
     if settings is None:
         return None
-    blocks = PoolDraftBlocks(pool, parts.storage.reach)
+    blocks = PoolDraftBlocks(pool, parts.arena.reach)
     proposer = create_proposer(
         ProposerContext(
             config=settings,
             engine_config=config,
             target=parts.loaded,
             max_model_len=max_model_len,
-            layout=parts.storage.layout,
-            kv_cache=parts.storage.tensor,
+            arena=parts.arena,
             blocks=blocks,
         )
     )

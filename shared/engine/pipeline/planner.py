@@ -44,7 +44,7 @@ class StepPlanner:
                 row is None
                 or owners[row] is not seq
                 or seq.needs_host_tokens
-                or len(seq.block_table) != seq.num_tabled_blocks
+                or len(seq.tables[0]) != seq.num_tabled_blocks
             ):
                 row = self._tell(seq, plan)
             first = seq.num_computed_tokens + seq.num_in_flight_tokens
@@ -80,10 +80,11 @@ class StepPlanner:
         elif seq.needs_host_tokens and len(seq.token_ids) > seq.num_told_tokens:
             plan.new_tokens[row] = seq.token_ids[seq.num_told_tokens :]
         seq.num_told_tokens = len(seq.token_ids)
-        num_blocks, num_tabled = len(seq.block_table), seq.num_tabled_blocks
+        num_blocks, num_tabled = seq.num_blocks, seq.num_tabled_blocks
         if num_blocks != num_tabled:
             if num_blocks > num_tabled:
-                plan.new_blocks.append(NewBlocks(row, num_tabled, seq.block_table[num_tabled:]))
+                new = tuple(table[num_tabled:] for table in seq.tables)
+                plan.new_blocks.append(NewBlocks(row, num_tabled, new))
             seq.num_tabled_blocks = num_blocks
         return row
 

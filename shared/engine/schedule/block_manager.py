@@ -8,29 +8,38 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from shared.engine.prompt_states import PlacedStates
+from shared.errors import InternalError
+from shared.kv.identity import block_key, block_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from collections.abc import Sequence as Seq
 
     from shared.engine.offload.offload import KVOffload
     from shared.engine.sequence.sequence import Sequence
     from shared.kv.block_pool import BlockPool
     from shared.kv.content_log import ContentLog
-    from shared.kv.prefix_cache import PrefixCache
+    from shared.kv.prefix_cache import PrefixBlocks, PrefixCache
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixHit:
-    """Blocks that a sequence can start from, in order."""
+    """Blocks that a sequence can start from."""
 
-    blocks: list[int]
-    #: The rest is computed by the step that is being scheduled.
+    found: PrefixBlocks
+    #: Leading blocks of the prefix that are final; the step that is being scheduled computes the
+    #: rest.
     num_final: int
+
+    @property
+    def num_blocks(self) -> int:
+        """Of the prefix."""
+        return self.found.num_blocks
 
     @property
     def is_final(self) -> bool:
         """Whether nothing of it is still to be computed."""
-        return self.num_final == len(self.blocks)
+        return self.num_final == self.found.num_blocks
 
 
 class BlockManager:
@@ -59,7 +68,8 @@ class BlockManager:
         self._cache = cache
         self._offload = offload
         self.block_size = block_size
-        #: Hash to the block that the step being scheduled fills.
+        self._num_groups = cache.num_groups
+        #: Key to the block that the step being scheduled fills.
         self._scheduled: dict[bytes, int] = {}
 
     def begin_step(self) -> None:
@@ -71,8 +81,9 @@ class BlockManager:
         first, end = seq.num_published_blocks, num_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(num_tokens, self.block_size)
-            for block_hash, block in zip(hashes[first:], seq.block_table[first:end], strict=True):
-                self._scheduled.setdefault(block_hash, block)
+            for group, table in enumerate(seq.tables):
+                for block_hash, block in zip(hashes[first:], table[first:end], strict=True):
+                    self._scheduled.setdefault(block_key(block_hash, group), block)
 
     def match_prefix(self, seq: Sequence) -> PrefixHit:
         """Blocks that the sequence could start from. At least one token is left over.
@@ -82,17 +93,13 @@ class BlockManager:
         step's fate: it gets final blocks only.
         """
         if not self._cache.enabled or seq.prompt_logprobs is not None:
-            return PrefixHit([], 0)
+            return PrefixHit(self._cache.match(()), 0)
         hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
-        blocks = self._cache.match(hashes)
-        num_final = len(blocks)
-        if not seq.awaits_transfer:
-            for block_hash in hashes[num_final:]:
-                block = self._scheduled.get(block_hash)
-                if block is None:
-                    break
-                blocks.append(block)
-        return PrefixHit(blocks, num_final)
+        found = self._cache.match(hashes)
+        num_final = found.num_blocks
+        if self._scheduled and not seq.awaits_transfer and num_final < len(hashes):
+            found = self._cache.match(hashes, also=self._scheduled)
+        return PrefixHit(found, num_final)
 
     def num_loadable(self, seq: Sequence, hit: PrefixHit) -> int | None:
         """How many blocks behind those that were hit are better loaded than computed.
@@ -103,7 +110,8 @@ class BlockManager:
         if self._offload is None or seq.prompt_logprobs is not None or not hit.is_final:
             return 0
         hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
-        return self._offload.loads.num_worth(hashes[len(hit.blocks) :])
+        num = self._offload.loads.num_worth(self._keys(hashes[hit.num_blocks :]))
+        return None if num is None else num // self._num_groups
 
     def load(self, seq: Sequence, num_blocks: int, done: Callable[[int], None]) -> bool:
         """Load that many blocks behind those that were hit, if that is still possible.
@@ -113,8 +121,13 @@ class BlockManager:
         if self._offload is None:
             return False
         behind = slice(seq.num_published_blocks, seq.num_published_blocks + num_blocks)
-        hashes, blocks = seq.block_hashes[behind], seq.block_table[behind]
-        return self._offload.loads.load(hashes, blocks, done) > 0
+        tables = [table[behind] for table in seq.tables]
+        blocks = list(chain.from_iterable(zip(*tables, strict=True)))
+
+        def loaded(num: int) -> None:
+            done(num // self._num_groups)
+
+        return self._offload.loads.load(self._keys(seq.block_hashes[behind]), blocks, loaded) > 0
 
     def join_loaded(self, seq: Sequence, num_blocks: int) -> None:
         """These blocks behind those that were hit are final, and need no computing."""
@@ -128,31 +141,35 @@ class BlockManager:
 
     def try_admit(self, seq: Sequence, hit: PrefixHit, *, num_spare_blocks: int) -> bool:
         """Give the sequence blocks for all its tokens, if that leaves `num_spare_blocks` free."""
-        hit_blocks = hit.blocks
-        num_new = self._num_blocks(seq.num_tokens) - len(hit_blocks)
-        num_needed = num_new + self._pool.num_free_among(hit_blocks) + num_spare_blocks
+        hit_blocks, groups = hit.found.blocks, self._num_groups
+        num_new = self._num_blocks(seq.num_tokens) - hit.num_blocks
+        num_spare_blocks *= groups
+        num_needed = groups * num_new + self._pool.num_free_among(hit_blocks) + num_spare_blocks
         if not self._has_free(num_needed):
             return False
         self._pool.acquire(hit_blocks)
-        seq.block_table.extend(hit_blocks)
-        seq.block_table.extend(self._pool.allocate(num_new))
-        seq.num_published_blocks = len(hit_blocks)
-        seq.num_cached_tokens = len(hit_blocks) * self.block_size
+        for table, blocks in zip(seq.tables, hit.found.tables, strict=True):
+            table.extend(blocks)
+            table.extend(self._pool.allocate(num_new))
+        seq.num_published_blocks = hit.num_blocks
+        seq.num_cached_tokens = hit.num_blocks * self.block_size
         seq.num_final_tokens = hit.num_final * self.block_size
         seq.num_computed_tokens = seq.num_cached_tokens
         self._place_states(seq, num_spare_blocks)
         if self._offload is not None:
-            self._offload.touch(seq.full_block_hashes(seq.num_tokens - 1, self.block_size))
+            hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
+            self._offload.touch(self._keys(hashes))
         return True
 
     def try_grow(self, seq: Sequence, num_tokens: int) -> bool:
         """Make room for the KV of the first `num_tokens` tokens, if there are blocks for it."""
-        if num_tokens <= len(seq.block_table) * self.block_size:
+        if num_tokens <= len(seq.tables[0]) * self.block_size:
             return True
-        num_new = self._num_blocks(num_tokens) - len(seq.block_table)
-        if not self._has_free(num_new) and not self._wait_for(num_new):
+        num_new = self._num_blocks(num_tokens) - seq.num_blocks
+        num_needed = num_new * self._num_groups
+        if not self._has_free(num_needed) and not self._wait_for(num_needed):
             return False
-        seq.block_table.extend(self._pool.allocate(num_new))
+        self._extend(seq, num_new)
         return True
 
     def grow_ahead(self, seq: Sequence, num_tokens: int, *, num_spare_blocks: int) -> int:
@@ -160,20 +177,21 @@ class BlockManager:
 
         Only blocks that nobody needs are taken: `num_spare_blocks` stay free.
         """
-        num_free = max(0, self._pool.num_free - num_spare_blocks)
-        room = (len(seq.block_table) + num_free) * self.block_size - seq.num_tokens
+        num_free = max(0, self._pool.num_free // self._num_groups - num_spare_blocks)
+        room = (seq.num_blocks + num_free) * self.block_size - seq.num_tokens
         num_tokens = max(0, min(num_tokens, room))
-        num_new = self._num_blocks(seq.num_tokens + num_tokens) - len(seq.block_table)
+        num_new = self._num_blocks(seq.num_tokens + num_tokens) - seq.num_blocks
         if num_new > 0:
-            seq.block_table.extend(self._pool.allocate(num_new))
+            self._extend(seq, num_new)
         return num_tokens
 
     def shrink(self, seq: Sequence) -> None:
         """Take back the blocks behind the last token, which only rejected drafts were in."""
         num_needed = self._num_blocks(seq.num_tokens)
-        if num_needed < len(seq.block_table):
-            self._pool.release(seq.block_table[num_needed:])
-            del seq.block_table[num_needed:]
+        if num_needed < seq.num_blocks:
+            for table in seq.tables:
+                self._pool.release(table[num_needed:])
+                del table[num_needed:]
             seq.num_tabled_blocks = min(seq.num_tabled_blocks, num_needed)
 
     def publish(self, seq: Sequence) -> None:
@@ -181,18 +199,21 @@ class BlockManager:
         first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
-            if self.contents is not None:
-                size = self.block_size
-                self.contents.note(hashes, seq.token_ids, first=first, block_size=size)
-            self._cache.publish(seq.block_table[first:end], hashes[first:])
+            for group, table in enumerate(seq.tables):
+                if self.contents is not None:
+                    keys = [block_key(block_hash, group) for block_hash in hashes]
+                    size = self.block_size
+                    self.contents.note(keys, seq.token_ids, first=first, block_size=size)
+                self._cache.publish(table[first:end], hashes[first:], group)
             seq.num_published_blocks = end
             if self._offload is not None:
-                self._offload.stores.note_final(hashes[first:])
+                self._offload.stores.note_final(self._keys(hashes[first:]))
 
     def free(self, seq: Sequence) -> None:
         """Take all blocks away. The only way in which a sequence's blocks go back."""
-        self._pool.release(seq.block_table)
-        del seq.block_table[:]
+        for table in seq.tables:
+            self._pool.release(table)
+            del table[:]
         self.free_states(seq)
 
     def free_states(self, seq: Sequence) -> None:
@@ -204,7 +225,9 @@ class BlockManager:
     def check_integrity(self, seqs: list[Sequence], others: Iterable[int] = ()) -> None:
         """Raise InternalError unless `seqs`, `others` and pins account for every reference."""
         self._pool.check_integrity()
-        used = Counter(block for seq in seqs for block in seq.block_table)
+        if any(len(table) != seq.num_blocks for seq in seqs for table in seq.tables):
+            raise InternalError("a sequence's tables are not equally long")
+        used = Counter(block for seq in seqs for table in seq.tables for block in table)
         used.update(chain.from_iterable(seq.states.blocks for seq in seqs if seq.states))
         used.update(others)
         used += self._cache.pinned()
@@ -212,6 +235,14 @@ class BlockManager:
             self._offload.check_integrity()
             used += self._offload.references()
         self._pool.check_references(used)
+
+    def _keys(self, block_hashes: Seq[bytes]) -> Seq[bytes]:
+        return block_keys(block_hashes, self._num_groups)
+
+    def _extend(self, seq: Sequence, num_blocks: int) -> None:
+        """So many blocks more in each table; they are free."""
+        for table in seq.tables:
+            table.extend(self._pool.allocate(num_blocks))
 
     def _place_states(self, seq: Sequence, num_spare_blocks: int) -> None:
         """Blocks for hidden states that a peer sends or gets, if nobody will miss them."""

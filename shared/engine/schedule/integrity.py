@@ -24,9 +24,9 @@ def check_scheduler(scheduler: Scheduler, *, draft_blocks: Iterable[int] = ()) -
     if len(waiting) != len(s.waiting) or len(placed) + len(waiting) != len(s.sequences):
         raise InternalError("scheduler: a sequence is in no place, or in two")
     for seq in placed:
-        if seq.num_computed_tokens > len(seq.block_table) * s.blocks.block_size:
+        if seq.num_computed_tokens > seq.num_blocks * s.blocks.block_size:
             raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
-    if any(seq.block_table or seq.num_computed_tokens for seq in waiting):
+    if any(seq.num_blocks or seq.num_computed_tokens for seq in waiting):
         raise InternalError("scheduler: a waiting sequence has blocks or progress")
     if any(not seq.num_in_flight_tokens for seq in s.draining):
         raise InternalError("scheduler: a sequence drains for ever")

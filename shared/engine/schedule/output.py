@@ -43,7 +43,7 @@ class SchedulerOutput:
         self.admitted.append(
             Admitted(
                 request_id=seq.request_id,
-                block_ids=tuple(seq.block_table),
+                tables=tuple(tuple(table) for table in seq.tables),
                 num_cached_tokens=seq.num_cached_tokens,
                 num_final_tokens=seq.num_final_tokens,
                 states=seq.states,

@@ -121,7 +121,7 @@ class Scheduler:
     def finish(self, seq: Sequence) -> None:
         """Stop computing. Blocks are freed, or kept if the request says so."""
         self._leave(seq)
-        if seq.request.hold_blocks and seq.block_table:
+        if seq.request.hold_blocks and seq.num_blocks:
             seq.status = Status.HELD
             self.held[seq.request_id] = seq
         else:
@@ -252,7 +252,7 @@ class Scheduler:
         num_loadable = self.blocks.num_loadable(seq, hit)
         if num_loadable is None:
             return False  # somebody else is loading what it needs
-        num_hit_tokens = self.blocks.num_tokens_in(len(hit.blocks))
+        num_hit_tokens = self.blocks.num_tokens_in(hit.num_blocks)
         num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
         if not (num_new_tokens or seq.awaits_transfer or num_loadable):
             return False

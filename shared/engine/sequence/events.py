@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 class Admitted:
     """The sequence left the queue and owns blocks for its whole prompt.
 
-    `block_ids` covers the prompt (and resumed tokens), the last block possibly partial. The first
+    `tables` cover the prompt (and resumed tokens), the last block possibly partial. The first
     `num_cached_tokens` need no computing; of these, blocks past `num_final_tokens` are being filled
     by the step that admitted the sequence. Comes again after a preemption, with other blocks.
     """
 
     request_id: str
-    block_ids: tuple[int, ...]
+    #: By group of layers that share a block table; equally long.
+    tables: tuple[tuple[int, ...], ...]
     num_cached_tokens: int
     num_final_tokens: int
     #: Blocks for its hidden states, if it wants them and there was room.

@@ -41,7 +41,6 @@ class Sequence:
         "awaits_end",
         "awaits_transfer",
         "block_hashes",
-        "block_table",
         "changes_logits",
         "draft",
         "final_token_ids",
@@ -63,11 +62,15 @@ class Sequence:
         "row",
         "states",
         "status",
+        "tables",
         "token_ids",
         "was_admitted",
     )
 
-    def __init__(self, request: EngineRequest, *, arrival: int, identity: KVIdentity) -> None:
+    def __init__(
+        self, request: EngineRequest, *, arrival: int, identity: KVIdentity, num_groups: int = 1
+    ) -> None:
+        """`num_groups` is that of the model's layers that share block tables."""
         self.request = request
         self.arrival = arrival
         self.identity = identity
@@ -103,7 +106,8 @@ class Sequence:
         self.num_cached_tokens = 0
         #: Of these, what was final at the admission: the rest its own step computes.
         self.num_final_tokens = 0
-        self.block_table = array("i")
+        #: By group of layers: its blocks. All tables are equally long.
+        self.tables = tuple(array("i") for _ in range(num_groups))
         self.states: PlacedStates | None = None  # blocks for hidden states, if there was room
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0
@@ -118,6 +122,11 @@ class Sequence:
     def request_id(self) -> str:
         """The caller's name for it."""
         return self.request.request_id
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of each table."""
+        return len(self.tables[0])
 
     @property
     def num_tokens(self) -> int:

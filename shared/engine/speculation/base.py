@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.engine.config import EngineConfig
+    from shared.engine.memory.arena import KVArena
     from shared.engine.sequence.draft import Draft
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation_config import SpeculationConfig
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
 
 
@@ -88,7 +88,7 @@ class DraftBlocks(Protocol):
     def allocate(self, num_blocks: int) -> list[int] | None:
         """Take blocks, ready to be written; None if the engine's sequences have them all.
 
-        Their bytes are `ProposerContext.kv_cache[block]`, of any content at first.
+        Their bytes are `ProposerContext.arena.bytes()[block]`, of any content at first.
         """
         ...
 
@@ -106,10 +106,8 @@ class ProposerContext:
     #: The model whose tokens are guessed.
     target: LoadedModel
     max_model_len: int
-    #: Of the target's KV: one block of the pool is `layout.block_bytes` long.
-    layout: KVLayout
-    #: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]; `kv_cache[b]` is block b's.
-    kv_cache: Tensor
+    #: The bytes of the target's blocks.
+    arena: KVArena
     blocks: DraftBlocks
 
 

@@ -7,7 +7,7 @@ Block tables are kept from step to step: only new blocks are added to a row.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +51,7 @@ class Batch:
 
 
 class BatchBuilder:
-    """Keeps a row of block ids per running sequence, and packs steps from them."""
+    """Keeps a row of block ids per running sequence and group, and packs steps from them."""
 
     #: Whether the model is to return the hidden states of all tokens in every step.
     keeps_hidden = False
@@ -63,13 +63,14 @@ class BatchBuilder:
         max_num_seqs: int,
         max_blocks_per_seq: int,
         block_size: int,
+        num_groups: int = 1,
         scratch_block: int | None = None,
     ) -> None:
         """`scratch_block` is what padding reads and writes; without it nothing can be padded."""
         self._buffers = buffers
         self._block_size = block_size
         self._scratch_block = scratch_block
-        self._tables = np.zeros((max_num_seqs, max_blocks_per_seq), dtype=np.int32)
+        self._tables = np.zeros((num_groups, max_num_seqs, max_blocks_per_seq), dtype=np.int32)
         self._is_lent = False
 
     @contextmanager
@@ -109,10 +110,12 @@ class BatchBuilder:
         ends = np.array(plan.firsts, np.int64) + lens
         width = self._width(ends)
         if pad_to is not None:
-            width = self._tables.shape[1]
+            width = self._tables.shape[2]
             if num_tokens != num_seqs or num_padding < 0 or self._scratch_block is None:
                 raise InternalError(f"{num_tokens} tokens cannot be padded to {pad_to}")
-        layout = BatchLayout(num_tokens + num_padding, num_seqs + num_padding, width)
+        layout = BatchLayout(
+            num_tokens + num_padding, num_seqs + num_padding, width, len(self._tables)
+        )
         packed = self._buffers.take(layout)
         at = packed.arrays
         at["query_start_loc"][0] = 0
@@ -145,19 +148,23 @@ class BatchBuilder:
         on = self._buffers.upload(packed)
         last = None if num_logits is None else on["logits_at"][:num_logits]
         keeps_all = self.keeps_hidden or bool(plan.scores)
+        first, *others = (
+            AttentionMetadata(
+                query_start_loc=on["query_start_loc"],
+                seq_lens=on["seq_lens"],
+                block_tables=block_tables,
+                slot_mapping=slots,
+                query_lens_list=plan.num_new_tokens + [1] * num_padding,
+                seq_lens_list=seq_lens + [1] * num_padding,
+                wanted=None if keeps_all else last,
+            )
+            for block_tables, slots in zip(on["block_tables"], on["slots"], strict=True)
+        )
         return Batch(
             plan=plan,
             token_ids=on["token_ids"],
             positions=on["positions"],
-            metadata=AttentionMetadata(
-                query_start_loc=on["query_start_loc"],
-                seq_lens=on["seq_lens"],
-                block_tables=on["block_tables"],
-                slot_mapping=on["slots"],
-                query_lens_list=plan.num_new_tokens + [1] * num_padding,
-                seq_lens_list=seq_lens + [1] * num_padding,
-                wanted=None if keeps_all else last,
-            ),
+            metadata=replace(first, others=tuple(others)) if others else first,
             starts=starts,
             fed_rows=on["fed_rows"] if plan.fed else None,
             logits_at=last if keeps_all else None,
@@ -167,7 +174,8 @@ class BatchBuilder:
 
     def _take_blocks(self, plan: StepPlan) -> None:
         for new in plan.new_blocks:
-            self._tables[new.row, new.first : new.first + len(new.block_ids)] = new.block_ids
+            for table, block_ids in zip(self._tables, new.block_ids, strict=True):
+                table[new.row, new.first : new.first + len(block_ids)] = block_ids
 
     def _width(self, ends: NDArray[np.int64]) -> int:
         """Blocks of the longest context, at least 1."""
@@ -191,17 +199,13 @@ class BatchBuilder:
             row_of = np.repeat(rows, lens)
         at, block_size = packed.arrays, self._block_size
         at["positions"][:num_tokens] = positions
-        blocks = self._tables[row_of, positions // block_size]
-        slots = at["slots"][:num_tokens]
-        np.multiply(blocks, block_size, out=slots, dtype=np.int64)
-        slots += positions % block_size
-        np.take(
-            self._tables[:, :width],
-            rows,
-            axis=0,
-            out=at["block_tables"].reshape(-1, width)[: len(rows)],
-            mode="clip",
-        )
+        places, offsets = positions // block_size, positions % block_size
+        for group, table in enumerate(self._tables):
+            slots = at["slots"][group, :num_tokens]
+            np.multiply(table[row_of, places], block_size, out=slots, dtype=np.int64)
+            slots += offsets
+            out = at["block_tables"][group, : len(rows)]
+            np.take(table[:, :width], rows, axis=0, out=out, mode="clip")
 
     def _pad(self, packed: PackedStep, num_seqs: int, num_padding: int) -> None:
         """Every padding row computes token 0 at position 0 of the scratch block.
@@ -216,9 +220,8 @@ class BatchBuilder:
         at["seq_lens"][num_seqs:] = 1
         at["query_start_loc"][num_seqs + 1 :] = np.arange(num_seqs + 1, num_seqs + num_padding + 1)
         offsets = np.arange(num_padding) % self._block_size
-        at["slots"][num_seqs:] = self._scratch_block * self._block_size + offsets
-        tables = at["block_tables"].reshape(-1, packed.layout.table_width)
-        tables[num_seqs:] = self._scratch_block
+        at["slots"][:, num_seqs:] = self._scratch_block * self._block_size + offsets
+        at["block_tables"][:, num_seqs:] = self._scratch_block
 
 
 def _logit_places(plan: StepPlan, starts: list[int]) -> list[int]:

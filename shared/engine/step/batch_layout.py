@@ -20,6 +20,8 @@ class BatchLayout:
     num_seqs: int
     #: Blocks per row of the block tables.
     table_width: int
+    #: Of layers that share block tables: each has tables and slots.
+    num_groups: int = 1
 
     @cached_property
     def parts(self) -> dict[str, tuple[int, np.dtype[np.int64] | np.dtype[np.int32], int]]:
@@ -28,7 +30,7 @@ class BatchLayout:
         sizes = (
             ("token_ids", _LONG, tokens),
             ("positions", _LONG, tokens),
-            ("slots", _LONG, tokens),
+            ("slots", _LONG, self.num_groups * tokens),
             # Row of the sequence whose last sampled token, still on the device, goes here; or -1.
             ("fed_rows", _LONG, tokens),
             # Of the sequences that are sampled: their tokens in the batch from which tokens are
@@ -37,7 +39,7 @@ class BatchLayout:
             ("sampled_rows", _LONG, seqs),
             ("query_start_loc", _INT, seqs + 1),
             ("seq_lens", _INT, seqs),
-            ("block_tables", _INT, seqs * self.table_width),
+            ("block_tables", _INT, self.num_groups * seqs * self.table_width),
         )
         parts, offset = {}, 0
         for name, dtype, num in sizes:

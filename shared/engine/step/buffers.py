@@ -126,7 +126,11 @@ class _Views:
             arrays[name] = self._host[here].view(dtype)
             torch_dtype = torch.int64 if dtype.itemsize == 8 else torch.int32
             tensors[name] = self._device[here].view(torch_dtype)
-        tensors["block_tables"] = tensors["block_tables"].view(layout.num_seqs, layout.table_width)
+        tables = (layout.num_groups, layout.num_seqs, layout.table_width)
+        for name, shape in (("block_tables", tables), ("slots", (layout.num_groups, -1))):
+            if layout.num_tokens:  # a size of 0 leaves none to derive
+                tensors[name] = tensors[name].view(shape)
+                arrays[name] = arrays[name].reshape(shape)
         return PackedStep(layout, arrays, tensors, self._buffer)
 
 

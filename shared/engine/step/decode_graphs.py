@@ -128,7 +128,7 @@ class DecodeGraphs:
     def __init__(
         self,
         model: CausalModel,
-        kv_cache: torch.Tensor,
+        kv_caches: Seq[torch.Tensor],
         recorder: GraphRecorder,
         sizes: Seq[int],
         *,
@@ -136,7 +136,7 @@ class DecodeGraphs:
     ) -> None:
         """`assumed_len` is the context for which the model makes its choices while recording."""
         self._model = model
-        self._kv_cache = kv_cache
+        self._kv_caches = kv_caches
         self._recorder = recorder
         self._sizes = tuple(sizes)
         self._assumed_len = assumed_len
@@ -169,7 +169,9 @@ class DecodeGraphs:
         metadata = replace(batch.metadata, seq_lens_list=lengths)
 
         def step() -> torch.Tensor:
-            hidden = self._model.forward(batch.token_ids, batch.positions, self._kv_cache, metadata)
+            hidden = self._model.forward(
+                batch.token_ids, batch.positions, self._kv_caches, metadata
+            )
             return self._model.compute_logits(hidden).float()
 
         return step

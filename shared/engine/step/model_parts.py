@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shared.engine.memory.kv_storage import KVStorage
+from shared.engine.memory.arena import KVArena
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
 from shared.engine.step.batch import BatchBuilder
@@ -31,7 +31,7 @@ class ModelParts:
     """Everything of an engine that knows tensors."""
 
     loaded: LoadedModel
-    storage: KVStorage
+    arena: KVArena
     runner: ModelRunner
     processors: ProcessorSet
     states: StatesPool
@@ -58,51 +58,59 @@ def build_model_parts(
         recorder = CudaRecorder(device)
     # Padding of a recorded step needs somewhere to write to.
     scratch_block = None if recorder is None else num_blocks
-    storage = KVStorage(
+    arena = KVArena(
         layout,
         num_blocks,
         device=device,
         num_scratch_blocks=0 if recorder is None else 1,
     )
-    max_blocks_per_seq = layout.num_blocks(max_model_len)
-    largest = BatchLayout(config.max_num_batched_tokens, config.max_num_seqs, max_blocks_per_seq)
-    batches = BatchBuilder(
-        step_buffers(largest.num_bytes, device),
-        max_num_seqs=config.max_num_seqs,
-        max_blocks_per_seq=max_blocks_per_seq,
-        block_size=config.block_size,
-        scratch_block=scratch_block,
-    )
+    batches = _batches(config, layout, layout.num_blocks(max_model_len), scratch_block)
     graphs = None
     if recorder is not None:
-        graphs = _recorded(loaded, config, storage, recorder, batches, max_model_len)
-    states = StatesPool(loaded, layout, storage.tensor)
+        graphs = _recorded(loaded, config, arena, recorder, batches, max_model_len)
+    states = StatesPool(loaded, arena)
     runner = ModelRunner(
         loaded.model,
-        storage.tensor,
+        arena.groups,
         batches,
         RowStates(processors),
         StatesKeeper(loaded.model, states),
         max_num_seqs=config.max_num_seqs,
         graphs=graphs,
     )
-    return ModelParts(loaded, storage, runner, processors, states)
+    return ModelParts(loaded, arena, runner, processors, states)
+
+
+def _batches(
+    config: EngineConfig, layout: KVLayout, max_blocks_per_seq: int, scratch_block: int | None
+) -> BatchBuilder:
+    largest = BatchLayout(
+        config.max_num_batched_tokens, config.max_num_seqs, max_blocks_per_seq, layout.num_groups
+    )
+    return BatchBuilder(
+        step_buffers(largest.num_bytes, torch.device(config.device)),
+        max_num_seqs=config.max_num_seqs,
+        max_blocks_per_seq=max_blocks_per_seq,
+        block_size=config.block_size,
+        num_groups=layout.num_groups,
+        scratch_block=scratch_block,
+    )
 
 
 def _recorded(
     loaded: LoadedModel,
     config: EngineConfig,
-    storage: KVStorage,
+    arena: KVArena,
     recorder: GraphRecorder,
     batches: BatchBuilder,
     max_model_len: int,
 ) -> DecodeGraphs:
     graphs = DecodeGraphs(
         loaded.model,
-        storage.tensor,
+        arena.groups,
         recorder,
         graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
-        assumed_len=max_model_len if storage.tensor.device.type == "cuda" else 1,
+        assumed_len=max_model_len if arena.device.type == "cuda" else 1,
     )
     graphs.record(batches.padding)
     return graphs

@@ -19,7 +19,7 @@ from shared.engine.step.token_choice import NOTHING, choose_tokens
 from shared.engine.step.verification import Drafted, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from shared.engine.sampler.sampling_state import SamplingState
     from shared.engine.step.batch import Batch, BatchBuilder
@@ -44,7 +44,7 @@ class CausalModel(Protocol):
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        kv_cache: torch.Tensor,
+        kv_caches: Sequence[torch.Tensor],
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
         """Hidden states of the wanted tokens; writes all tokens' KV into their slots.
@@ -97,12 +97,12 @@ class RunningStep:
 
 
 class ModelRunner:
-    """Holds the model and the KV cache [blocks, layers, 2, kv heads, block size, head dim]."""
+    """Holds the model and the KV caches, one per group of its layers."""
 
     def __init__(
         self,
         model: CausalModel,
-        kv_cache: torch.Tensor,
+        kv_caches: Sequence[torch.Tensor],
         batches: BatchBuilder,
         rows: RowStates,
         states: StatesKeeper,
@@ -111,7 +111,7 @@ class ModelRunner:
         graphs: DecodeGraphs | None = None,
     ) -> None:
         self._model = model
-        self._kv_cache = kv_cache
+        self._kv_caches = kv_caches
         self._batches = batches
         self._rows = rows
         self._states = states
@@ -119,7 +119,7 @@ class ModelRunner:
         self._hidden_needs: HiddenNeeds | None = None
         #: Whether the last step gave states that are to be sent.
         self._captures_more = False
-        device = kv_cache.device
+        device = kv_caches[0].device
         #: Of each row: the token sampled last.
         self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
         self._readback: Readback
@@ -195,7 +195,7 @@ class ModelRunner:
     ) -> tuple[torch.Tensor | None, KeptHidden | None]:
         """Logits of the sequences that are sampled, if any, and the states for a proposer."""
         hidden = self._model.forward(
-            batch.token_ids, batch.positions, self._kv_cache, batch.metadata
+            batch.token_ids, batch.positions, self._kv_caches, batch.metadata
         )
         logits = None
         if batch.plan.sampled:

@@ -1,6 +1,6 @@
 """What one step computes, as plain numbers: what a runner must know, and all that it is told.
 
-A runner keeps a row of its own per running sequence: its block table, its sampling parameters, and
+A runner keeps a row of its own per running sequence: its block tables, its sampling parameters, and
 its tokens where sampling looks at them. A plan says which rows change hands, what is new in the
 others, and what to compute. So a runner needs no sequence and no scheduler, and works as well in
 another process, which gets the same plans in the same order.
@@ -36,11 +36,12 @@ class RowStart:
 
 @dataclass(frozen=True, slots=True)
 class NewBlocks:
-    """Blocks of a row's table, from place `first` on."""
+    """Blocks of a row's tables, from place `first` on."""
 
     row: int
     first: int
-    block_ids: array[int]
+    #: By group of layers; equally many of each.
+    block_ids: tuple[array[int], ...]
 
 
 @dataclass(frozen=True, slots=True)

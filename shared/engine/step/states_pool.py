@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.engine.memory.arena import KVArena
     from shared.engine.prompt_states import PlacedStates
     from shared.engine.step.batch import Batch
     from shared.engine.step.hidden import CapturingModel, HiddenNeeds
-    from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
 class StatesPool:
-    """The pool's blocks, seen as rows of hidden states."""
+    """The arena's blocks, seen as rows of hidden states."""
 
-    def __init__(self, loaded: LoadedModel, layout: KVLayout, kv_cache: Tensor) -> None:
+    def __init__(self, loaded: LoadedModel, arena: KVArena) -> None:
         self._config = loaded.spec
         self._model = loaded.model
         self._dtype = loaded.dtype
-        self._block_bytes = layout.block_bytes
-        self._device = kv_cache.device
+        self._block_bytes = arena.layout.block_bytes
+        self._device = arena.device
         #: What peers may send of prompts that they compute; None: nobody here makes use of it.
         self.wanted: StatesFormat | None = None
-        self._bytes = kv_cache.view(torch.uint8).view(len(kv_cache), -1)
+        self._bytes = arena.bytes()
 
     def format(self, needs: HiddenNeeds) -> StatesFormat | None:
         """How such states are kept here; None if this model cannot give them, or they are too long.

@@ -42,7 +42,8 @@ class LoadRule:
     it becomes known. All times come from the caller.
     """
 
-    def __init__(self, *, block_size: int, always: bool = False) -> None:
+    def __init__(self, *, block_size: float, always: bool = False) -> None:
+        """`block_size` is how many tokens' computing a block saves."""
         self._block_size = block_size
         self._always = always
         self._token_s = _Average()

@@ -30,6 +30,12 @@ class AttentionMetadata:
     seq_lens_list: Sequence[int]
     #: int64, ascending: tokens whose hidden states the model returns, in this order; None: all.
     wanted: Tensor | None = None
+    #: The same batch as the other groups of layers see it: it differs in tables and slots.
+    others: tuple[AttentionMetadata, ...] = ()
+
+    def of_group(self, number: int) -> AttentionMetadata:
+        """Return the batch as a group of layers sees it. This record is the first group's."""
+        return self.others[number - 1] if number else self
 
 
 class AttentionBackend(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import byref
+from ctypes import byref, c_void_p
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from shared.errors import InternalError
 from shared.model.native.owned_rows import OwnedRows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from shared.model.attention.base import AttentionMetadata
@@ -58,6 +60,8 @@ class NativeCausalLM:
             rms_norm_eps=spec.norm_eps,
             num_positions=spec.num_positions,
         )
+        self._num_groups = len(spec.kv_groups)
+        self._pointers = c_void_p * self._num_groups
         self._decoder = self._library.baton_decoder_new(
             self.threads.pool, byref(shape), byref(packed), self._element, packing.kind
         )
@@ -80,26 +84,27 @@ class NativeCausalLM:
         self,
         token_ids: Tensor,
         positions: Tensor,
-        kv_cache: Tensor,
+        kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
     ) -> Tensor:
         """Hidden states float32 [num_wanted, hidden] after the last norm; writes all tokens' KV.
 
         They belong to the caller.
 
-        token_ids, positions: int64 [num_tokens], packed as `metadata` says; kv_cache:
-        [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], or the blocks of
-        `QuantizedCache.over`.
+        token_ids, positions: int64 [num_tokens], packed as `metadata` says; kv_caches, one per
+        group of the spec, over the same blocks: [num_blocks, num_layers, 2, num_kv_heads,
+        block_size, head_dim], or the blocks of `QuantizedCache.over`.
         """
         self.threads.take_caller()
         wanted = metadata.wanted
         if wanted is not None and self._captures_last:
             # Behind the last layer's attention only wanted rows are left.
             every = replace(metadata, wanted=None)
-            return self.forward(token_ids, positions, kv_cache, every)[wanted]
+            return self.forward(token_ids, positions, kv_caches, every)[wanted]
         hidden = self._hidden.take(len(token_ids) if wanted is None else len(wanted))
         captured = self._take_captured(len(token_ids))
         batch = self._batch(token_ids, positions, metadata, captured)
+        kv_cache = _common(kv_caches)
         failed = self._library.baton_decoder_forward(
             self._decoder,
             byref(batch),
@@ -133,6 +138,9 @@ class NativeCausalLM:
         """As the library takes it. It owns nothing: the tensors must outlive the call."""
         num_seqs, max_blocks = metadata.block_tables.shape
         wanted, layers = metadata.wanted, self._captured_layers
+        groups = [metadata.of_group(number) for number in range(self._num_groups)]
+        tables = [_pointer(group.block_tables, torch.int32) for group in groups]
+        slots = [_pointer(group.slot_mapping, torch.int64) for group in groups]
         return Batch(
             num_tokens=len(token_ids),
             num_seqs=num_seqs,
@@ -140,9 +148,9 @@ class NativeCausalLM:
             positions=_pointer(positions, torch.int64),
             query_start_loc=_pointer(metadata.query_start_loc, torch.int32),
             seq_lens=_pointer(metadata.seq_lens, torch.int32),
-            block_tables=_pointer(metadata.block_tables, torch.int32),
+            block_tables=self._pointers(*tables),
             max_blocks=max_blocks,
-            slots=_pointer(metadata.slot_mapping, torch.int64),
+            slots=self._pointers(*slots),
             wanted=None if wanted is None else _pointer(wanted, torch.int64),
             num_wanted=-1 if wanted is None else len(wanted),
             captured_layers=layers.data_ptr(),
@@ -200,6 +208,15 @@ class NativeCausalLM:
         # The weights follow: nothing uses them any more.
         if getattr(self, "_decoder", None):
             self._library.baton_decoder_delete(self._decoder)
+
+
+def _common(kv_caches: Sequence[Tensor]) -> Tensor:
+    """The first group's cache: the others begin at the same address, and their blocks there too."""
+    first, *others = kv_caches
+    for other in others:
+        if (other.data_ptr(), other.stride(0)) != (first.data_ptr(), first.stride(0)):
+            raise InternalError("groups of KV that are not of one arena")
+    return first
 
 
 def _pointer(tensor: Tensor, dtype: torch.dtype) -> int:

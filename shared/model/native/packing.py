@@ -96,6 +96,8 @@ class Packing:
             gate_up=self._linear(mlp.gate_up),
             down=self._linear(mlp.down),
             window=attention.window or 0,
+            kv_group=attention.group,
+            kv_place=attention.place,
         )
 
     def _linear(self, linear: FusedLinear) -> int:

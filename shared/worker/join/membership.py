@@ -22,6 +22,7 @@ from shared.errors import (
     SequenceGapError,
     UnknownIncarnationError,
 )
+from shared.kv.identity import group_of
 from shared.worker.join.change_batch import take_batch
 from shared.worker.join.founding import Founding
 
@@ -40,6 +41,9 @@ HEARTBEAT_S = LEASE_S / 3
 LOOK_S = 15.0
 #: Longest that a worker which ends waits for its directory.
 LEAVE_S = 2.0
+#: The directory follows one group of layers: a prefix is no longer than what any group holds, and a
+#: wrong claim costs a question.
+_TOLD_GROUP = 0
 #: Updates that pile up while the directory is away are replaced by one snapshot.
 MAX_PENDING_CHANGES = 10_000
 #: Changes that wait are told together, up to this size: one round trip instead of many.
@@ -80,7 +84,7 @@ class Membership:
 
     def note(self, change: CacheChange) -> None:
         """Queue what changed in the engine's cache. Called on the event loop, in order."""
-        self._changes.append(change)
+        self._changes.append(change.of_group(_TOLD_GROUP))
         if len(self._changes) > MAX_PENDING_CHANGES:
             self._require_snapshot()
         self._has_news.set()
@@ -182,7 +186,11 @@ class Membership:
     async def _send_snapshot(self) -> None:
         self._needs_snapshot = False
         # Changes that are queued before the cut are part of the snapshot.
-        hashes = await self._engine.tier_snapshots(at_cut=self._changes.clear)
+        keys = await self._engine.tier_snapshots(at_cut=self._changes.clear)
+        hashes = {
+            tier: [key for key in held if group_of(key) == _TOLD_GROUP]
+            for tier, held in keys.items()
+        }
         self._sequence += 1
         await self._blocks.replace(self._record.worker, self._sequence, hashes)
 

@@ -31,5 +31,6 @@ def _compared(
     yield "model_fingerprint", ours.model_fingerprint, theirs.model_fingerprint
     for name in ("num_layers", "num_kv_heads", "head_dim", "dtype", "block_size", "version"):
         yield f"layout.{name}", getattr(ours.layout, name), getattr(theirs.layout, name)
+    yield "layout.groups", list(ours.layout.groups), list(theirs.layout.groups)
     yield "tensor_parallel_size", ours.tensor_parallel_size, theirs.tensor_parallel_size
     yield "namespace", ours.namespace, theirs.namespace

@@ -12,7 +12,7 @@ from shared.errors import TransferError, TransferFailure
 from shared.rpc.cancellation import run_to_end
 from shared.worker.peers.compatibility import check_compatible
 from shared.worker.peers.outgoing import check_ticket
-from shared.worker.peers.wire import offer_from_wire, ticket_from_wire
+from shared.worker.peers.wire import check_group_blocks, offer_from_wire, ticket_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,9 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
         self, request: transfer_pb2.LookupRequest, context: Context
     ) -> transfer_pb2.LookupResponse:
         """Count the leading blocks that are cached here now."""
-        num_blocks = await self._engine.count_cached(tuple(request.block_hashes))
+        num_blocks = await self._engine.count_cached(
+            tuple(request.block_hashes), first_block=request.first_block
+        )
         return transfer_pb2.LookupResponse(num_blocks=num_blocks)
 
     async def Send(  # noqa: N802 the name in the contract
@@ -65,15 +67,18 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
         ticket = ticket_from_wire(request.ticket)
         connector = check_ticket(ticket, self._worker, self._info, self._connectors)
         # What lower tiers hold goes through the pool, from where connectors send.
-        await self._engine.promote(tuple(request.block_hashes))
-        pin, blocks = await self._engine.pin_cached(tuple(request.block_hashes))
+        hashes, first = tuple(request.block_hashes), request.first_block
+        await self._engine.promote(hashes, first_block=first)
+        pin, found = await self._engine.pin_cached(hashes, first_block=first)
         try:
-            if not (len(blocks) == len(request.block_hashes) == ticket.num_blocks):
+            blocks = found.blocks
+            if found.num_blocks < len(hashes):
                 raise TransferError(
                     TransferFailure.INCOMPLETE,
-                    f"request {request.request_id}: {self._worker} holds {len(blocks)} of "
-                    f"{len(request.block_hashes)} blocks for a ticket of {ticket.num_blocks}",
+                    f"request {request.request_id}: {self._worker} holds {found.num_blocks} of "
+                    f"{len(hashes)} blocks",
                 )
+            check_group_blocks(request.ticket, [len(table) for table in found.tables])
             timeout_s = min(SEND_TIMEOUT_S, context.time_remaining() or SEND_TIMEOUT_S)
             outbound = await connector.connect(ticket, timeout_s)
             try:

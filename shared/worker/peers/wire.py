@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from baton.v1 import transfer_pb2
 from shared.connector.base import Offer, Ticket
 from shared.errors import InvalidRequestError
-from shared.kv.layout import KVLayout
+from shared.kv.group_rules import GroupKind
+from shared.kv.layout import LAYOUT_VERSION, KVGroup, KVLayout
 from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
@@ -31,31 +32,55 @@ def split_resumed(
 
 
 def layout_to_wire(layout: KVLayout) -> transfer_pb2.KVLayout:
-    """All fields."""
-    return transfer_pb2.KVLayout(
-        num_layers=layout.num_layers,
-        num_kv_heads=layout.num_kv_heads,
+    """All fields. Peers that know no groups read the first one, and refuse a grouped version."""
+    first = layout.groups[0]
+    message = transfer_pb2.KVLayout(
+        num_layers=first.num_layers,
+        num_kv_heads=first.num_kv_heads,
         block_size=layout.block_size,
-        head_dim=layout.head_dim,
+        head_dim=first.head_dim,
         dtype=layout.dtype,
         version=layout.version,
     )
+    if layout.version > LAYOUT_VERSION:
+        for group in layout.groups:
+            message.groups.add(
+                num_layers=group.num_layers,
+                num_kv_heads=group.num_kv_heads,
+                head_dim=group.head_dim,
+                kind=group.kind,
+            )
+    return message
 
 
 def layout_from_wire(message: transfer_pb2.KVLayout) -> KVLayout:
-    """All fields."""
-    return KVLayout(
+    """Raises InvalidRequestError if a group is of a kind that is not known here."""
+    first = KVGroup(
         num_layers=message.num_layers,
         num_kv_heads=message.num_kv_heads,
-        block_size=message.block_size,
         head_dim=message.head_dim,
+    )
+    return KVLayout(
+        groups=tuple(_group_from_wire(group) for group in message.groups) or (first,),
+        block_size=message.block_size,
         dtype=message.dtype,
         version=message.version,
     )
 
 
-def ticket_to_wire(ticket: Ticket) -> transfer_pb2.TransferTicket:
-    """All fields."""
+def _group_from_wire(message: transfer_pb2.KVGroup) -> KVGroup:
+    if message.kind not in set(GroupKind):
+        raise InvalidRequestError(f"a KV group of kind {message.kind!r}", param="layout")
+    return KVGroup(
+        num_layers=message.num_layers,
+        num_kv_heads=message.num_kv_heads,
+        head_dim=message.head_dim,
+        kind=GroupKind(message.kind),
+    )
+
+
+def ticket_to_wire(ticket: Ticket, group_blocks: Sequence[int] = ()) -> transfer_pb2.TransferTicket:
+    """All fields. `group_blocks`: how many of the blocks are each KV group's."""
     return transfer_pb2.TransferTicket(
         transfer_id=ticket.transfer_id,
         connector=ticket.connector,
@@ -65,7 +90,19 @@ def ticket_to_wire(ticket: Ticket) -> transfer_pb2.TransferTicket:
         receiver=worker_id_to_wire(ticket.receiver),
         num_blocks=ticket.num_blocks,
         layout=layout_to_wire(ticket.layout),
+        group_blocks=group_blocks,
     )
+
+
+def check_group_blocks(message: transfer_pb2.TransferTicket, expected: Sequence[int]) -> None:
+    """Raise InvalidRequestError unless a ticket for KV has so many blocks of each group."""
+    given = list(message.group_blocks) or [message.num_blocks]
+    if given != list(expected) or sum(given) != message.num_blocks:
+        raise InvalidRequestError(
+            f"request {message.request_id}: a ticket of {given} blocks by group, "
+            f"{list(expected)} are to be moved",
+            param="ticket",
+        )
 
 
 def ticket_from_wire(message: transfer_pb2.TransferTicket) -> Ticket:

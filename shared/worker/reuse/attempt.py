@@ -63,13 +63,17 @@ class PeerAttempts:
         source: PrefixSource,
         block_hashes: Sequence[bytes],
         *,
+        first_block: int,
         request_id: str,
         deadline_s: float,
     ) -> FetchedBlocks | None:
-        """Bring as many of these blocks as the peer has, until `deadline_s` (monotonic)."""
+        """Bring as many of these blocks as the peer has, until `deadline_s` (monotonic).
+
+        They are those of a prefix from block `first_block` on.
+        """
         if not self._breaker.begin(source.worker):
             return None
-        attempt = _Attempt(source, block_hashes, request_id, deadline_s)
+        attempt = _Attempt(source, block_hashes, first_block, request_id, deadline_s)
         try:
             return await self._until_deadline(attempt)
         finally:
@@ -121,7 +125,9 @@ class PeerAttempts:
             if error.reason is not TransferFailure.INCOMPLETE:
                 raise
         attempt.outcome = FetchOutcome.MISSING
-        num_held = await self._fetcher.lookup(peer, attempt.block_hashes, attempt.remaining_s)
+        num_held = await self._fetcher.lookup(
+            peer, attempt.block_hashes, attempt.remaining_s, first_block=attempt.first_block
+        )
         attempt.block_hashes = attempt.block_hashes[:num_held]
         if not num_held or not self._pays(attempt, peer):
             return None
@@ -133,6 +139,7 @@ class PeerAttempts:
         return await self._fetcher.fetch(
             peer,
             attempt.block_hashes,
+            first_block=attempt.first_block,
             request_id=attempt.request_id,
             timeout_s=attempt.remaining_s,
         )
@@ -202,10 +209,12 @@ class _Attempt:
         self,
         source: PrefixSource,
         block_hashes: Sequence[bytes],
+        first_block: int,
         request_id: str,
         deadline_s: float,
     ) -> None:
         self.source = source
+        self.first_block = first_block
         self.block_hashes = block_hashes
         self.request_id = request_id
         self.connector = ""

@@ -20,7 +20,7 @@ from shared.worker.reuse.reservation import Reservation, publish, reserve
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.connector.base import InboundTransfer, Receipt
+    from shared.connector.base import Receipt
     from shared.engine.engine_thread import EngineThread
     from shared.rpc.channel import ChannelPool
     from shared.worker.peers.peers import Peer
@@ -47,13 +47,17 @@ class BlockFetcher:
         self._engine = engine
         self._channels = channels
 
-    async def lookup(self, peer: Peer, block_hashes: Sequence[bytes], timeout_s: float) -> int:
+    async def lookup(
+        self, peer: Peer, block_hashes: Sequence[bytes], timeout_s: float, *, first_block: int
+    ) -> int:
         """How many of these consecutive blocks, from the first on, the peer holds right now.
+
+        The first of them is block `first_block` of its prefix.
 
         Raises:
             BatonError: it did not answer.
         """
-        request = transfer_pb2.LookupRequest(block_hashes=block_hashes)
+        request = transfer_pb2.LookupRequest(block_hashes=block_hashes, first_block=first_block)
         try:
             response = await self._stub(peer).Lookup(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -65,6 +69,7 @@ class BlockFetcher:
         peer: Peer,
         block_hashes: Sequence[bytes],
         *,
+        first_block: int,
         request_id: str,
         timeout_s: float,
     ) -> FetchedBlocks:
@@ -77,52 +82,49 @@ class BlockFetcher:
             TransferError: with INCOMPLETE the peer does not hold all; otherwise it failed.
             BatonError: the peer cannot be reached, or did not answer in time.
         """
-        reservation = await reserve(self._engine, len(block_hashes))
+        reservation = await reserve(self._engine, len(block_hashes), first_block)
         if reservation is None:
             raise NoRoomError(f"request {request_id}: no room for {len(block_hashes)} blocks")
         try:
             started_s = time.monotonic()
-            receipt = await self._transfer(peer, reservation, block_hashes, request_id, timeout_s)
+            wanted = transfer_pb2.SendRequest(
+                block_hashes=block_hashes, first_block=first_block, request_id=request_id
+            )
+            receipt = await self._transfer(peer, reservation, wanted, timeout_s)
             duration_ms = (time.monotonic() - started_s) * 1e3
             await publish(self._engine, reservation, block_hashes)
         except BaseException:
             await run_to_end(self._engine.unpin(reservation.pin_id))
             raise
-        return FetchedBlocks(reservation.pin_id, receipt.num_blocks, receipt.num_bytes, duration_ms)
+        return FetchedBlocks(reservation.pin_id, len(block_hashes), receipt.num_bytes, duration_ms)
 
     async def _transfer(
         self,
         peer: Peer,
         reservation: Reservation,
-        block_hashes: Sequence[bytes],
-        request_id: str,
+        wanted: transfer_pb2.SendRequest,
         timeout_s: float,
     ) -> Receipt:
         inbound = peer.connector.open(
-            request_id=request_id, sender=peer.worker, blocks=reservation.blocks
+            request_id=wanted.request_id, sender=peer.worker, blocks=reservation.blocks.blocks
         )
         arrival = asyncio.create_task(inbound.wait(timeout_s))
         try:
-            sent = await self._send(peer, inbound, block_hashes, request_id, timeout_s)
-            return _verify(await arrival, sent, request_id)
+            sizes = [len(table) for table in reservation.blocks.tables]
+            wanted.ticket.CopyFrom(ticket_to_wire(inbound.ticket, sizes))
+            sent = await self._send(peer, wanted, timeout_s)
+            return _verify(await arrival, sent, wanted.request_id)
         finally:
             await close_inbound(inbound, arrival)
 
     async def _send(
         self,
         peer: Peer,
-        inbound: InboundTransfer,
-        block_hashes: Sequence[bytes],
-        request_id: str,
+        wanted: transfer_pb2.SendRequest,
         timeout_s: float,
     ) -> transfer_pb2.SendResponse:
-        request = transfer_pb2.SendRequest(
-            ticket=ticket_to_wire(inbound.ticket),
-            block_hashes=block_hashes,
-            request_id=request_id,
-        )
         try:
-            return await self._stub(peer).Send(request, timeout=timeout_s)
+            return await self._stub(peer).Send(wanted, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, peer=str(peer.worker)) from error
 

@@ -157,20 +157,20 @@ class PrefixReuse:
 
     async def _bring(self, prompt: _Prompt, pins: list[int], report: PrefixFetchReport) -> None:
         for _ in range(_MAX_ROUNDS):
-            pin_id, blocks = await self._engine.pin_cached(prompt.block_hashes)
+            pin_id, found = await self._engine.pin_cached(prompt.block_hashes)
             pins.append(pin_id)
             sources = [
                 source
                 for source in prompt.sources
-                if source.num_blocks > len(blocks) and self._attempts.allows(source)
+                if source.num_blocks > found.num_blocks and self._attempts.allows(source)
             ]
-            if not sources or len(blocks) == len(prompt.block_hashes):
+            if not sources or found.num_blocks == len(prompt.block_hashes):
                 return
             report.attempted = True
-            key = prompt.block_hashes[len(blocks)]
+            key = prompt.block_hashes[found.num_blocks]
             flight = self._flights.get(key)
             if flight is None:
-                await self._lead(key, prompt, sources, len(blocks), pins, report)
+                await self._lead(key, prompt, sources, found.num_blocks, pins, report)
                 return
             self._attempts.joined()
             if await asyncio.shield(flight) is _FlightEnd.NOTHING_CAME:
@@ -217,6 +217,7 @@ class PrefixReuse:
             fetched = await self._attempts.run(
                 source,
                 missing[: source.num_blocks - num_local],
+                first_block=num_local,
                 request_id=prompt.request_id,
                 deadline_s=deadline_s,
             )

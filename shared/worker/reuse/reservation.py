@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.engine.engine_thread import EngineThread
+    from shared.kv.prefix_cache import PrefixBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +18,23 @@ class Reservation:
     """Whoever has it gives it back with `EngineThread.unpin`, once nobody writes any more."""
 
     pin_id: int
-    blocks: tuple[int, ...]
+    blocks: PrefixBlocks
 
 
-async def reserve(engine: EngineThread, num_blocks: int) -> Reservation | None:
-    """None if running sequences may need the room. Cancelling this call takes nothing."""
+async def reserve(engine: EngineThread, num_blocks: int, first_block: int) -> Reservation | None:
+    """Blocks for a prefix from block `first_block` on; None if sequences may need the room.
+
+    Cancelling this call takes nothing.
+    """
 
     def take(engine: Engine) -> Reservation | None:
         stats = engine.stats()
         taken = engine.prefix_cache.reserve(
-            num_blocks, num_spare_blocks=stats.num_running + stats.num_receiving
+            num_blocks,
+            first_block=first_block,
+            num_spare_blocks=engine.layout.num_groups * (stats.num_running + stats.num_receiving),
         )
-        return None if taken is None else Reservation(taken[0], tuple(taken[1]))
+        return None if taken is None else Reservation(*taken)
 
     def give_back(engine: Engine, reservation: Reservation | None) -> None:
         if reservation is not None:

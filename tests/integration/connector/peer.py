@@ -6,35 +6,32 @@ A sender reads its ticket from the pipe DIR/ticket.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shared.connector.base import Ticket
+from baton.v1 import transfer_pb2
 from shared.connector.registry import ConnectorSettings, create
 from shared.identity import WorkerId
-from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.worker.peers.wire import ticket_from_wire, ticket_to_wire
 from tests.fakes.host_device import HostDevice
 from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
+
+if TYPE_CHECKING:
+    from shared.connector.base import Ticket
 
 CHILD = WorkerId("child", "1")
 PARENT = WorkerId("parent", "1")
 BYTE = 0x5C
 
 
-def to_json(ticket: Ticket) -> str:
-    return json.dumps(asdict(ticket) | {"transfer_id": ticket.transfer_id.hex()})
+def to_hex(ticket: Ticket) -> str:
+    return ticket_to_wire(ticket).SerializeToString().hex()
 
 
-def from_json(text: str) -> Ticket:
-    fields = json.loads(text)
-    for side in ("sender", "receiver"):
-        fields[side] = WorkerId(**fields[side])
-    fields["layout"] = KVLayout(**fields["layout"])
-    fields["transfer_id"] = bytes.fromhex(fields["transfer_id"])
-    return Ticket(**fields)
+def from_hex(text: str) -> Ticket:
+    return ticket_from_wire(transfer_pb2.TransferTicket.FromString(bytes.fromhex(text)))
 
 
 def _say(line: str) -> None:
@@ -52,11 +49,11 @@ async def main(kind: str, role: str, folder: Path) -> None:
     await connector.start()
     if role == "receiver":
         inbound = connector.open(request_id="r", sender=PARENT, blocks=range(8))
-        _say(to_json(inbound.ticket))
+        _say(to_hex(inbound.ticket))
         await inbound.wait(60)
     else:
         with (folder / "ticket").open() as pipe:
-            ticket = from_json(await asyncio.to_thread(pipe.readline))
+            ticket = from_hex(await asyncio.to_thread(pipe.readline))
         outbound = await connector.connect(ticket, 5)
         await outbound.push(0, range(3))
         _say("pushed")

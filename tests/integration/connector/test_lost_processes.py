@@ -21,7 +21,7 @@ from shared.kv.memory import KVMemory
 from tests.fakes.host_device import HostDevice
 from tests.fakes.warm_process import WarmProcess
 from tests.integration.connector.harnesses import keep_to_loopback
-from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_json, to_json
+from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_hex, to_hex
 from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: 
     async with parent(kind, folder) as connector:
         with child(kind, "sender", folder) as sender:
             inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
-            sender.tell(to_json(inbound.ticket))
+            sender.tell(to_hex(inbound.ticket))
             assert await sender.line() == "pushed\n"
             sender.process.send_signal(how)
             await _is_lost(inbound.wait(30))
@@ -134,7 +134,7 @@ async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: 
 async def test_a_lost_receiver_is_noticed(kind: str, how: signal.Signals, folder: Path) -> None:
     async with parent(kind, folder) as connector:
         with child(kind, "receiver", folder) as receiver:
-            ticket = from_json(await receiver.line())
+            ticket = from_hex(await receiver.line())
             outbound = await connector.connect(ticket, 5)
             await outbound.push(0, range(8))
             receiver.process.send_signal(how)
@@ -158,7 +158,7 @@ async def test_the_memory_of_a_killed_sender_is_read_without_harm(
 
             monkeypatch.setattr(BlockAccess, "write", after_its_death)
             inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
-            sender.tell(to_json(inbound.ticket))
+            sender.tell(to_hex(inbound.ticket))
             await _is_lost(inbound.wait(30))
         assert inbound.num_blocks_received == 3
         memory = connector._device._memory if kind == "cuda_ipc" else connector._memory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -138,9 +140,10 @@ def test_a_grant_tells_window_and_piece() -> None:
 
 def test_layouts_that_differ_in_any_field_have_other_fingerprints() -> None:
     fields = {"num_layers": 2, "num_kv_heads": 3, "block_size": 4, "head_dim": 5}
-    layouts = [KVLayout(**fields, dtype="float16"), KVLayout(**fields, dtype="bfloat16")]
-    layouts.append(KVLayout(**fields, dtype="float16", version=2))
-    layouts += [KVLayout(**(fields | {name: 9}), dtype="float16") for name in fields]
+    layouts = [KVLayout.single(**fields, dtype=dtype) for dtype in ("float16", "bfloat16")]
+    layouts.append(replace(layouts[0], version=2))
+    layouts.append(KVLayout.of(layouts[0].groups * 2, block_size=4, dtype="float16"))
+    layouts += [KVLayout.single(**(fields | {name: 9}), dtype="float16") for name in fields]
     assert len({layout_fingerprint(layout) for layout in layouts}) == len(layouts)
     assert layout_fingerprint(layouts[0]) == 17259049017419180881
 

@@ -142,7 +142,9 @@ async def test_large_pieces_are_copied_off_the_loop_and_small_ones_on_it(
         return copy(targets, sources)
 
     monkeypatch.setattr(block_io, "copy_blocks", watched)
-    layout = KVLayout(num_layers=4, num_kv_heads=8, block_size=16, head_dim=256, dtype="float16")
+    layout = KVLayout.single(
+        num_layers=4, num_kv_heads=8, block_size=16, head_dim=256, dtype="float16"
+    )
     assert layout.block_bytes == block_io.INLINE_BYTES // 2
     memory = KVMemory(layout, 8)
     io = BlockIO(memory)
@@ -159,7 +161,7 @@ async def test_large_pieces_are_copied_off_the_loop_and_small_ones_on_it(
 async def test_bytes_and_checksum_are_the_same_however_a_piece_is_cut(
     num_layers: int, targets: list[int]
 ) -> None:
-    layout = KVLayout(
+    layout = KVLayout.single(
         num_layers=num_layers, num_kv_heads=8, block_size=16, head_dim=128, dtype="float32"
     )
     memory = KVMemory(layout, 5)

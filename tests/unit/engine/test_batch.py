@@ -27,7 +27,7 @@ NUM_BYTES = 1 << 14
 
 def make_sequence(prompt: range, blocks: list[int], num_computed: int) -> Sequence:
     seq = Sequence(make_request("a", prompt), arrival=0, identity=KVIdentity(bytes(32)))
-    seq.block_table.extend(blocks)
+    seq.tables[0].extend(blocks)
     seq.num_computed_tokens = num_computed
     seq.status = Status.RUNNING
     return seq
@@ -149,7 +149,7 @@ def test_a_growing_table_is_followed(builder: Builder) -> None:
     builder.build({seq: 1})
     seq.token_ids.extend(range(9, 13))
     seq.num_computed_tokens = 12
-    seq.block_table.append(5)
+    seq.tables[0].append(5)
     assert builder.build({seq: 1}).metadata.block_tables.tolist() == [[7, 2, 9, 5]]
 
 
@@ -157,8 +157,8 @@ def test_a_preempted_sequence_comes_back_with_other_blocks(builder: Builder) -> 
     seq = make_sequence(range(9), [7, 2, 9], 8)
     builder.build({seq: 1})
     seq.forget_progress()
-    del seq.block_table[:]
-    seq.block_table.extend([1, 3, 4])
+    del seq.tables[0][:]
+    seq.tables[0].extend([1, 3, 4])
     seq.num_computed_tokens = 8
     seq.status = Status.RUNNING
     assert builder.build({seq: 1}).metadata.block_tables.tolist() == [[1, 3, 4]]

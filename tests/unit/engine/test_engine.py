@@ -260,11 +260,11 @@ def test_a_held_first_token_that_stops_says_so() -> None:
 def test_pinned_prefixes_stay() -> None:
     engine = make_engine(num_blocks=8)
     generate(engine, make_request("a", range(16), max_tokens=1))
-    pin, blocks = engine.pin_cached(cached_hashes(engine))
-    assert len(blocks) == 4
+    pin, found = engine.pin_cached(cached_hashes(engine))
+    assert found.num_blocks == 4
     run = generate(engine, make_request("b", range(50, 62), max_tokens=4))
     assert run.tokens("b") == expected_tokens(range(50, 62), 4)
-    assert not set(blocks) & set(run.admitted("b")[0].block_ids)
+    assert not set(found.blocks) & set(run.admitted("b")[0].tables[0])
     engine.unpin(pin)
     assert engine.stats().num_free_blocks == 8
 

@@ -12,6 +12,8 @@ from hypothesis import settings
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.engines import StepMode, generate, make_engine, make_request
+from tests.fakes.kv_groups import split_layers
+from tests.fakes.model import FakeLoadedModel, make_spec
 from tests.suites.engine_machine import EngineMachine
 
 if TYPE_CHECKING:
@@ -30,6 +32,21 @@ class RecordedMachine(EngineMachine):
     """And with decode steps padded to those that were recorded."""
 
     mode = StepMode.RECORDED
+
+
+class GroupedMachine(EngineMachine):
+    """And with two KV groups, of which each layer is one."""
+
+    mode = StepMode.OVERLAPPED
+    num_blocks = 2 * EngineMachine.num_blocks
+
+    def __init__(self) -> None:
+        with split_layers(2):
+            super().__init__()
+
+    def make_loaded(self) -> Any:
+        """See `EngineMachine.make_loaded`."""
+        return FakeLoadedModel(spec=make_spec(num_layers=2))
 
 
 @cache
@@ -72,9 +89,10 @@ class OverlappedNativeMachine(NativeMachine):
 TestEngineMachine = EngineMachine.TestCase
 TestOverlappedMachine = OverlappedMachine.TestCase
 TestRecordedMachine = RecordedMachine.TestCase
+TestGroupedMachine = GroupedMachine.TestCase
 TestNativeMachine = NativeMachine.TestCase
 TestOverlappedNativeMachine = OverlappedNativeMachine.TestCase
-for _case in (TestEngineMachine, TestOverlappedMachine, TestRecordedMachine):
+for _case in (TestEngineMachine, TestOverlappedMachine, TestRecordedMachine, TestGroupedMachine):
     _case.settings = settings(max_examples=60, stateful_step_count=40)
 for _case in (TestNativeMachine, TestOverlappedNativeMachine):
     _case.settings = settings(max_examples=30, stateful_step_count=40)

@@ -193,8 +193,8 @@ async def test_held_blocks_and_pins_over_the_thread() -> None:
     async with running() as thread:
         stream = await thread.submit(make_request("a", range(9), hold_blocks=True))
         assert await tokens_of(stream) == expected_tokens(range(9), 1)
-        pin, blocks = await thread.pin_cached((await thread.tier_snapshots())[BlockTier.DEVICE])
-        assert len(blocks) == 2
+        pin, found = await thread.pin_cached((await thread.tier_snapshots())[BlockTier.DEVICE])
+        assert found.num_blocks == 2
         await thread.release("a")
         assert await free_blocks(thread) == 62
         await thread.unpin(pin)

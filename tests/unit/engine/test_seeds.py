@@ -104,7 +104,7 @@ def test_a_hand_off_does_not_matter(llama: LoadedModel, length: int, received: b
     assert prefill.kv_memory is not None
     assert decode.kv_memory is not None
     if received:
-        source, target = sent.admitted("a")[0].block_ids, run.admitted("a")[0].block_ids
+        source, target = sent.admitted("a")[0].tables[0], run.admitted("a")[0].tables[0]
         decode.kv_memory.blocks[list(target)] = prefill.kv_memory.blocks[list(source)]
         decode.complete_transfer("a", first_token)
     else:

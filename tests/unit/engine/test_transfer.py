@@ -34,7 +34,7 @@ def copy_blocks(source: Engine, target: Engine, from_: Admitted, to: Admitted) -
     assert source.kv_memory is not None
     assert target.kv_memory is not None
     first = to.num_cached_tokens // BLOCK_SIZE
-    for src, dst in zip(from_.block_ids[first:], to.block_ids[first:], strict=True):
+    for src, dst in zip(from_.tables[0][first:], to.tables[0][first:], strict=True):
         target.kv_memory.blocks[dst] = source.kv_memory.blocks[src]
 
 
@@ -107,7 +107,7 @@ def test_a_failed_transfer_is_computed_here_and_keeps_the_first_token(
         generate(engine, make_request("warm", prompt[:num_hit], max_tokens=1))
     to = admit_for_transfer(engine, prompt, run)
     assert engine.kv_memory is not None
-    engine.kv_memory.blocks[list(to.block_ids[num_hit // BLOCK_SIZE :])] = 0x7F  # half-received
+    engine.kv_memory.blocks[list(to.tables[0][num_hit // BLOCK_SIZE :])] = 0x7F  # half-received
     expected = expected_tokens(prompt, 8)
     engine.fail_transfer("r", expected[0] if with_first_token else None)
     drain(engine, run)
@@ -155,7 +155,7 @@ def test_resumed_tokens_travel_with_the_prompt() -> None:
     prefill_engine, decode_engine, run = make_engine(), make_engine(), Run()
     resumed = tuple(expected[:3])
     to = admit_for_transfer(decode_engine, list(range(10)), run, resumed_token_ids=resumed)
-    assert len(to.block_ids) == 4
+    assert len(to.tables[0]) == 4
     source, first_token = prefill(prefill_engine, list(range(10)), resumed_token_ids=resumed)
     copy_blocks(prefill_engine, decode_engine, source, to)
     decode_engine.complete_transfer("r", first_token)
@@ -208,11 +208,11 @@ def test_a_pinned_prefix_can_be_sent_to_a_peer() -> None:
     prompt = list(range(18))
     holder, decode, run = make_engine(), make_engine(), Run()
     generate(holder, make_request("a", prompt, max_tokens=1))
-    pin, blocks = holder.pin_cached(cached_hashes(holder))
+    pin, found = holder.pin_cached(cached_hashes(holder))
     to = admit_for_transfer(decode, prompt[:17], run)
     assert holder.kv_memory is not None
     assert decode.kv_memory is not None
-    for src, dst in zip(blocks, to.block_ids, strict=False):
+    for src, dst in zip(found.blocks, to.tables[0], strict=False):
         decode.kv_memory.blocks[dst] = holder.kv_memory.blocks[src]
     holder.unpin(pin)
     holder.check_integrity()

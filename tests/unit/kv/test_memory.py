@@ -12,7 +12,7 @@ from shared.errors import ConfigError
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 
-LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, block_size=4, head_dim=8, dtype="float32")
+LAYOUT = KVLayout.single(num_layers=2, num_kv_heads=2, block_size=4, head_dim=8, dtype="float32")
 
 
 def is_open(fd: int) -> bool:

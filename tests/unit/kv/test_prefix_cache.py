@@ -22,15 +22,15 @@ def cached(num_blocks: int) -> tuple[BlockPool, PrefixCache, list[int]]:
 
 def test_a_match_ends_at_the_first_gap() -> None:
     _, cache, blocks = cached(4)
-    assert cache.match(HASHES) == blocks
-    assert cache.match([HASHES[0], b"?" * 32, HASHES[1]]) == blocks[:1]
-    assert cache.match([]) == []
+    assert cache.match(HASHES).blocks == blocks
+    assert cache.match([HASHES[0], b"?" * 32, HASHES[1]]).blocks == blocks[:1]
+    assert cache.match([]).blocks == []
 
 
 def test_pinned_blocks_are_not_reused() -> None:
     pool, cache, blocks = cached(3)
     pin, found = cache.pin(HASHES[:2])
-    assert found == blocks[:2]
+    assert found.blocks == blocks[:2]
     assert pool.num_free == 1
     assert cache.pinned() == {blocks[0]: 1, blocks[1]: 1}
     cache.unpin(pin)
@@ -49,5 +49,5 @@ def test_turned_off_it_remembers_nothing() -> None:
     pool = BlockPool(1)
     cache = PrefixCache(pool, enabled=False)
     cache.publish(pool.allocate(1), HASHES[:1])
-    assert cache.match(HASHES[:1]) == []
+    assert cache.match(HASHES[:1]).blocks == []
     assert pool.changes.take() == []

@@ -20,13 +20,13 @@ def test_reserved_blocks_are_invisible_until_they_are_published(pool: BlockPool)
     cache = PrefixCache(pool)
     taken = cache.reserve(4, num_spare_blocks=0)
     assert taken is not None
-    pin_id, blocks = taken
+    pin_id, found = taken
     assert pool.num_free == 4
-    assert cache.match(HASHES) == []
+    assert cache.match(HASHES).blocks == []
     cache.publish_reserved(pin_id, HASHES)
-    assert cache.match(HASHES) == blocks
+    assert cache.match(HASHES).blocks == found.blocks
     cache.unpin(pin_id)
-    assert cache.match(HASHES) == blocks
+    assert cache.match(HASHES).blocks == found.blocks
     assert pool.num_free == 8
     pool.check_integrity()
 
@@ -37,7 +37,7 @@ def test_what_was_not_published_is_blank_again(pool: BlockPool) -> None:
     assert taken is not None
     cache.publish_reserved(taken[0], HASHES[:1])
     cache.unpin(taken[0])
-    assert len(cache.match(HASHES)) == 1
+    assert cache.match(HASHES).num_blocks == 1
     assert (pool.num_free, pool.num_cached) == (8, 1)
     pool.check_integrity()
 

@@ -38,7 +38,7 @@ def hidden_states(loaded: LoadedModel, token_ids: torch.Tensor, wanted: Any) -> 
     metadata = make_metadata([length], [length], [table], BLOCK_SIZE)
     if wanted is not None:
         object.__setattr__(metadata, "wanted", torch.tensor(wanted))
-    return loaded.model.forward(token_ids, torch.arange(length), cache, metadata).clone()
+    return loaded.model.forward(token_ids, torch.arange(length), (cache,), metadata).clone()
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])

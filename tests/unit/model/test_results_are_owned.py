@@ -34,7 +34,7 @@ def forward(loaded: LoadedModel, first_token: int) -> Tensor:
     )
     metadata = make_metadata([LENGTH], [LENGTH], [[1]], BLOCK_SIZE)
     return loaded.model.forward(
-        torch.arange(LENGTH) + first_token, torch.arange(LENGTH), cache, metadata
+        torch.arange(LENGTH) + first_token, torch.arange(LENGTH), (cache,), metadata
     )
 
 

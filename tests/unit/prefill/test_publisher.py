@@ -45,7 +45,7 @@ async def settle() -> None:
 async def test_each_advance_is_one_piece() -> None:
     recorder = Recorder()
     progress = PrefillProgress()
-    publisher = Publisher(recorder, blocks=BLOCKS, first_block=0, progress=progress)
+    publisher = Publisher(recorder, tables=(BLOCKS,), moved=(range(5),), progress=progress)
     for num_final in (2, 2, 4, 5):
         publisher.advance(num_final)
         await settle()
@@ -56,7 +56,9 @@ async def test_each_advance_is_one_piece() -> None:
 
 async def test_blocks_that_the_receiver_holds_are_skipped() -> None:
     recorder = Recorder()
-    publisher = Publisher(recorder, blocks=BLOCKS, first_block=3, progress=PrefillProgress())
+    publisher = Publisher(
+        recorder, tables=(BLOCKS,), moved=(range(3, 5),), progress=PrefillProgress()
+    )
     publisher.advance(2)
     await settle()
     assert recorder.pushed == []
@@ -67,7 +69,7 @@ async def test_blocks_that_the_receiver_holds_are_skipped() -> None:
 
 async def test_nothing_is_sent_before_it_is_final() -> None:
     recorder = Recorder()
-    publisher = Publisher(recorder, blocks=BLOCKS, first_block=0, progress=PrefillProgress())
+    publisher = Publisher(recorder, tables=(BLOCKS,), moved=(range(5),), progress=PrefillProgress())
     publisher.advance(4)
     await settle()
     with pytest.raises(TransferError, match="4 of 5 blocks"):
@@ -80,7 +82,7 @@ async def test_nothing_is_sent_before_it_is_final() -> None:
 async def test_a_refusal_is_reported_at_the_end() -> None:
     refusal = TransferError(TransferFailure.UNKNOWN_TICKET, "gone")
     publisher = Publisher(
-        Recorder(refusal), blocks=BLOCKS, first_block=0, progress=PrefillProgress()
+        Recorder(refusal), tables=(BLOCKS,), moved=(range(5),), progress=PrefillProgress()
     )
     publisher.advance(5)
     with pytest.raises(TransferError, match="gone"):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FORM = StatesFormat(
     layers=(), final=True, dtype="float32", row_size=8, row_bytes=32, rows_per_block=4
 )
-LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, block_size=4, head_dim=4, dtype="float32")
+LAYOUT = KVLayout.single(num_layers=1, num_kv_heads=1, block_size=4, head_dim=4, dtype="float32")
 
 
 class Door:
@@ -57,7 +57,7 @@ def admitted(num_cached: int, skipped: int, blocks: Sequence[int], first: int = 
     placed = PlacedStates(FORM, first, skipped, tuple(blocks))
     return Admitted(
         request_id="r",
-        block_ids=(),
+        tables=((),),
         num_cached_tokens=num_cached,
         num_final_tokens=0,
         states=placed,

@@ -10,7 +10,7 @@ from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
 from shared.worker.peers import wire
 
-LAYOUT = KVLayout(num_layers=3, num_kv_heads=2, block_size=16, head_dim=80, dtype="float16")
+LAYOUT = KVLayout.single(num_layers=3, num_kv_heads=2, block_size=16, head_dim=80, dtype="float16")
 TICKET = Ticket(
     transfer_id=bytes(range(16)),
     connector="zmq",
@@ -25,6 +25,36 @@ TICKET = Ticket(
 
 def test_ticket() -> None:
     assert wire.ticket_from_wire(wire.ticket_to_wire(TICKET)) == TICKET
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "fits"),
+    [
+        ((7,), (7,), True),
+        ((), (7,), True),  # by a peer that knows no groups
+        ((4, 3), (4, 3), True),
+        ((), (4, 3), False),
+        ((3, 4), (4, 3), False),
+        ((4, 3, 0), (4, 3), False),
+        ((4, 4), (4, 4), False),  # more than the ticket has
+    ],
+)
+def test_a_ticket_says_how_many_blocks_are_whose(
+    given: tuple[int, ...], expected: tuple[int, ...], fits: bool
+) -> None:
+    message = wire.ticket_to_wire(TICKET, given)
+    if fits:
+        wire.check_group_blocks(message, expected)
+    else:
+        with pytest.raises(InvalidRequestError, match="by group"):
+            wire.check_group_blocks(message, expected)
+
+
+def test_a_group_of_an_unknown_kind_is_refused() -> None:
+    message = wire.layout_to_wire(KVLayout.of(LAYOUT.groups * 2, block_size=16, dtype="float16"))
+    message.groups[1].kind = "spiral"
+    with pytest.raises(InvalidRequestError, match="spiral"):
+        wire.layout_from_wire(message)
 
 
 def test_a_ticket_with_a_short_id_is_refused() -> None:

@@ -69,7 +69,7 @@ class DraftModelProposer:
     def __init__(self, context: ProposerContext) -> None:
         """Raises ConfigError: the draft cannot be used with this target."""
         self._draft = load_draft(context)
-        self._device = context.kv_cache.device
+        self._device = context.arena.device
         self._pages = DraftPages(context, self._draft.spec, self._draft.dtype)
         self._memory: DraftMemory[_State] = DraftMemory(self._pages)
         self._max_len = min(context.max_model_len, self._draft.spec.max_model_len)
@@ -170,7 +170,7 @@ class DraftModelProposer:
     def _forward(self, rows: Seq[DraftRow], wanted: Seq[int] | None) -> torch.Tensor:
         batch = pack(rows, self._pages.page_size, self._device, wanted=wanted)
         return self._draft.model.forward(
-            batch.token_ids, batch.positions, self._pages.kv_cache, batch.metadata
+            batch.token_ids, batch.positions, (self._pages.kv_cache,), batch.metadata
         )
 
     def _choose(self, active: Seq[_Drafting], hidden: torch.Tensor) -> None:

@@ -84,7 +84,7 @@ class EagleProposer:
                 f"layers, which {type(context.target.model).__name__} does not give"
             )
         self._needs = HiddenNeeds(final=not layers, layers=layers)
-        self._device = context.kv_cache.device
+        self._device = context.arena.device
         self._pages = DraftPages(context, self._head.spec, self._head.dtype)
         self._memory: DraftMemory[_View] = DraftMemory(self._pages)
         self._max_len = context.max_model_len

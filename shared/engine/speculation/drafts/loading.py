@@ -36,7 +36,7 @@ def load_draft(context: ProposerContext) -> LoadedModel:
             dtype=config.dtype,
             load_format=config.load_format,
             seed=config.seed,
-            device=context.kv_cache.device,
+            device=context.arena.device,
             attention_backend=_backend_name(target, native="auto"),
             quantization=config.quantization,
             beside=target,
@@ -57,7 +57,7 @@ def load_feature_head(context: ProposerContext) -> FeatureHead:
     load = load_eagle3 if context.config.method == "eagle3" else load_eagle
     path, backend = _head_directory(context), _backend(context)
     try:
-        with torch.device(context.kv_cache.device):
+        with torch.device(context.arena.device):
             return load(path, context.target.model, backend)
     except ModelLoadError as error:
         raise ConfigError(f"speculative_config: model: {error}") from error
@@ -67,7 +67,7 @@ def load_medusa_heads(context: ProposerContext) -> MedusaHeads:
     """Medusa heads, at least as many as tokens are to be guessed. Raises like `load_draft`."""
     path, wanted = _head_directory(context), context.config.max_draft_tokens
     try:
-        with torch.device(context.kv_cache.device):
+        with torch.device(context.arena.device):
             heads = load_medusa(path, context.target.model)
     except ModelLoadError as error:
         raise ConfigError(f"speculative_config: model: {error}") from error
@@ -106,7 +106,7 @@ def _directory(context: ProposerContext) -> Path:
 
 
 def _backend(context: ProposerContext) -> AttentionBackend:
-    device = context.kv_cache.device
+    device = context.arena.device
     return get_backend(_backend_name(context.target, native=default_backend(device)))
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import torch
-
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
     from array import array
+
+    import torch
 
     from shared.engine.speculation.base import DraftBlocks, ProposerContext
     from shared.model.spec import DecoderSpec
@@ -31,13 +31,13 @@ class DraftPages:
             ConfigError: its KV does not fit the blocks.
         """
         self._blocks: DraftBlocks = context.blocks
-        self._block_bytes = context.layout.block_bytes
+        self._block_bytes = context.arena.layout.block_bytes
         attention = spec.attention
         token_bytes = spec.num_layers * 2 * attention.kv_size * dtype.itemsize
         #: Tokens of a page.
-        self.page_size = _page_size(context.layout.block_size, token_bytes, self._block_bytes)
+        self.page_size = _page_size(context.arena.layout.block_size, token_bytes, self._block_bytes)
         self._page_bytes = self.page_size * token_bytes
-        flat = context.kv_cache.view(torch.uint8).flatten()
+        flat = context.arena.bytes().flatten()
         num_pages = len(flat) // self._page_bytes
         #: [pages, layers, 2, kv heads, page size, head dim]. Those that lie across the border of
         #: two blocks of the pool are never taken.

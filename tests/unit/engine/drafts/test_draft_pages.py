@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from shared.engine.memory.arena import KVArena
 from shared.engine.sequence.sequence import Status
 from shared.engine.speculation.drafts.memory import DraftMemory
 from shared.engine.speculation.drafts.pages import DraftPages
@@ -47,13 +48,15 @@ def make(
     draft_layers: int, *, layers: int = 4, heads: int = 2, dim: int = 6, num_blocks: int = 9
 ) -> tuple[DraftPages, Blocks, torch.Tensor]:
     """A target with 2 heads of 8, and a draft with others."""
-    layout = KVLayout(num_layers=layers, num_kv_heads=2, block_size=8, head_dim=8, dtype="float32")
+    layout = KVLayout.single(
+        num_layers=layers, num_kv_heads=2, block_size=8, head_dim=8, dtype="float32"
+    )
     blocks = Blocks(list(range(num_blocks)))
-    kv_cache = torch.zeros(num_blocks, layers, 2, 2, 8, 8)
-    context: Any = SimpleNamespace(layout=layout, kv_cache=kv_cache, blocks=blocks)
+    arena = KVArena(layout, num_blocks, device=torch.device("cpu"))
+    context: Any = SimpleNamespace(arena=arena, blocks=blocks)
     attention = SimpleNamespace(num_kv_heads=heads, head_dim=dim, kv_size=heads * dim)
     spec: Any = SimpleNamespace(num_layers=draft_layers, attention=attention)
-    return DraftPages(context, spec, torch.float32), blocks, kv_cache
+    return DraftPages(context, spec, torch.float32), blocks, arena.groups[0]
 
 
 @pytest.mark.parametrize(

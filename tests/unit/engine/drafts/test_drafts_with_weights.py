@@ -120,15 +120,15 @@ def test_a_sequence_whose_prompt_a_peer_computed_drafts_too(
     ).tokens("a")
     sender = engine_with(drafts, None)
     sender.add(make_request("a", prompt, max_tokens=1, hold_blocks=True))
-    sent = drain(sender).admitted("a")[0].block_ids
+    sent = drain(sender).admitted("a")[0].tables[0]
     engine = engine_with(drafts, drafts.settings(draft))
     engine.add(
         make_request("a", prompt, max_tokens=24, ignore_eos=True, kv_source=KVSource.TRANSFER)
     )
     run = drain(engine)
     if received:
-        own, theirs = engine._parts.storage.tensor, sender._parts.storage.tensor
-        for to, origin in zip(run.admitted("a")[0].block_ids, sent, strict=True):
+        own, theirs = engine._parts.arena.blocks, sender._parts.arena.blocks
+        for to, origin in zip(run.admitted("a")[0].tables[0], sent, strict=True):
             own[to].copy_(theirs[origin])
         engine.complete_transfer("a", first_token=want[0])
     else:

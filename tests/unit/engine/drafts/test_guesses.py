@@ -53,7 +53,7 @@ def states_of(drafts: Drafts, token_ids: list[int], layers: tuple[int, ...]) -> 
     cache = poisoned_cache(1 + len(table), spec.num_layers, spec.attention.num_kv_heads, 16, 16)
     metadata = make_metadata([length], [length], [table], 16)
     model = drafts.target.model
-    final = model.forward(torch.tensor(token_ids), torch.arange(length), cache, metadata)
+    final = model.forward(torch.tensor(token_ids), torch.arange(length), (cache,), metadata)
     captured = model.captured()
     return torch.cat([captured[n] for n in layers], dim=-1) if layers else final.clone()
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.engine.memory.arena import KVArena
 from shared.engine.prompt_states import PlacedStates, StatesFormat, StatesWish
 from shared.engine.sequence.request import KVSource
 from shared.engine.step.hidden import HiddenNeeds
@@ -51,9 +52,9 @@ def ask_sender(
 
 def move(sender: Engine, receiver: Engine, sent: Admitted, got: Admitted, size: int = 16) -> None:
     """As a connector would, KV and states."""
-    own, theirs = receiver._parts.storage.tensor, sender._parts.storage.tensor
+    own, theirs = receiver._parts.arena.blocks, sender._parts.arena.blocks
     first = got.num_cached_tokens // size
-    for to, origin in zip(got.block_ids[first:], sent.block_ids[first:], strict=True):
+    for to, origin in zip(got.tables[0][first:], sent.tables[0][first:], strict=True):
         own[to].copy_(theirs[origin])
     if got.states is not None and sent.states is not None:
         places = got.states.blocks[sent.states.num_skipped :]
@@ -221,9 +222,12 @@ def test_what_a_model_cannot_give_is_not_kept(drafts: Drafts) -> None:
 @given(data=st.data())
 def test_what_is_written_is_read(data: st.DataObject) -> None:
     """In pieces of any size, into blocks in any order, whatever of it has a place."""
-    layout = KVLayout(num_layers=1, num_kv_heads=1, block_size=4, head_dim=8, dtype="float32")
-    cache = torch.full((40, 1, 2, 1, 4, 8), float("nan"))
-    pool = StatesPool(FakeLoadedModel(), layout, cache)  # type: ignore[arg-type]
+    layout = KVLayout.single(
+        num_layers=1, num_kv_heads=1, block_size=4, head_dim=8, dtype="float32"
+    )
+    arena = KVArena(layout, 40, device=torch.device("cpu"))
+    arena.blocks.fill_(float("nan"))
+    pool = StatesPool(FakeLoadedModel(), arena)  # type: ignore[arg-type]
     size = data.draw(st.integers(1, layout.block_bytes // 4))
     form = StatesFormat(
         layers=(), final=True, dtype="float32", row_size=size, row_bytes=4 * size,
@@ -249,7 +253,7 @@ def test_what_is_written_is_read(data: st.DataObject) -> None:
     assert placed.num_final(num_tokens) >= skipped + num - 1
     # Nobody else's block was touched.
     others = [block for block in range(40) if block not in blocks]
-    assert cache[others].isnan().all()
+    assert arena.blocks[others].isnan().all()
 
 
 def test_more_guesses_than_one_are_made_of_what_was_sent(counting_drafts: Drafts) -> None:

@@ -110,8 +110,8 @@ async def test_an_idle_engine_thread_wakes_for_loads_and_promotes_for_peers(
     assert thread.stats().tiers[BlockTier.HOST].counters["hits"] > 0
     lower = await _only_below(thread)
     await asyncio.wait_for(thread.promote([lower]), 30)
-    pin, blocks = await thread.pin_cached([lower])
-    assert len(blocks) == await thread.count_cached([lower]) == 1
+    pin, found = await thread.pin_cached([lower])
+    assert found.num_blocks == await thread.count_cached([lower]) == 1
     await thread.unpin(pin)
     assert {BlockTier.DEVICE, BlockTier.HOST} <= set(changes)
     await thread.stop()

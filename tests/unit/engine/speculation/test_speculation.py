@@ -227,8 +227,8 @@ def test_sequences_that_come_from_elsewhere_speculate(first_token: bool) -> None
     engine.add(resumed)
     run = drain(engine, until=lambda run: bool(run.admitted("a")))
     if first_token:
-        blocks = run.admitted("a")[0].block_ids
-        source, target = (e._parts.storage.tensor for e in (sender, engine))
+        blocks = run.admitted("a")[0].tables[0]
+        source, target = (e._parts.arena.blocks for e in (sender, engine))
         target[list(blocks)] = source[: len(blocks)]
         engine.complete_transfer("a", right[0])
     else:

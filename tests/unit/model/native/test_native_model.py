@@ -99,7 +99,7 @@ def test_8_bits_are_those_of_the_definition(kv_dtype: torch.dtype, tmp_path: Pat
             3, 1, spec.attention.num_kv_heads, BLOCK_SIZE, spec.attention.head_dim, kv_dtype
         )
         metadata = make_metadata((30,), (30,), ((2, 1),), BLOCK_SIZE)
-        model.forward(torch.arange(30), torch.arange(30), cache, metadata)
+        model.forward(torch.arange(30), torch.arange(30), (cache,), metadata)
         views = QuantizedCache.over(cache)
         assert int(views.scales.isnan().sum()) == 2 * spec.attention.num_kv_heads * (BLOCK_SIZE + 2)
         stored.append((views.values.view(torch.uint8).int(), views.scales))

@@ -29,10 +29,11 @@ def test_kv_in_8_bits_takes_its_scales_along() -> None:
         make_engine(kv_cache_dtype=name, num_blocks=4) for name in ("auto", "int8", "fp8")
     )
     layout = plain.layout
-    num_rows = 2 * layout.num_layers * layout.num_kv_heads * layout.block_size
-    assert plain.layout.block_bytes == num_rows * 4 * layout.head_dim
+    (group,) = layout.groups
+    num_rows = 2 * group.num_layers * group.num_kv_heads * layout.block_size
+    assert plain.layout.block_bytes == num_rows * 4 * group.head_dim
     for engine in quantized:
-        assert engine.layout.block_bytes == num_rows * (layout.head_dim + 4)
+        assert engine.layout.block_bytes == num_rows * (group.head_dim + 4)
         assert engine.kv_memory is not None
         assert engine.kv_memory.num_bytes == 4 * engine.layout.block_bytes
     names = [engine.layout.dtype for engine in (plain, *quantized)]

@@ -1,4 +1,4 @@
-"""How many KV blocks there are, and the memory behind them."""
+"""The shape of a model's KV blocks, and how many there are."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ import torch
 from shared.engine.memory.kv_cache_dtype import torch_dtype
 from shared.errors import ConfigError
 from shared.kv.identity import namespace_hash
-from shared.kv.layout import KVLayout
-from shared.kv.memory import KVMemory
-from shared.kv.prefault import Prefault
+from shared.kv.layout import KVGroup, KVLayout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shared.engine.config import EngineConfig
     from shared.model.loader import LoadedModel
+    from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
 
 
 def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
-    """The shape of the model's blocks.
+    """Return the shape of the model's blocks.
 
     Raises:
         ConfigError: they cannot have the KV dtype that is asked for.
     """
     kv_dtype = torch_dtype(config.kv_cache_dtype, loaded.dtype, torch.device(config.device))
-    layout = KVLayout(
-        num_layers=loaded.spec.num_layers,
-        num_kv_heads=loaded.spec.attention.num_kv_heads,
-        block_size=config.block_size,
-        head_dim=loaded.spec.attention.head_dim,
-        dtype=_name(kv_dtype),
-    )
-    if layout.is_quantized and layout.block_size * layout.head_dim % 4:
-        raise ConfigError(
-            f"kv_cache_dtype {config.kv_cache_dtype!r} needs scales on whole words: block_size "
-            f"{layout.block_size} times head size {layout.head_dim} is no multiple of 4"
-        )
+    groups = tuple(_group(loaded.spec, layers) for layers in loaded.spec.kv_groups)
+    layout = KVLayout.of(groups, block_size=config.block_size, dtype=_name(kv_dtype))
+    for group in groups:
+        if layout.is_quantized and layout.block_size * group.head_dim % 4:
+            raise ConfigError(
+                f"kv_cache_dtype {config.kv_cache_dtype!r} needs scales on whole words: block_size "
+                f"{layout.block_size} times head size {group.head_dim} is no multiple of 4"
+            )
     return layout
+
+
+def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
+    mixer = spec.layers[layers[0]].mixer
+    return KVGroup(num_layers=len(layers), num_kv_heads=mixer.num_kv_heads, head_dim=mixer.head_dim)
 
 
 def read_namespace(loaded: LoadedModel, layout: KVLayout) -> bytes:
@@ -52,6 +54,7 @@ def read_namespace(loaded: LoadedModel, layout: KVLayout) -> bytes:
         kv_dtype=layout.dtype,
         layout_version=layout.version,
         block_size=layout.block_size,
+        groups=layout.grouping,
     )
 
 
@@ -81,12 +84,12 @@ def choose_num_blocks(config: EngineConfig, layout: KVLayout, *, max_model_len: 
     if config.kv_cache_memory_bytes is not None:
         num_blocks, knob = config.kv_cache_memory_bytes // layout.block_bytes, "set memory"
     else:
-        most = layout.num_blocks(max_model_len) * config.max_num_seqs
+        most = layout.num_pool_blocks(max_model_len) * config.max_num_seqs
         num_blocks, knob = min(_free_bytes(config) // layout.block_bytes, most), "free memory"
-    if num_blocks < 1:
+    if num_blocks < layout.num_groups:
         raise ConfigError(
-            f"no room for a KV block of {layout.block_bytes} bytes in the {knob}: set num_blocks, "
-            "or a larger kv_cache_memory_bytes or memory utilization"
+            f"no room for {layout.num_groups} KV block(s) of {layout.block_bytes} bytes in the "
+            f"{knob}: set num_blocks, or a larger kv_cache_memory_bytes or memory utilization"
         )
     return num_blocks
 
@@ -99,7 +102,7 @@ def choose_max_model_len(
     Raises:
         ConfigError: the configured length does not fit the model or the pool.
     """
-    pool_limit = num_blocks * layout.block_size
+    pool_limit = num_blocks // layout.num_groups * layout.block_size
     if config.max_model_len is None:
         if pool_limit < model_limit:
             log.warning(
@@ -111,62 +114,13 @@ def choose_max_model_len(
         return min(model_limit, pool_limit)
     config.check_model_limit(model_limit)
     if config.max_model_len > pool_limit:
-        needed = layout.num_blocks(config.max_model_len)
+        needed = layout.num_pool_blocks(config.max_model_len)
         raise ConfigError(
             f"max_model_len is {config.max_model_len}, but {num_blocks} blocks of "
             f"{layout.block_size} hold {pool_limit} tokens: set num_blocks to at least {needed} "
             f"(kv_cache_memory_bytes {needed * layout.block_bytes}), or a lower max_model_len"
         )
     return config.max_model_len
-
-
-class KVStorage:
-    """The tensor that the model reads and writes, and on the host the memory peers can map."""
-
-    def __init__(
-        self,
-        layout: KVLayout,
-        num_blocks: int,
-        *,
-        device: torch.device,
-        num_scratch_blocks: int = 0,
-    ) -> None:
-        """Scratch blocks lie behind the others, and no sequence ever owns one."""
-        num_blocks += num_scratch_blocks
-        shape = (
-            num_blocks,
-            layout.num_layers,
-            2,
-            layout.num_kv_heads,
-            layout.block_size,
-            layout.row_elements,
-        )
-        dtype = getattr(torch, layout.dtype)
-        #: None where the blocks live on an accelerator.
-        self.memory: KVMemory | None = None
-        self.layout = layout
-        self._block_bytes = layout.block_bytes
-        self._prefault: Prefault | None = None
-        if device.type == "cpu":
-            self.memory = KVMemory(layout, num_blocks)
-            self._prefault = Prefault(self.memory.buffer)
-            flat = torch.frombuffer(self.memory.buffer, dtype=torch.uint8)
-            self.tensor = flat.view(dtype).view(shape)
-        else:
-            self.tensor = torch.zeros(shape, dtype=dtype, device=device)
-
-    def reach(self, num_blocks: int) -> None:
-        """The first `num_blocks` blocks are in use: have the memory of the next ones made ready."""
-        if self._prefault is not None:
-            self._prefault.reach(num_blocks * self._block_bytes)
-
-    def close(self) -> None:
-        """Give the memory back. The engine must not step any more."""
-        self.tensor = torch.empty(0)
-        if self._prefault is not None:
-            self._prefault.close()
-        if self.memory is not None:
-            self.memory.close()
 
 
 def _free_bytes(config: EngineConfig) -> int:

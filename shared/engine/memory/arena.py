@@ -1,0 +1,97 @@
+"""The memory of an engine's KV blocks: one arena of bytes, and how its users see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from shared.kv.memory import KVMemory
+from shared.kv.prefault import Prefault
+
+if TYPE_CHECKING:
+    from shared.kv.layout import KVLayout
+
+
+class KVArena:
+    """Equally long blocks of bytes. Who owns which is the pool's affair.
+
+    A group of layers sees them as its keys and values (`groups`), a draft as pages of its own and
+    a hand-off as rows of hidden states (`pages`). They share the blocks, never one block.
+    """
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        num_blocks: int,
+        *,
+        device: torch.device,
+        num_scratch_blocks: int = 0,
+    ) -> None:
+        """Scratch blocks lie behind the others, and no sequence ever owns one."""
+        num_blocks += num_scratch_blocks
+        self.layout = layout
+        dtype = getattr(torch, layout.dtype)
+        #: None where the blocks live on an accelerator.
+        self.memory: KVMemory | None = None
+        self._prefault: Prefault | None = None
+        if device.type == "cpu":
+            self.memory = KVMemory(layout, num_blocks)
+            self._prefault = Prefault(self.memory.buffer)
+            flat = torch.frombuffer(self.memory.buffer, dtype=torch.uint8).view(dtype)
+        else:
+            num_elements = num_blocks * layout.block_bytes // dtype.itemsize
+            flat = torch.zeros(num_elements, dtype=dtype, device=device)
+        #: [num_blocks, elements of a block] in the KV dtype; row b is block b.
+        self.blocks = flat.view(num_blocks, -1)
+        #: By group: [num_blocks, num_layers, 2, num_kv_heads, block_size, row elements], the same
+        #: memory.
+        self.groups = tuple(self._of_group(number) for number in range(layout.num_groups))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the blocks live."""
+        return self.blocks.device
+
+    @property
+    def num_blocks(self) -> int:
+        """Scratch blocks included."""
+        return len(self.blocks)
+
+    @property
+    def whole(self) -> torch.Tensor:
+        """All bytes of all blocks, in the dimensions of a group that fills its blocks."""
+        sizes = [group.shape[1:].numel() for group in self.groups]
+        return self.groups[sizes.index(max(sizes))]
+
+    def bytes(self) -> torch.Tensor:
+        """Return all blocks as uint8 [num_blocks, block_bytes]."""
+        return self.blocks.view(torch.uint8)
+
+    def reach(self, num_blocks: int) -> None:
+        """The first `num_blocks` blocks are in use: have the memory of the next ones made ready."""
+        if self._prefault is not None:
+            self._prefault.reach(num_blocks * self.layout.block_bytes)
+
+    def close(self) -> None:
+        """Give the memory back. The engine must not step any more."""
+        self.blocks = torch.empty(0)
+        self.groups = ()
+        if self._prefault is not None:
+            self._prefault.close()
+        if self.memory is not None:
+            self.memory.close()
+
+    def _of_group(self, number: int) -> torch.Tensor:
+        group = self.layout.groups[number]
+        shape = (
+            group.num_layers,
+            2,
+            group.num_kv_heads,
+            self.layout.block_size,
+            self.layout.row_elements(group),
+        )
+        # A block may be longer than what this group keeps in it.
+        used = torch.Size(shape).numel()
+        seen: torch.Tensor = self.blocks[:, :used].unflatten(1, shape)
+        return seen

@@ -1,0 +1,55 @@
+"""Which blocks of a table a sequence needs, by the kind of its group. Pure arithmetic.
+
+A new kind is a value of `GroupKind` and a rule. What must be there for a cached prefix to be used,
+what a running sequence can give back, and what a hand-off moves all follow from the rule.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class GroupKind(StrEnum):
+    """What the layers of a group read of a sequence; the value is its name on the wire."""
+
+    #: Every token before.
+    FULL = "full"
+
+
+class GroupRule(Protocol):
+    """One kind."""
+
+    def first_needed(self, num_tokens: int) -> int:
+        """Return the first block that is read by the token behind `num_tokens` tokens.
+
+        That block and all behind it must be there to compute that token and later ones. It never
+        falls as `num_tokens` grows.
+        """
+        ...
+
+    def longest(self, is_there: Callable[[int], bool], most: int) -> int:
+        """Return the most leading blocks, up to `most`, behind which a sequence can go on.
+
+        `is_there` says whether block i can be had. It is asked for as few blocks as may be, and at
+        least for all that `first_needed` names behind the result.
+        """
+        ...
+
+
+class FullRule:
+    """Of layers that read every token before."""
+
+    def first_needed(self, num_tokens: int) -> int:
+        """See `GroupRule.first_needed`."""
+        return 0
+
+    def longest(self, is_there: Callable[[int], bool], most: int) -> int:
+        """See `GroupRule.longest`."""
+        for block in range(most):
+            if not is_there(block):
+                return block
+        return most

@@ -1,0 +1,30 @@
+"""Models whose layers are in more KV groups than they need, all of full attention.
+
+What they answer is what one group answers, so each place that forgets a group is seen.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shared.model.spec import LayerSpec
+
+
+@contextmanager
+def split_layers(num_groups: int) -> Iterator[None]:
+    """Deal the layers of every model to so many groups, in turn, while it is made.
+
+    That are models and engines: what they read of it, they read once.
+    """
+
+    def deal(layers: Sequence[LayerSpec]) -> tuple[tuple[int, ...], ...]:
+        groups = (tuple(range(first, len(layers), num_groups)) for first in range(num_groups))
+        return tuple(group for group in groups if group)
+
+    with patch("shared.model.spec.group_layers", deal):
+        yield

@@ -1,0 +1,158 @@
+"""Groups of layers: which blocks each needs, and the longest prefix that all can serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.connector.protocol.checksum import layout_fingerprint
+from shared.kv.block_pool import BlockPool
+from shared.kv.group_rules import FullRule
+from shared.kv.identity import HASH_BYTES, block_key, block_keys, group_of
+from shared.kv.layout import GROUPED_VERSION, LAYOUT_VERSION, KVGroup, KVLayout
+from shared.kv.prefix_cache import PrefixCache
+from shared.worker.peers.wire import layout_from_wire, layout_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOCK_SIZE = 4
+NUM_BLOCKS = 7
+HASHES = [bytes([number + 1]) * HASH_BYTES for number in range(NUM_BLOCKS)]
+
+
+@dataclass(frozen=True)
+class LastTokens:
+    """A rule that reads so many tokens before the next one, written from its definition."""
+
+    num: int
+
+    def first_needed(self, num_tokens: int) -> int:
+        return max(0, num_tokens - self.num) // BLOCK_SIZE
+
+    def longest(self, is_there: Callable[[int], bool], most: int) -> int:
+        while most:
+            needed = range(self.first_needed(most * BLOCK_SIZE), most)
+            if all(is_there(block) for block in needed):
+                return most
+            most -= 1
+        return 0
+
+
+RULES = st.one_of(st.just(FullRule()), st.builds(LastTokens, st.integers(1, 20)))
+
+
+def cache_of(
+    rules: list[FullRule | LastTokens], present: list[set[int]]
+) -> tuple[PrefixCache, dict[bytes, int]]:
+    """One that has these blocks of each group, and where they are."""
+    pool = BlockPool(len(rules) * NUM_BLOCKS)
+    cache = PrefixCache(pool, rules, block_size=BLOCK_SIZE)
+    where = {}
+    for group, places in enumerate(present):
+        for place in places:
+            (block,) = pool.allocate(1)
+            cache.publish([block], [HASHES[place]], group)
+            where[block_key(HASHES[place], group)] = block
+    return cache, where
+
+
+@given(data=st.data(), rules=st.lists(RULES, min_size=1, max_size=3))
+def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
+    data: st.DataObject, rules: list[FullRule | LastTokens]
+) -> None:
+    places = st.sets(st.integers(0, NUM_BLOCKS - 1))
+    # Mostly all, so that there are long prefixes.
+    present = [set(range(NUM_BLOCKS)) - data.draw(places) for _ in rules]
+    first = data.draw(st.integers(0, NUM_BLOCKS))
+    cache, where = cache_of(rules, present)
+    found = cache.match(HASHES[first:], first_block=first)
+
+    def needed(rule: FullRule | LastTokens, num: int) -> range:
+        return range(max(first, rule.first_needed(num * BLOCK_SIZE)), num)
+
+    expected = max(
+        num
+        for num in range(first, NUM_BLOCKS + 1)
+        if num == first
+        or all(set(needed(rule, num)) <= held for rule, held in zip(rules, present, strict=True))
+    )
+    assert first + found.num_blocks == expected
+    for group, (rule, table) in enumerate(zip(rules, found.tables, strict=True)):
+        keys = [block_key(HASHES[place], group) for place in needed(rule, expected)]
+        assert list(table) == [where[key] for key in keys]
+
+
+@given(rules=st.lists(RULES, min_size=1, max_size=3), first=st.integers(0, NUM_BLOCKS - 1))
+def test_what_is_reserved_and_published_is_found(
+    rules: list[FullRule | LastTokens], first: int
+) -> None:
+    pool = BlockPool(3 * NUM_BLOCKS)
+    cache = PrefixCache(pool, rules, block_size=BLOCK_SIZE)
+    taken = cache.reserve(NUM_BLOCKS - first, first_block=first, num_spare_blocks=0)
+    assert taken is not None
+    pin_id, reserved = taken
+    assert not cache.match(HASHES[first:], first_block=first).num_blocks
+    cache.publish_reserved(pin_id, HASHES[first:])
+    assert cache.match(HASHES[first:], first_block=first) == reserved
+    cache.unpin(pin_id)
+    assert pool.num_free == pool.num_blocks
+    pool.check_integrity()
+
+
+def test_what_no_group_needs_is_not_reserved() -> None:
+    pool = BlockPool(NUM_BLOCKS + 1)
+    rules = (FullRule(), LastTokens(BLOCK_SIZE))
+    taken = PrefixCache(pool, rules, block_size=BLOCK_SIZE).reserve(NUM_BLOCKS, num_spare_blocks=0)
+    assert taken is not None
+    assert [len(table) for table in taken[1].tables] == [NUM_BLOCKS, 1]
+    assert pool.num_free == 0
+
+
+def test_keys_name_their_group() -> None:
+    assert block_key(HASHES[0], 0) == HASHES[0]
+    keys = block_keys(HASHES[:2], 3)
+    assert [group_of(key) for key in keys] == [0, 1, 2, 0, 1, 2]
+    assert len(set(keys)) == 6
+    assert block_keys(HASHES, 1) is HASHES
+
+
+GROUP = KVGroup(num_layers=2, num_kv_heads=3, head_dim=8)
+SMALL = KVGroup(num_layers=1, num_kv_heads=3, head_dim=8)
+
+
+def test_a_block_holds_what_the_largest_group_keeps() -> None:
+    layout = KVLayout.of((SMALL, GROUP), block_size=4, dtype="float32")
+    assert layout.block_bytes == 2 * 2 * 3 * 4 * 8 * 4
+    assert (layout.num_layers, layout.num_groups) == (3, 2)
+    assert (layout.num_blocks(9), layout.num_pool_blocks(9)) == (3, 6)
+    assert layout.moved(1, 9) == (range(1, 3), range(1, 3))
+
+
+@pytest.mark.parametrize("groups", [(GROUP,), (GROUP, GROUP), (GROUP, SMALL), (SMALL, GROUP)])
+def test_layouts_are_the_same_behind_the_wire(groups: tuple[KVGroup, ...]) -> None:
+    layout = KVLayout.of(groups, block_size=4, dtype="bfloat16")
+    assert layout_from_wire(layout_to_wire(layout)) == layout
+    assert layout.version == (LAYOUT_VERSION if len(groups) == 1 else GROUPED_VERSION)
+    assert bool(layout.grouping) == (len(groups) > 1)
+
+
+def test_every_grouping_is_told_from_the_others() -> None:
+    layouts = [
+        KVLayout.of(groups, block_size=4, dtype="bfloat16")
+        for groups in [(GROUP,), (GROUP, GROUP), (GROUP, SMALL), (SMALL, GROUP), (SMALL,) * 3]
+    ]
+    assert len({layout.grouping for layout in layouts}) == len(layouts)
+    assert len({layout_fingerprint(layout) for layout in layouts}) == len(layouts)
+
+
+def test_a_peer_that_knows_no_groups_sees_another_version() -> None:
+    """All that it compares are the fields of the first version."""
+    plain = layout_to_wire(KVLayout.of((GROUP,), block_size=4, dtype="bfloat16"))
+    grouped = layout_to_wire(KVLayout.of((GROUP, GROUP), block_size=4, dtype="bfloat16"))
+    assert not plain.groups
+    assert (plain.version, grouped.version) == (1, 2)
