@@ -56,10 +56,14 @@ class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag=True)
     block_size: int
     lora_id: int | None
     medium: str | None
-    lora_name: str | None = None
-    extra_keys: list[str] | None = None
-    #: Of layers that share a block table; absent for the first.
-    group_idx: int | None = None
+
+
+class GroupBlockStored(BlockStored, tag="BlockStored"):
+    """The same of a group of layers behind the first, in the longer form of later versions."""
+
+    lora_name: str | None
+    extra_keys: list[str] | None
+    group_idx: int
 
 
 class BlockRemoved(msgspec.Struct, array_like=True, omit_defaults=True, tag=True):
@@ -67,7 +71,12 @@ class BlockRemoved(msgspec.Struct, array_like=True, omit_defaults=True, tag=True
 
     block_hashes: list[int]
     medium: str | None
-    group_idx: int | None = None
+
+
+class GroupBlockRemoved(BlockRemoved, tag="BlockRemoved"):
+    """Blocks of a group of layers behind the first are gone."""
+
+    group_idx: int
 
 
 class AllBlocksCleared(msgspec.Struct, array_like=True, omit_defaults=True, tag=True):
@@ -161,11 +170,12 @@ class KvEventPublisher:
         for group in sorted({group_of(key) for key in (*change.removed, *change.stored)}):
             part = change.of_group(group)
             if part.removed:
-                hashes = [_short(key) for key in part.removed]
-                yield BlockRemoved(block_hashes=hashes, medium=medium, group_idx=group or None)
-            yield from self._runs(part, group or None)
+                gone = BlockRemoved([_short(key) for key in part.removed], medium)
+                yield _of_removed(gone, group) if group else gone
+            for run in self._runs(part):
+                yield _of_stored(run, group) if group else run
 
-    def _runs(self, change: CacheChange, group_idx: int | None) -> Iterator[BlockStored]:
+    def _runs(self, change: CacheChange) -> Iterator[BlockStored]:
         """One event for each stretch of blocks that follow each other."""
         run: BlockStored | None = None
         last: bytes | None = None
@@ -183,7 +193,6 @@ class KvEventPublisher:
                     block_size=self._block_size,
                     lora_id=None,
                     medium=_MEDIUMS[change.tier],
-                    group_idx=group_idx,
                 )
             run.block_hashes.append(_short(block_hash))
             run.token_ids.extend(tokens)
@@ -219,6 +228,15 @@ async def publish_kv_events(parts: WorkerParts, stack: AsyncExitStack) -> None:
 
     stack.push_async_callback(end)
     log.info("kv_events", endpoints=publisher.endpoints)
+
+
+def _of_removed(event: BlockRemoved, group: int) -> GroupBlockRemoved:
+    return GroupBlockRemoved(**msgspec.structs.asdict(event), group_idx=group)
+
+
+def _of_stored(event: BlockStored, group: int) -> GroupBlockStored:
+    fields = msgspec.structs.asdict(event)
+    return GroupBlockStored(**fields, lora_name=None, extra_keys=None, group_idx=group)
 
 
 def _short(key: bytes) -> int:

@@ -14,7 +14,7 @@ from shared.engine.engine_thread import EngineThread
 from shared.errors import ConfigError
 from shared.kv.change_log import CacheChange
 from shared.kv.content_log import ContentLog
-from shared.kv.identity import KVIdentity
+from shared.kv.identity import KVIdentity, block_key
 from shared.kv.tier import BlockTier
 from shared.worker.kv_events import END_OF_REPLAY, KvEventPublisher
 from tests.fakes.engines import make_engine, make_request
@@ -100,6 +100,19 @@ async def test_what_is_stored_comes_with_tokens_and_parents_in_runs(bench: Bench
         ["BlockStored", LOW[:3], None, list(range(12)), BLOCK_SIZE, None, "GPU"],
         ["BlockStored", [LOW[5]], LOW[4], list(range(20, 24)), BLOCK_SIZE, None, "GPU"],
     ]
+
+
+async def test_events_of_other_groups_have_their_number(bench: Bench) -> None:
+    """In the longer form of later versions: LoRA name and extra keys come before it."""
+    keys = [block_key(block_hash, 1) for block_hash in HASHES[:2]]
+    for names in (HASHES[:2], keys):
+        bench.contents.note(names, range(8), first=0, block_size=BLOCK_SIZE)
+    bench.publisher.note(CacheChange(stored=(HASHES[0], keys[0], HASHES[1], keys[1])))
+    bench.publisher.note(CacheChange(removed=(keys[1],)))
+    first, events = await bench.receive()
+    plain = ["BlockStored", LOW[:2], None, list(range(8)), BLOCK_SIZE, None, "GPU"]
+    assert events == [plain, [*plain, None, None, 1]]
+    assert await bench.receive() == (first + 1, [["BlockRemoved", [LOW[1]], "GPU", 1]])
 
 
 async def test_removals_clears_and_lower_tiers(bench: Bench) -> None:
