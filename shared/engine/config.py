@@ -29,10 +29,12 @@ class EngineConfig:
         None, help="size of the KV pool in bytes, unless --num-blocks is given"
     )
     gpu_memory_utilization: float = setting(
-        0.9, help="share of the free GPU memory for KV when no size is given"
+        0.9,
+        help="share of the free GPU memory for KV and for what steps take, when no size is given",
     )
     cpu_memory_utilization: float = setting(
-        0.25, help="share of the available host memory for KV when no size is given"
+        0.25,
+        help="share of the available host memory for KV and for what steps take, when no size is given",
     )
     max_model_len: int | None = setting(
         None, help="longest prompt and output together; by default what model and KV pool allow"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from shared.engine.schedule.build import build_scheduler
 from shared.engine.schedule.integrity import check_scheduler
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.model_parts import build_model_parts
+from shared.engine.step.step_memory import largest_step_bytes
 from shared.engine.validation import RequestValidator, find_receiving
 from shared.errors import InternalError, InvalidRequestError
 from shared.kv.block_pool import BlockPool
@@ -62,7 +64,10 @@ class Engine:
         """
         self.layout = read_layout(loaded, config)
         self.num_blocks, self.max_model_len = plan_memory(
-            config, self.layout, model_limit=loaded.spec.max_model_len
+            config,
+            self.layout,
+            model_limit=loaded.spec.max_model_len,
+            measure=partial(largest_step_bytes, loaded, self.layout, config),
         )
         self.model_fingerprint = loaded.fingerprint
         self.vocab_size = loaded.spec.vocab_size

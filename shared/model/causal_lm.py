@@ -5,6 +5,7 @@ Knows tensors and paged KV; nothing of requests, sampling or scheduling.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -216,6 +217,12 @@ class CausalLM(nn.Module):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] to float32 [n, vocab_size]."""
         return linear(hidden, self.lm_head).float()
+
+    def first_layers(self, count: int) -> CausalLM:
+        """Return a model of the first layers alone, on the same weights."""
+        short = copy.copy(self)
+        short.decoder_layers = self.decoder_layers[:count]
+        return short
 
     @property
     def hidden_dtype(self) -> torch.dtype:

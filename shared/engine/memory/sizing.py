@@ -14,7 +14,7 @@ from shared.kv.identity import namespace_hash
 from shared.kv.layout import KVGroup, KVLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shared.engine.config import EngineConfig
     from shared.model.loader import LoadedModel
@@ -58,14 +58,19 @@ def read_namespace(loaded: LoadedModel, layout: KVLayout) -> bytes:
     )
 
 
-def plan_memory(config: EngineConfig, layout: KVLayout, *, model_limit: int) -> tuple[int, int]:
-    """Number of blocks, and the longest sequence. The pool holds at least one of that length.
+def plan_memory(
+    config: EngineConfig, layout: KVLayout, *, model_limit: int, measure: Callable[[int], int]
+) -> tuple[int, int]:
+    """Return the number of blocks, and the longest sequence: the pool holds at least one.
+
+    `measure` returns the bytes of the largest step, given the longest sequence. It is called only
+    if memory decides how many blocks there are.
 
     Raises:
         ConfigError: the settings contradict each other, the model or the memory.
     """
     max_model_len = config.max_model_len or model_limit
-    num_blocks = choose_num_blocks(config, layout, max_model_len=max_model_len)
+    num_blocks = choose_num_blocks(config, layout, max_model_len=max_model_len, measure=measure)
     max_model_len = choose_max_model_len(
         config, layout, num_blocks=num_blocks, model_limit=model_limit
     )
@@ -73,8 +78,13 @@ def plan_memory(config: EngineConfig, layout: KVLayout, *, model_limit: int) -> 
     return num_blocks, max_model_len
 
 
-def choose_num_blocks(config: EngineConfig, layout: KVLayout, *, max_model_len: int) -> int:
+def choose_num_blocks(
+    config: EngineConfig, layout: KVLayout, *, max_model_len: int, measure: Callable[[int], int]
+) -> int:
     """As configured, or what the share of free memory holds, but no more than could be in use.
+
+    What the largest step takes is part of the share. Where all blocks that could be in use take
+    less than half of it, steps have enough, and nothing is measured.
 
     Raises:
         ConfigError: there is not even room for one block.
@@ -85,7 +95,15 @@ def choose_num_blocks(config: EngineConfig, layout: KVLayout, *, max_model_len: 
         num_blocks, knob = config.kv_cache_memory_bytes // layout.block_bytes, "set memory"
     else:
         most = layout.num_pool_blocks(max_model_len) * config.max_num_seqs
-        num_blocks, knob = min(_free_bytes(config) // layout.block_bytes, most), "free memory"
+        num_blocks, knob = most, "free memory"
+        if most * layout.block_bytes > _free_bytes(config) // 2:
+            longest = min(max_model_len, _longest(_free_bytes(config), layout))
+            num_bytes = measure(longest)
+            # What the step has left behind is not free any more.
+            num_blocks = min((_free_bytes(config) - num_bytes) // layout.block_bytes, most)
+            log.info(
+                "kv_sized", num_blocks=max(0, num_blocks), step_mib=round(num_bytes / 2**20, 1)
+            )
     if num_blocks < layout.num_groups:
         raise ConfigError(
             f"no room for {layout.num_groups} KV block(s) of {layout.block_bytes} bytes in the "
@@ -121,6 +139,11 @@ def choose_max_model_len(
             f"(kv_cache_memory_bytes {needed * layout.block_bytes}), or a lower max_model_len"
         )
     return config.max_model_len
+
+
+def _longest(num_bytes: int, layout: KVLayout) -> int:
+    """Tokens of the longest sequence that so much memory could hold."""
+    return max(1, num_bytes // layout.block_bytes // layout.num_groups * layout.block_size)
 
 
 def _free_bytes(config: EngineConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from ctypes import byref, c_void_p
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -48,8 +49,8 @@ class NativeCausalLM:
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
         self.threads = packing.threads
         self._packing = packing
-        packed: Weights = self._packing.pack(model)
-        shape = Shape(
+        self._packed: Weights = packing.pack(model)
+        self._shape = Shape(
             hidden_size=spec.hidden_size,
             intermediate_size=spec.feed_forward.inner_size,
             num_layers=spec.num_layers,
@@ -62,16 +63,29 @@ class NativeCausalLM:
         )
         self._num_groups = len(spec.kv_groups)
         self._pointers = c_void_p * self._num_groups
-        self._decoder = self._library.baton_decoder_new(
-            self.threads.pool, byref(shape), byref(packed), self._element, packing.kind
-        )
-        if not self._decoder:
-            raise InternalError(f"no native decoder for {packing.kind} of a {model.dtype} model")
-        self._hidden = OwnedRows(spec.hidden_size)
-        self._logits = OwnedRows(spec.vocab_size)
         self._captured_layers = torch.empty(0, dtype=torch.int32)
         self._captures_last = False
-        self._captured_memory = OwnedRows(spec.hidden_size)
+        self._begin(self._shape)
+
+    def first_layers(self, count: int) -> NativeCausalLM:
+        """See `CausalLM.first_layers`."""
+        short = copy.copy(self)
+        shape = Shape.from_buffer_copy(self._shape)
+        shape.num_layers = min(count, self._shape.num_layers)
+        short._begin(shape)
+        return short
+
+    def _begin(self, shape: Shape) -> None:
+        """Make a decoder on the packed weights, with memory of its own."""
+        kind = self._packing.kind
+        self._decoder = self._library.baton_decoder_new(
+            self.threads.pool, byref(shape), byref(self._packed), self._element, kind
+        )
+        if not self._decoder:
+            raise InternalError(f"no native decoder for {kind} of a {self.dtype} model")
+        self._hidden = OwnedRows(self.spec.hidden_size)
+        self._logits = OwnedRows(self.spec.vocab_size)
+        self._captured_memory = OwnedRows(self.spec.hidden_size)
         #: Of the last `forward`, by layer.
         self._captured: dict[int, Tensor] = {}
 

@@ -1,0 +1,156 @@
+"""How much memory the largest step takes besides weights and KV: found by computing it.
+
+A CPU may need minutes for it. What a step takes does not depend on the number of layers, as each
+works in the memory of the one before: so there the first two stand for all. (One is not enough: it
+adds to nothing yet.)
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from shared.engine.memory.arena import KVArena
+from shared.engine.sampler.processors.attached import ProcessorSet
+from shared.engine.step.plan import RowStart
+from shared.engine.step.row_states import RowState
+from shared.engine.step.token_choice import choose_tokens
+from shared.errors import InternalError
+from shared.model.attention.base import AttentionMetadata
+from shared.model.checkpoint.heap import give_back_free
+from shared.request.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.engine.config import EngineConfig
+    from shared.kv.layout import KVLayout
+    from shared.model.loader import LoadedModel
+
+#: Drawn with filters: that takes the most.
+_SAMPLING = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, seed=0)
+_CLEAR_REFS, _RESET_PEAK = Path("/proc/self/clear_refs"), "5"
+_STATUS = Path("/proc/self/status")
+
+
+def largest_step_bytes(
+    loaded: LoadedModel, layout: KVLayout, config: EngineConfig, max_model_len: int
+) -> int:
+    """Return `step_bytes` of the largest step that an engine with these settings computes."""
+    return step_bytes(
+        loaded,
+        layout,
+        torch.device(config.device),
+        num_tokens=config.max_num_batched_tokens,
+        num_rows=config.max_num_seqs,
+        max_model_len=max_model_len,
+    )
+
+
+def step_bytes(
+    loaded: LoadedModel,
+    layout: KVLayout,
+    device: torch.device,
+    *,
+    num_tokens: int,
+    num_rows: int,
+    max_model_len: int,
+) -> int:
+    """Return the bytes that a step takes at most, of those that are not taken yet.
+
+    It computes `num_tokens` tokens, of which one has the longest context, and chooses tokens for
+    `num_rows` sequences. What the model keeps for later steps is part of it.
+    """
+    step = _Step(loaded, layout, device, num_tokens, max_model_len)
+    meter: _Meter = _CudaMeter(device) if device.type == "cuda" else _HostMeter()
+    return meter.rise(partial(step.compute, num_rows))
+
+
+class _Step:
+    """One sequence's tokens at the end of a context as long as may be.
+
+    All that is behind them in the context is one block, again and again.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        layout: KVLayout,
+        device: torch.device,
+        num_tokens: int,
+        max_model_len: int,
+    ) -> None:
+        self._model = loaded.model if device.type == "cuda" else loaded.model.first_layers(2)
+        self._hidden_size = loaded.spec.hidden_size
+        self._arena = KVArena(layout, layout.num_blocks(num_tokens), device=device)
+        # KV is no part of a step's memory: have it in place before anything is measured.
+        self._arena.blocks.zero_()
+        num_blocks, first = layout.num_blocks(max_model_len), max(0, max_model_len - num_tokens)
+
+        def put(values: list[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        group = AttentionMetadata(
+            query_start_loc=put([0, num_tokens]),
+            seq_lens=put([first + num_tokens]),
+            block_tables=torch.zeros(1, num_blocks + 1, dtype=torch.int32, device=device),
+            slot_mapping=torch.arange(num_tokens, device=device),
+            query_lens_list=[num_tokens],
+            seq_lens_list=[first + num_tokens],
+        )
+        self._metadata = replace(group, others=(group,) * (layout.num_groups - 1))
+        self._token_ids = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+        self._positions = torch.arange(num_tokens, device=device)
+
+    @torch.inference_mode()
+    def compute(self, num_rows: int) -> None:
+        """All tokens, then next tokens of so many sequences."""
+        model = self._model
+        hidden = model.forward(self._token_ids, self._positions, self._arena.groups, self._metadata)
+        rows = hidden[:1].expand(num_rows, -1).contiguous()
+        row = RowState(RowStart(0, _SAMPLING, False, array("q"), 0), ProcessorSet())
+        choose_tokens(model.compute_logits(rows).float(), [row] * num_rows, [1] * num_rows)
+
+
+class _Meter(Protocol):
+    def rise(self, action: Callable[[], None]) -> int:
+        """Return by how many bytes the memory in use was over that before, at most."""
+        ...
+
+
+class _HostMeter:
+    """Of the process's resident memory."""
+
+    def rise(self, action: Callable[[], None]) -> int:
+        give_back_free()
+        before = _status("VmRSS")
+        _CLEAR_REFS.write_text(_RESET_PEAK)
+        action()
+        return _status("VmHWM") - before
+
+
+class _CudaMeter:
+    """Of PyTorch's memory on a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def rise(self, action: Callable[[], None]) -> int:
+        before = torch.cuda.memory_allocated(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        action()
+        torch.cuda.synchronize(self._device)
+        return torch.cuda.max_memory_allocated(self._device) - before
+
+
+def _status(name: str) -> int:
+    """A size of this process, in bytes."""
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise InternalError(f"{_STATUS} says nothing of {name}")
