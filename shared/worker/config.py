@@ -105,8 +105,7 @@ class WorkerConfig:
     metrics_port: int = setting(0, help="port of /metrics; 0 turns it off")
     connectors: tuple[str, ...] = setting(
         ("shm", "zmq_ipc", "zmq"),
-        help="ways to move KV blocks, in order of preference: cuda_ipc (GPUs of one host), shm, "
-        "zmq_ipc, zmq, nixl",
+        help="ways to move KV blocks, in order of preference: shm, zmq_ipc, zmq, nixl",
     )
     runtime_dir: Path | None = setting(
         None, help="directory for local sockets; by default a private one under the system's"

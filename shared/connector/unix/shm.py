@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shared.connector.protocol.receiver import Session
     from shared.connector.unix.packets import Packets
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
@@ -51,9 +50,7 @@ class ShmConnector(UnixTransport):
     def _greet(self, packets: Packets, hello: Frame) -> None:
         packets.send(hello.encode(), (self._memory.fd,))
 
-    async def _open(
-        self, session: Session, frame: Frame, fds: Sequence[int]
-    ) -> OpenedMemory | None:
+    def _open(self, frame: Frame, fds: Sequence[int]) -> OpenedMemory | None:
         if frame.kind is not Kind.HELLO:
             return None
         if not fds:

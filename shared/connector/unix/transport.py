@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from shared.connector.base import Offer
-from shared.connector.protocol.frame import Frame, Kind, decode
+from shared.connector.protocol.frame import Frame, decode
 from shared.connector.protocol.receiver import Session
 from shared.connector.protocol.transport import BaseTransport
 from shared.connector.unix.packets import Packets, connect, listen
@@ -77,7 +77,7 @@ class OpenedMemory(Protocol):
         ...
 
     def close(self) -> None:
-        """Unmap it, once nobody reads any of its blocks. May block for as long as a copy takes."""
+        """Unmap it, once nobody reads any of its blocks."""
         ...
 
 
@@ -105,13 +105,8 @@ class UnixTransport(BaseTransport):
     def _greet(self, packets: Packets, hello: Frame) -> None:
         """Send `hello`; it may show this worker's memory."""
 
-    def _welcomed(self, packets: Packets) -> None:
-        """The receiver has let this worker in: now at the latest it is shown the memory."""
-
     @abstractmethod
-    async def _open(
-        self, session: Session, frame: Frame, fds: Sequence[int]
-    ) -> OpenedMemory | None:
+    def _open(self, frame: Frame, fds: Sequence[int]) -> OpenedMemory | None:
         """The peer's memory, if this is the frame that shows it.
 
         Raises:
@@ -172,26 +167,20 @@ class UnixTransport(BaseTransport):
                 data, fds = await packets.receive()
                 if not data:
                     return
-                was_open = memory is not None
                 try:
                     frame = decode(data)
-                    if not was_open:
-                        memory = await self._open(session, frame, fds)
+                    if memory is None:
+                        memory = self._open(frame, fds)
                 finally:
                     for fd in fds:
                         os.close(fd)
-                if frame.kind is Kind.DOOR and memory is not None and not was_open:
-                    continue  # it has said what it had to
                 blocks: Payload = () if memory is None else memory.blocks
                 await self._receiver.handle(session, frame, blocks)
         except TransferError as error:
             self._receiver.drop(session, error)
         finally:
             if memory is not None:
-                await self._close(memory)
-
-    async def _close(self, memory: OpenedMemory) -> None:
-        memory.close()
+                memory.close()
 
     def _dial(self, link: Link, hello: Frame) -> Wire:
         def lost(why: str) -> None:
@@ -214,10 +203,7 @@ class UnixTransport(BaseTransport):
                     os.close(fd)
                 if not data:
                     return
-                frame = decode(data)
-                if frame.kind is Kind.GRANT:
-                    self._welcomed(packets)
-                link.on_frame(frame)
+                link.on_frame(decode(data))
         except TransferError as error:
             link.lose(error.reason, error.detail)
         finally:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.connector.device.staged import StagedConnector
 from shared.connector.device.staging_pool import StagingPool
 from shared.connector.instrumented import InstrumentedConnector
-from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
+from shared.connector.registry import ConnectorSettings, create
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,13 +54,9 @@ async def open_connectors(
             )
         )
         stack.callback(staging.close)
-        if ON_DEVICE.intersection(config.connectors):
-            settings = replace(settings, device=staging.share())
         inner = create(config.connectors, worker=worker, memory=staging.memory, settings=settings)
         pool = StagingPool(staging.memory.num_blocks)
-        created = [
-            one if one.name in ON_DEVICE else StagedConnector(one, pool, staging) for one in inner
-        ]
+        created = [StagedConnector(one, pool, staging) for one in inner]
     connectors = [InstrumentedConnector(inner, observer=transfers) for inner in created]
     for connector in connectors:
         await connector.start()

@@ -16,7 +16,6 @@ from shared.connector.registry import ConnectorSettings, create
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from tests.fakes.host_device import HostDevice
 from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
 
 CHILD = WorkerId("child", "1")
@@ -45,9 +44,7 @@ def _say(line: str) -> None:
 async def main(kind: str, role: str, folder: Path) -> None:
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
     memory.blocks[:] = BYTE
-    settings = ConnectorSettings(
-        device=HostDevice(memory), runtime_dir=folder, heartbeat_s=0.1, limits=LIMITS
-    )
+    settings = ConnectorSettings(runtime_dir=folder, heartbeat_s=0.1, limits=LIMITS)
     (connector,) = create([kind], worker=CHILD, memory=memory, settings=settings)
     await connector.start()
     if role == "receiver":
