@@ -12,15 +12,17 @@ writing, or our end of its connection is closed, so that nothing can arrive.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from shared.connector.base import Offer
 from shared.connector.nixl.lane import Lane, LaneError, load_nixl
 from shared.connector.nixl.pump import Pump
 from shared.connector.nixl.session import LandingSession
 from shared.connector.nixl.wire import NixlWire
+from shared.connector.protocol.block_io import BlockIO
 from shared.connector.protocol.frame import Frame, Kind
-from shared.connector.zeromq.connector import ZmqConnector
+from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.zeromq.connector import FrameOptions, FrameTransport
 from shared.errors import ConfigError, TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -30,16 +32,30 @@ if TYPE_CHECKING:
 
     from shared.connector.protocol.link import Link
     from shared.connector.protocol.receiver import Session
-    from shared.connector.zeromq.wire import ZmqWire
+    from shared.connector.zeromq.wire import FrameWire
+    from shared.identity import WorkerId
+    from shared.kv.memory import KVMemory
 
 _BACKEND = "UCX"
 
 
-class NixlConnector(ZmqConnector):
-    """The connector `nixl`. Takes what `ZmqConnector` does, for the frames."""
+class NixlConnector(FrameTransport):
+    """The connector `nixl`. Its options are those of the frames."""
 
     name = "nixl"
     _pump: Pump | None = None
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        memory: KVMemory,
+        limits: TransferLimits = DEFAULT_LIMITS,
+        **options: Unpack[FrameOptions],
+    ) -> None:
+        self._memory = memory
+        io = BlockIO(memory)
+        super().__init__(worker=worker, memory=memory, io=io, limits=limits, **options)
 
     def offer(self) -> Offer:
         """See `Connector.offer`."""
@@ -55,7 +71,7 @@ class NixlConnector(ZmqConnector):
         return offer.params.get("backend") == _BACKEND and super().can_reach(offer)
 
     async def _listen(self) -> None:
-        await self._io.in_thread(load_nixl)
+        await self._access.in_thread(load_nixl)
         self._pump = Pump()
         try:
             # The first agent takes half a second, and shows whether there can be any.
@@ -67,7 +83,7 @@ class NixlConnector(ZmqConnector):
     async def _unlisten(self) -> None:
         await super()._unlisten()
         if self._pump is not None:
-            await self._io.in_thread(self._pump.close)
+            await self._access.in_thread(self._pump.close)
 
     def _session(self, reply: Callable[[Frame], None]) -> Session:
         return LandingSession(
@@ -79,10 +95,9 @@ class NixlConnector(ZmqConnector):
             give_up=self._give_up,
         )
 
-    def _wire(self, link: Link) -> ZmqWire:
+    def _wire(self, link: Link) -> FrameWire:
         return NixlWire(
             link,
-            self._io,
             memory=self._memory,
             pump=self._started_pump(),
             tasks=self._tasks,

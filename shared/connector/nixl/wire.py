@@ -11,14 +11,13 @@ from shared.connector.nixl.lane import Lane, LaneError
 from shared.connector.nixl.pump import settle
 from shared.connector.nixl.session import PIECE_NAME
 from shared.connector.protocol.frame import NO_TRANSFER, Frame, Kind
-from shared.connector.zeromq.wire import ZmqWire
+from shared.connector.zeromq.wire import FrameWire
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.nixl.pump import Pump
-    from shared.connector.protocol.block_io import BlockIO
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.link import Link
     from shared.connector.protocol.tasks import Tasks
@@ -37,20 +36,19 @@ class _Route:
     stopped: bool = False
 
 
-class NixlWire(ZmqWire):
+class NixlWire(FrameWire):
     """A `Wire` whose pieces are announced by their frame and written by NIXL."""
 
     def __init__(
         self,
         link: Link,
-        io: BlockIO,
         *,
         memory: KVMemory,
         pump: Pump,
         tasks: Tasks,
         limits: TransferLimits,
     ) -> None:
-        super().__init__(link, io)
+        super().__init__(link)
         self._memory = memory
         self._pump = pump
         self._tasks = tasks
