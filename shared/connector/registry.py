@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.connector.base import Connector, Offer
+    from shared.connector.nixl.device import DeviceMemory
+    from shared.connector.nixl.lane import LaneMemory
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 
@@ -44,6 +46,7 @@ class ConnectorSettings:
 
 
 Factory: TypeAlias = "Callable[[WorkerId, KVMemory, ConnectorSettings], Connector]"
+DeviceFactory: TypeAlias = "Callable[[WorkerId, DeviceMemory, ConnectorSettings], Connector]"
 
 
 def _local(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
@@ -85,7 +88,7 @@ def _zmq(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Con
     )
 
 
-def _nixl(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
+def _nixl(worker: WorkerId, memory: LaneMemory, settings: ConnectorSettings) -> Connector:
     return NixlConnector(
         worker=worker,
         memory=memory,
@@ -104,6 +107,8 @@ FACTORIES: Mapping[str, Factory] = {
     "zmq": _zmq,
     "nixl": _nixl,
 }
+#: Those that move a device's blocks where they are, and need no staging on the host.
+ON_DEVICE: Mapping[str, DeviceFactory] = {"nixl": _nixl}
 #: Connectors that are gone, and what does their work now.
 _SUCCESSORS = {"cuda_ipc": "nixl"}
 

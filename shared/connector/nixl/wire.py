@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shared.connector.nixl.lane import Lane, LaneError
+from shared.connector.nixl.lane import Lane, LaneError, LaneMemory
 from shared.connector.nixl.pump import settle
 from shared.connector.nixl.session import PIECE_NAME
 from shared.connector.protocol.frame import NO_TRANSFER, Frame, Kind
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.link import Link
     from shared.connector.protocol.tasks import Tasks
-    from shared.kv.memory import KVMemory
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class NixlWire(FrameWire):
         self,
         link: Link,
         *,
-        memory: KVMemory,
+        memory: LaneMemory,
         pump: Pump,
         tasks: Tasks,
         limits: TransferLimits,
@@ -129,7 +128,7 @@ class NixlWire(FrameWire):
         def make() -> Lane:
             lane = self._pump.adopt(Lane(self._memory, lambda _: None))
             try:
-                lane.aim(door.body, door.length, door.num_blocks)
+                lane.aim(door.body, door.length, door.num_blocks, door.first_index)
             except LaneError:
                 lane.close()
                 raise
