@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from shared.connector.instrumented import TransferCounters
+from shared.connector.nixl import lane as lanes
 from shared.connector.nixl.connector import NixlConnector
 from shared.connector.nixl.pump import Pump
 from shared.engine.memory.device_blocks import DeviceBlocks
@@ -109,6 +110,29 @@ async def test_each_end_has_its_blocks_where_it_likes(
         await outbound.push(0, SOURCES)
         assert await outbound.finish(5) == (await inbound.wait(5)).digest
         assert (receiver.blocks[TARGETS] == sender.blocks[SOURCES]).all()
+
+
+async def test_a_sender_is_told_on_which_device_the_blocks_are(
+    harness: DeviceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of a device that is not there; NIXL is told of host memory all the same."""
+    seen: list[int] = []
+
+    def segment(device: int) -> tuple[str, int]:
+        seen.append(device)
+        return ("DRAM", 0)
+
+    monkeypatch.setattr(lanes, "_segment", segment)
+    monkeypatch.setattr(DeviceBlocks, "device_id", property(lambda _: 3))
+    async with running(harness, "host", "device") as [sender, receiver]:
+        seen.clear()
+        inbound = receiver.open(sender.id, TARGETS)
+        outbound = await sender.connector.connect(inbound.ticket, 5)
+        await outbound.push(0, SOURCES)
+        await outbound.finish(5)
+        await inbound.wait(5)
+    # The receiver's lane, then the sender's: its own memory, from there, to there.
+    assert seen == [4, 0, 0, 4]
 
 
 async def test_blocks_are_kept_for_a_while_after_a_cut() -> None:
