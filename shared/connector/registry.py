@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from shared.connector.device.cuda_ipc import CudaIpcConnector
 from shared.connector.local import LocalConnector, LocalHub
 from shared.connector.nixl.connector import NixlConnector
 from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.connector.base import Connector, Offer
-    from shared.connector.device.memory import DeviceMemory
+    from shared.connector.nixl.device import DeviceMemory
+    from shared.connector.nixl.lane import LaneMemory
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSettings:
     """What the connectors of one process need. Each takes what concerns it."""
-
-    #: `cuda_ipc`: the KV blocks on the device; None where they are on the host.
-    device: DeviceMemory | None = None
 
     #: `local`: shared by all workers of the process; None where there is only one.
     hub: LocalHub | None = None
@@ -49,6 +46,7 @@ class ConnectorSettings:
 
 
 Factory: TypeAlias = "Callable[[WorkerId, KVMemory, ConnectorSettings], Connector]"
+DeviceFactory: TypeAlias = "Callable[[WorkerId, DeviceMemory, ConnectorSettings], Connector]"
 
 
 def _local(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
@@ -90,7 +88,7 @@ def _zmq(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Con
     )
 
 
-def _nixl(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Connector:
+def _nixl(worker: WorkerId, memory: LaneMemory, settings: ConnectorSettings) -> Connector:
     return NixlConnector(
         worker=worker,
         memory=memory,
@@ -102,29 +100,17 @@ def _nixl(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Co
     )
 
 
-def _cuda_ipc(worker: WorkerId, _: KVMemory, settings: ConnectorSettings) -> Connector:
-    if settings.device is None:
-        raise ConfigError("connector cuda_ipc needs KV blocks on a CUDA device")
-    if settings.runtime_dir is None:
-        raise ConfigError("connector cuda_ipc needs a runtime_dir")
-    return CudaIpcConnector(
-        worker=worker,
-        memory=settings.device,
-        runtime_dir=settings.runtime_dir,
-        limits=settings.limits,
-    )
-
-
-#: Those that move blocks where the device has them, and need no staging on the host.
-ON_DEVICE = frozenset({"cuda_ipc"})
 FACTORIES: Mapping[str, Factory] = {
     "local": _local,
-    "cuda_ipc": _cuda_ipc,
     "shm": _shm,
     "zmq_ipc": _zmq_ipc,
     "zmq": _zmq,
     "nixl": _nixl,
 }
+#: Those that move a device's blocks where they are, and need no staging on the host.
+ON_DEVICE: Mapping[str, DeviceFactory] = {"nixl": _nixl}
+#: Connectors that are gone, and what does their work now.
+_SUCCESSORS = {"cuda_ipc": "nixl"}
 
 
 def require_known(names: Sequence[str]) -> None:
@@ -133,9 +119,11 @@ def require_known(names: Sequence[str]) -> None:
     Raises:
         ConfigError: there is none of the first name that it says.
     """
-    unknown = [name for name in names if name not in FACTORIES]
-    if unknown:
-        raise ConfigError(f"unknown connector {unknown[0]!r}; there are {', '.join(FACTORIES)}")
+    for name in names:
+        if name in _SUCCESSORS:
+            raise ConfigError(f"connector {name} is gone: {_SUCCESSORS[name]} does its work")
+        if name not in FACTORIES:
+            raise ConfigError(f"unknown connector {name!r}; there are {', '.join(FACTORIES)}")
 
 
 def create(

@@ -30,11 +30,11 @@ class EngineConfig:
     )
     gpu_memory_utilization: float = setting(
         0.9,
-        help="share of the free GPU memory for KV and for what steps take, when no size is given",
+        help="share of the free GPU memory for KV and what steps take, when no size is given",
     )
     cpu_memory_utilization: float = setting(
         0.25,
-        help="share of the available host memory for KV and for what steps take, when no size is given",
+        help="share of the available host memory for KV and what steps take, when no size is given",
     )
     max_model_len: int | None = setting(
         None, help="longest prompt and output together; by default what model and KV pool allow"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.engine.engine_stats import read_stats
+from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
 from shared.engine.memory.sizing import plan_memory, read_layout, read_namespace
 from shared.engine.news import wait_for_news
@@ -110,6 +111,10 @@ class Engine:
     def kv_memory(self) -> KVMemory | None:
         """The memory behind the blocks; None where they live on an accelerator."""
         return self._parts.arena.memory
+
+    def device_kv(self) -> DeviceBlocks:
+        """The blocks where they live, for connectors that need no staging."""
+        return DeviceBlocks(self._parts.arena.whole, self.layout)
 
     def stage_kv(self, num_host_blocks: int) -> KVStaging:
         """Host memory through which blocks of an accelerator reach peers; the caller closes it."""

@@ -105,8 +105,8 @@ class WorkerConfig:
     metrics_port: int = setting(0, help="port of /metrics; 0 turns it off")
     connectors: tuple[str, ...] = setting(
         ("shm", "zmq_ipc", "zmq"),
-        help="ways to move KV blocks, in order of preference: cuda_ipc (GPUs of one host), shm, "
-        "zmq_ipc, zmq, nixl",
+        help="ways to move KV blocks, in order of preference: shm, zmq_ipc, zmq, nixl "
+        "(which takes a GPU's blocks from where they are)",
     )
     runtime_dir: Path | None = setting(
         None, help="directory for local sockets; by default a private one under the system's"
@@ -130,8 +130,8 @@ class WorkerConfig:
     )
     transfer_staging_bytes: int = setting(
         2 << 30,
-        help="pinned host memory through which a GPU's KV blocks pass; never less than the "
-        "longest sequence needs",
+        help="pinned host memory through which a GPU's KV blocks pass, except by nixl; never "
+        "less than the longest sequence needs",
     )
     kv_events_endpoint: str | None = setting(
         None,

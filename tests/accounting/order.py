@@ -16,7 +16,7 @@ from tests.accounting.tiers import tier_of
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-_FIRST = ("e2e", "composition", "fuzz", "")
+_FIRST = ("e2e", "composition", "fuzz", "gpu", "")
 _LAST = ("integration", "unit")
 
 

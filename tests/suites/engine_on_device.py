@@ -118,6 +118,21 @@ class EngineOnDeviceSuite:
         drain(engine)
         engine.close()
 
+    def test_blocks_are_read_where_they_are(self, loaded: LoadedModel, device: str) -> None:
+        engine = self.engine(loaded, device)
+        engine.add(requests()[3])
+        blocks = list(drain(engine).admitted("3")[0].block_ids)
+        found = engine.device_kv().read(blocks)
+        cache = engine._parts.storage.tensor
+        assert found.shape == (len(blocks), engine.layout.block_bytes)
+        assert torch.equal(
+            torch.from_numpy(found), cache[blocks].cpu().view(torch.uint8).flatten(1)
+        )
+        assert found.any()
+        assert engine.device_kv().address == cache.data_ptr()
+        assert (engine.device_kv().device_id is None) == (device == "cpu")
+        engine.close()
+
     def test_blocks_pass_through_the_host(self, loaded: LoadedModel, device: str) -> None:
         """A hand-off between two engines by way of one's staging memory."""
         prefill, decode = (self.engine(loaded, device) for _ in range(2))

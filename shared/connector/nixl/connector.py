@@ -1,27 +1,41 @@
 """Transfers by NIXL: the sender writes into the receiver's blocks over whatever UCX finds.
 
-That is RDMA where there is a network for it, and TCP elsewhere. Tickets, accounts of pieces and
-answers travel beside the bytes, as on `zmq`. The receiver believes a piece only once the
-notification of its write is there and the checksums of its own blocks are the sender's.
+That is RDMA where there is a network for it, CUDA IPC between GPUs of one host, and TCP elsewhere.
+Blocks are registered where they are, on the host or on a CUDA device, and either may send to the
+other. **With CUDA nothing of this has ever run**: `make test-gpu` does that where there is a GPU.
+
+Tickets, accounts of pieces and answers travel beside the bytes, as on `zmq`. The receiver believes
+a piece only once the notification of its write is there and the checksums of its own blocks are
+the sender's.
 
 A sender learns where the blocks of its ticket lie and gets a key to the whole memory with it: this
 connector is for workers that trust each other. What it guarantees against honest ones that are
 slow, stuck or cut off: blocks are not given back before their sender has confirmed that it stopped
 writing, or our end of its connection is closed, so that nothing can arrive.
+
+Over CUDA IPC something can: the sender has our memory mapped, and closing our end leaves it so.
+A device's blocks are therefore kept for `cut_grace_s` more, in which posted writes end and a sender
+that runs notices. One that had stood still for `max_stall_s` hangs up before it writes again. What
+is left: a process that is stopped just between that check and a write, and goes on much later.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Unpack
 
 from shared.connector.base import Offer
-from shared.connector.nixl.lane import Lane, LaneError, load_nixl
+from shared.connector.nixl.device import DeviceIO
+from shared.connector.nixl.lane import Lane, LaneError, LaneMemory, load_nixl
 from shared.connector.nixl.pump import Pump
 from shared.connector.nixl.session import LandingSession
 from shared.connector.nixl.wire import NixlWire
+from shared.connector.protocol.block_io import BlockIO
 from shared.connector.protocol.frame import Frame, Kind
-from shared.connector.zeromq.connector import ZmqConnector
+from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
+from shared.connector.zeromq.connector import FrameOptions, FrameTransport
 from shared.errors import ConfigError, TransferError, TransferFailure
+from shared.kv.memory import KVMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,16 +44,30 @@ if TYPE_CHECKING:
 
     from shared.connector.protocol.link import Link
     from shared.connector.protocol.receiver import Session
-    from shared.connector.zeromq.wire import ZmqWire
+    from shared.connector.zeromq.wire import FrameWire
+    from shared.identity import WorkerId
 
 _BACKEND = "UCX"
 
 
-class NixlConnector(ZmqConnector):
-    """The connector `nixl`. Takes what `ZmqConnector` does, for the frames."""
+class NixlConnector(FrameTransport):
+    """The connector `nixl`. Its options are those of the frames."""
 
     name = "nixl"
     _pump: Pump | None = None
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        memory: LaneMemory,
+        limits: TransferLimits = DEFAULT_LIMITS,
+        **options: Unpack[FrameOptions],
+    ) -> None:
+        self._memory = memory
+        self._device = None if isinstance(memory, KVMemory) else memory
+        io = BlockIO(memory) if isinstance(memory, KVMemory) else DeviceIO(memory)
+        super().__init__(worker=worker, memory=memory, io=io, limits=limits, **options)
 
     def offer(self) -> Offer:
         """See `Connector.offer`."""
@@ -55,8 +83,13 @@ class NixlConnector(ZmqConnector):
         return offer.params.get("backend") == _BACKEND and super().can_reach(offer)
 
     async def _listen(self) -> None:
-        await self._io.in_thread(load_nixl)
-        self._pump = Pump()
+        await self._access.in_thread(load_nixl)
+        if self._device is None:
+            self._pump = Pump()
+        else:
+            self._pump = Pump(max_stall_s=self._limits.max_stall_s)
+            self._tasks.spawn(self._keep_alive(self._pump), on_exit=lambda _: None)
+            await self._pump.run(self._device.use_here)
         try:
             # The first agent takes half a second, and shows whether there can be any.
             await self._pump.run(lambda: Lane(self._memory, lambda _: None).close())
@@ -67,7 +100,13 @@ class NixlConnector(ZmqConnector):
     async def _unlisten(self) -> None:
         await super()._unlisten()
         if self._pump is not None:
-            await self._io.in_thread(self._pump.close)
+            await self._access.in_thread(self._pump.close)
+
+    async def _keep_alive(self, pump: Pump) -> None:
+        while True:
+            await asyncio.sleep(self._limits.max_stall_s / 4)
+            if not pump.alive():
+                self._sender.lose(TransferFailure.PEER_LOST, "this worker had stood still")
 
     def _session(self, reply: Callable[[Frame], None]) -> Session:
         return LandingSession(
@@ -76,13 +115,13 @@ class NixlConnector(ZmqConnector):
             pump=self._started_pump(),
             tasks=self._tasks,
             limits=self._limits,
+            grace_s=0.0 if self._device is None else self._limits.cut_grace_s,
             give_up=self._give_up,
         )
 
-    def _wire(self, link: Link) -> ZmqWire:
+    def _wire(self, link: Link) -> FrameWire:
         return NixlWire(
             link,
-            self._io,
             memory=self._memory,
             pump=self._started_pump(),
             tasks=self._tasks,

@@ -1,5 +1,8 @@
 """One end of a connection between two memories, by NIXL: an agent of its own with the memory.
 
+Memory of the host is registered as DRAM, a CUDA device's as VRAM with the number of the device.
+VRAM has never been registered by this code: there was no device.
+
 Each connection has its own agent (18 ms and 4 MB), because taking an agent down is the only way to
 end what its peer may still write: NIXL cannot take back a write that was posted (releasing its
 handle lets it go on, seen in 1.5.1), and the side that is written to has no say otherwise.
@@ -15,24 +18,26 @@ import logging
 import os
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from shared.errors import ConfigError
+from shared.kv.memory import KVMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
-    from shared.kv.memory import KVMemory
+    from shared.connector.nixl.device import DeviceMemory
 
     OnEnd = Callable[[str], None]
 
+LaneMemory: TypeAlias = "KVMemory | DeviceMemory"
+
 #: Set unless the user has. What goes wrong is reported as the transfer's failure; the libraries
 #: say it again on standard output, once per retry.
-#: Transports that let a peer of this host write without the owner's agent could not be ended.
+#: Transports that let a peer of this host write without the owner's agent could not be ended. CUDA
+#: IPC is such a one and allowed, because there is no other fast way: see `connector.py`.
 _ENVIRONMENT = {
     "NIXL_LOG_LEVEL": "FATAL",
     "UCX_LOG_LEVEL": "fatal",
@@ -73,10 +78,12 @@ class Lane:
         LaneError: from every method but `close`.
     """
 
-    def __init__(self, memory: KVMemory, on_notified: Callable[[bytes], None]) -> None:
+    def __init__(self, memory: LaneMemory, on_notified: Callable[[bytes], None]) -> None:
         """`on_notified` is called with each name that a peer's write brings along."""
         api = load_nixl()
-        self._rows = memory.blocks
+        #: What keeps the memory; where its first block is, and on what: see `Kind.DOOR`.
+        self._keeps, self.address, self.device = _whereabouts(memory)
+        self._num_blocks, self._block_bytes = memory.num_blocks, memory.layout.block_bytes
         self._on_notified = on_notified
         self._writes: dict[Any, OnEnd] = {}
         self._aimed: tuple[Any, Any] | None = None
@@ -86,28 +93,30 @@ class Lane:
         config = api.nixl_agent_config(enable_prog_thread=False, backends=[_BACKEND])
         try:
             self._agent = api.nixl_agent(secrets.token_hex(8), config)
-            region = (self.address, memory.num_bytes, 0, "")
-            self._registered = self._agent.register_memory([region], "DRAM")
+            kind, device_id = _segment(self.device)
+            region = (self.address, memory.num_bytes, device_id, "")
+            self._registered = self._agent.register_memory([region], kind)
             self.metadata: bytes = self._agent.get_agent_metadata()
         except Exception as error:
-            raise LaneError(f"no agent: {error}") from error
+            what = f"CUDA device {self.device - 1}" if self.device else "the host"
+            raise LaneError(f"no agent with the memory of {what}: {error}") from error
 
     @property
-    def address(self) -> int:
-        """Of the first block."""
-        return int(self._rows.ctypes.data)
+    def is_aimed(self) -> bool:
+        """Whether it can write."""
+        return self._aimed is not None
 
     @property
     def is_busy(self) -> bool:
         """Whether `poll` has anything to move on."""
         return bool(self._writes) or self.num_expected > 0
 
-    def aim(self, metadata: bytes, address: int, num_blocks: int) -> None:
+    def aim(self, metadata: bytes, address: int, num_blocks: int, device: int) -> None:
         """Say into whose blocks `write` writes."""
         try:
             peer = self._agent.add_remote_agent(metadata)
-            here = self._agent.prep_xfer_dlist("NIXL_INIT_AGENT", self._table(self.address), "DRAM")
-            there = self._agent.prep_xfer_dlist(peer, self._table(address, num_blocks), "DRAM")
+            here = self._table("NIXL_INIT_AGENT", self.address, self._num_blocks, self.device)
+            there = self._table(peer, address, num_blocks, device)
         except Exception as error:
             raise LaneError(f"no way to the peer's memory: {error}") from error
         self._aimed = (here, there)
@@ -170,7 +179,7 @@ class Lane:
         with suppress(Exception):
             self._agent.deregister_memory(self._registered)
         del self._agent, self._registered
-        self._rows = self._rows[:0].copy()
+        self._keeps = None
         for on_end in on_ends:
             on_end("the connection is closed")
 
@@ -179,10 +188,23 @@ class Lane:
         handle.release()
         on_end(error)
 
-    def _table(self, address: int, num_blocks: int | None = None) -> NDArray[np.uint64]:
-        """Address, size and device of every block from `address` on."""
-        block_bytes = self._rows.shape[1]
-        table = np.zeros((num_blocks or len(self._rows), 3), np.uint64)
-        table[:, 0] = address + np.arange(len(table), dtype=np.uint64) * np.uint64(block_bytes)
-        table[:, 1] = block_bytes
-        return table
+    def _table(self, agent: str, address: int, num_blocks: int, device: int) -> Any:
+        """Every block of `agent` from `address` on, ready to be written from or to."""
+        kind, device_id = _segment(device)
+        table = np.empty((num_blocks, 3), np.uint64)  # address, size, device
+        steps = np.arange(num_blocks, dtype=np.uint64)
+        table[:, 0] = address + steps * np.uint64(self._block_bytes)
+        table[:, 1:] = self._block_bytes, device_id
+        return self._agent.prep_xfer_dlist(agent, table, kind)
+
+
+def _whereabouts(memory: LaneMemory) -> tuple[object, int, int]:
+    if isinstance(memory, KVMemory):
+        rows = memory.blocks
+        return rows, int(rows.ctypes.data), 0
+    return memory, memory.address, 0 if memory.device_id is None else memory.device_id + 1
+
+
+def _segment(device: int) -> tuple[str, int]:
+    """NIXL's names for it: the kind of memory, and which device."""
+    return ("VRAM", device - 1) if device else ("DRAM", 0)

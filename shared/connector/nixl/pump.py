@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -30,7 +31,11 @@ _MAX_PAUSE_S = 5e-3
 class Pump:
     """Lanes are made, used and closed here, by orders from the event loop that made this object."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_stall_s: float = math.inf) -> None:
+        """Lanes end, instead of writing, once `alive` was not called for longer than that."""
+        self._max_stall_s = max_stall_s
+        self._alive_at = time.monotonic()
+        self._stood_still = False
         self._loop = asyncio.get_running_loop()
         # No `queue.SimpleQueue`: a short timeout of its `get` can become an endless one, if what
         # it waited for was taken by then (seen in CPython 3.11).
@@ -61,6 +66,14 @@ class Pump:
         self._lanes.add(lane)
         return lane
 
+    def alive(self) -> bool:
+        """From the event loop: it runs. False if it had stood still for too long before."""
+        now = time.monotonic()
+        stood_still = now - self._alive_at > self._max_stall_s
+        self._stood_still |= stood_still
+        self._alive_at = now
+        return not stood_still
+
     def close(self) -> None:
         """Do what was ordered, close all lanes and end the thread."""
         self._closing = True
@@ -71,19 +84,29 @@ class Pump:
         pause_s = _MIN_PAUSE_S
         while not self._closing:
             busy = [lane for lane in self._lanes if lane.is_busy]
-            if self._ordered.wait(pause_s if busy else None):
+            ordered = self._ordered.wait(pause_s if busy else None)
+            self._end_if_stalled()
+            if ordered:
                 self._obey()
                 pause_s = _MIN_PAUSE_S
                 continue
             started_at = time.perf_counter()
             for lane in busy:
-                _poll(lane)
+                if not lane.is_closed:
+                    _poll(lane)
             moved = time.perf_counter() - started_at > _IDLE_POLL_S
             pause_s = _MIN_PAUSE_S if moved else min(2 * pause_s, _MAX_PAUSE_S)
         self._obey()
         for lane in self._lanes:
             lane.close()
         self._lanes.clear()
+
+    def _end_if_stalled(self) -> None:
+        if self._stood_still or time.monotonic() - self._alive_at > self._max_stall_s:
+            self._stood_still = False
+            for lane in self._lanes:
+                if lane.is_aimed:
+                    lane.close()
 
     def _obey(self) -> None:
         self._ordered.clear()

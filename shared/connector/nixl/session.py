@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.connector.nixl.lane import Lane, LaneError
+from shared.connector.nixl.lane import Lane, LaneError, LaneMemory
 from shared.connector.protocol.frame import ID_BYTES, MAX_PIECE_BLOCKS, Frame, Kind
 from shared.connector.protocol.inbound import InPlace
 from shared.connector.protocol.receiver import Session
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shared.connector.protocol.inbound import Inbound
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.tasks import Tasks
-    from shared.kv.memory import KVMemory
 
 #: What a write's notification says: which piece of which transfer.
 PIECE_NAME = struct.Struct(f"<{ID_BYTES}sI")
@@ -39,17 +38,20 @@ class LandingSession(Session, InPlace):
         self,
         send: Callable[[Frame], None],
         *,
-        memory: KVMemory,
+        memory: LaneMemory,
         pump: Pump,
         tasks: Tasks,
         limits: TransferLimits,
+        grace_s: float,
         give_up: Callable[[Session, TransferError], None],
     ) -> None:
+        """`grace_s`: how long a write may go on after the lane that it comes through is closed."""
         super().__init__(send)
         self._memory = memory
         self._pump = pump
         self._tasks = tasks
         self._limits = limits
+        self._grace_s = grace_s
         self._give_up = give_up
         self._lane: asyncio.Future[Lane] | None = None
         self._cut = False
@@ -126,10 +128,13 @@ class LandingSession(Session, InPlace):
             return
         if is_first:
             self._attend()
-            num_blocks = self._memory.num_blocks
             self.send(
                 Frame(
-                    kind=Kind.DOOR, length=lane.address, num_blocks=num_blocks, body=lane.metadata
+                    kind=Kind.DOOR,
+                    first_index=lane.device,
+                    num_blocks=self._memory.num_blocks,
+                    length=lane.address,
+                    body=lane.metadata,
                 )
             )
         blocks = inbound.blocks
@@ -187,7 +192,8 @@ class LandingSession(Session, InPlace):
             self._all_stopped()
         else:
             closed = self._pump.run(made.result().close)
-            closed.add_done_callback(lambda _: self._all_stopped())
+            loop = asyncio.get_running_loop()
+            closed.add_done_callback(lambda _: loop.call_later(self._grace_s, self._all_stopped))
 
     def _all_stopped(self) -> None:
         for transfer_id in tuple(self._writers):

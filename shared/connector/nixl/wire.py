@@ -7,22 +7,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shared.connector.nixl.lane import Lane, LaneError
+from shared.connector.nixl.lane import Lane, LaneError, LaneMemory
 from shared.connector.nixl.pump import settle
 from shared.connector.nixl.session import PIECE_NAME
 from shared.connector.protocol.frame import NO_TRANSFER, Frame, Kind
-from shared.connector.zeromq.wire import ZmqWire
+from shared.connector.zeromq.wire import FrameWire
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.nixl.pump import Pump
-    from shared.connector.protocol.block_io import BlockIO
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.link import Link
     from shared.connector.protocol.tasks import Tasks
-    from shared.kv.memory import KVMemory
 
 
 @dataclass(slots=True)
@@ -37,20 +35,19 @@ class _Route:
     stopped: bool = False
 
 
-class NixlWire(ZmqWire):
+class NixlWire(FrameWire):
     """A `Wire` whose pieces are announced by their frame and written by NIXL."""
 
     def __init__(
         self,
         link: Link,
-        io: BlockIO,
         *,
-        memory: KVMemory,
+        memory: LaneMemory,
         pump: Pump,
         tasks: Tasks,
         limits: TransferLimits,
     ) -> None:
-        super().__init__(link, io)
+        super().__init__(link)
         self._memory = memory
         self._pump = pump
         self._tasks = tasks
@@ -131,7 +128,7 @@ class NixlWire(ZmqWire):
         def make() -> Lane:
             lane = self._pump.adopt(Lane(self._memory, lambda _: None))
             try:
-                lane.aim(door.body, door.length, door.num_blocks)
+                lane.aim(door.body, door.length, door.num_blocks, door.first_index)
             except LaneError:
                 lane.close()
                 raise

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -55,15 +55,6 @@ class Activity:
             await asyncio.wait(self._running)
 
 
-class PieceBlocks(Protocol):
-    """Whole blocks of a piece, in whatever form their memory can copy them from."""
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        ...
-
-
 class BlockMemory(Protocol):
     """What everybody may know of a worker's KV memory, wherever it lies."""
 
@@ -94,7 +85,9 @@ class BlockAccess(ABC):
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="baton-transfer")
 
     @abstractmethod
-    def _copy(self, blocks: Sequence[int], sources: Sequence[PieceBlocks]) -> NDArray[np.uint64]:
+    def _copy(
+        self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]]
+    ) -> NDArray[np.uint64]:
         """Copy `sources` into `blocks`; the checksums of what is there now. In any thread."""
 
     @abstractmethod
@@ -107,7 +100,7 @@ class BlockAccess(ABC):
             raise ValueError(f"blocks {min(blocks)}..{max(blocks)} of {self._num_blocks}")
 
     async def write(
-        self, blocks: Sequence[int], sources: Sequence[PieceBlocks] | None, activity: Activity
+        self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]] | None, activity: Activity
     ) -> int | None:
         """Copy `sources`, one after the other, into `blocks`; the checksum of what is there now.
 
@@ -165,10 +158,10 @@ class BlockIO(BlockAccess):
         super().close()
         self._rows = np.empty((0, self._block_bytes), np.uint8)
 
-    def _copy(self, blocks: Sequence[int], sources: Sequence[PieceBlocks]) -> NDArray[np.uint64]:
-        # The transports of host memory make no others.
-        arrays = cast("Sequence[NDArray[np.uint8]]", sources)
-        each = [block for array in arrays for block in array.reshape(-1, self._block_bytes)]
+    def _copy(
+        self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]]
+    ) -> NDArray[np.uint64]:
+        each = [block for array in sources for block in array.reshape(-1, self._block_bytes)]
         return copy_blocks(self._each(blocks), each)
 
     def _hash(self, blocks: Sequence[int]) -> NDArray[np.uint64]:

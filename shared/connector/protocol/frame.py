@@ -53,8 +53,9 @@ class Kind(IntEnum):
     ABORTED = 10  # ← nobody reads your blocks for this transfer any more
     REFUSE = 11  # ← this transfer is over, or was never yours, and why
     PROBE = 12  # ← are you there; never answered
-    # Where one end reads or writes the other's memory itself (`nixl` ←, `cuda_ipc` →):
-    DOOR = 13  # how to reach my memory (body), its address or size (length), how many blocks it has
+    # Where the sender writes into the receiver's memory itself (`nixl`):
+    DOOR = 13  # ← how to reach my memory (body), its address (length), how many blocks it has, and
+    # on what it is (first_index): 0 for the host, n for the CUDA device n - 1
     PLACES = 14  # ← which of its blocks (body) are meant by the next indices of this transfer
     STOPPED = 15  # → no write of mine for this transfer is under way, nor will be
 

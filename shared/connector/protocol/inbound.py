@@ -17,12 +17,14 @@ from shared.errors import TransferError, TransferFailure
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
     from shared.connector.base import Ticket
-    from shared.connector.protocol.block_io import BlockAccess, PieceBlocks
+    from shared.connector.protocol.block_io import BlockAccess
     from shared.connector.protocol.frame import Frame
 
     #: The bytes of a piece.
-    Parts: TypeAlias = Sequence[PieceBlocks]
+    Parts: TypeAlias = Sequence[NDArray[np.uint8]]
 
 
 class InPlace(ABC):

@@ -19,6 +19,11 @@ class TransferLimits:
     #: Whoever ends a transfer waits so long for the other's word that it touches the blocks no more
     #: (a receiver that reads them, a sender that writes them), then cuts the connection.
     release_timeout_s: float = 5.0
+    #: Where cutting the connection does not stop a sender that writes itself (a device's memory),
+    #: blocks are kept for so long after it,
+    cut_grace_s: float = 2.5
+    #: and a sender that has stood still for so long, which must be less, writes no more.
+    max_stall_s: float = 1.0
 
 
 DEFAULT_LIMITS = TransferLimits()

@@ -78,8 +78,12 @@ class Sender:
         await asyncio.gather(
             *(outbound.abort() for link in links for outbound in tuple(link.transfers.values()))
         )
-        for link in links:
-            link.lose(TransferFailure.ABORTED, "this worker is closing")
+        self.lose(TransferFailure.ABORTED, "this worker is closing")
+
+    def lose(self, reason: TransferFailure, message: str) -> None:
+        """Hang up everywhere: every transfer fails."""
+        for link in tuple(self._links.values()):
+            link.lose(reason, message)
 
     def _link(self, ticket: Ticket) -> Link:
         peer = (ticket.address, ticket.receiver)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 import zmq
 import zmq.asyncio
 
 from shared.connector.base import Offer
+from shared.connector.protocol.block_io import BlockIO
 from shared.connector.protocol.frame import Frame, Kind, decode
 from shared.connector.protocol.greeting import parties
 from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
 from shared.connector.protocol.receiver import Session
-from shared.connector.protocol.transport import Transport
+from shared.connector.protocol.transport import BaseTransport
 from shared.connector.unix.runtime_dir import boot_id
 from shared.connector.zeromq.sockets import PlainText, Sockets, SocketSecurity, close, send, watch
-from shared.connector.zeromq.wire import ZmqWire
+from shared.connector.zeromq.wire import FrameWire, ZmqWire
 from shared.errors import ConfigError, TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from shared.connector.protocol.block_io import BlockAccess, BlockMemory
     from shared.connector.protocol.link import Link, Wire
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
@@ -38,31 +41,41 @@ _PROBE_DELAYS_S = (0.0, 0.05, 0.5)
 _NO_SECURITY = PlainText()
 
 
-class ZmqConnector(Transport):
-    """The connector `zmq`.
+class FrameOptions(TypedDict, total=False):
+    """What `FrameTransport` may be told of its sockets."""
+
+    endpoint: str
+    advertise_host: str | None
+    advertise_port: int | None
+    heartbeat_s: float
+    security: SocketSecurity
+
+
+class FrameTransport(BaseTransport):
+    """A connector whose frames travel by ZeroMQ, wherever its blocks are.
 
     Binds `endpoint` (tcp://host:port, port 0 for any, or ipc://path). Peers are told to connect to
     `advertise_host`, which a wildcard endpoint needs, and `advertise_port`. A peer that is silent
     for three heartbeats is lost.
     """
 
-    name = "zmq"
-
     def __init__(
         self,
         *,
         worker: WorkerId,
-        memory: KVMemory,
+        memory: BlockMemory,
+        io: BlockAccess,
+        limits: TransferLimits,
         endpoint: str = "tcp://127.0.0.1:0",
         advertise_host: str | None = None,
         advertise_port: int | None = None,
         heartbeat_s: float = 2.0,
         security: SocketSecurity = _NO_SECURITY,
-        limits: TransferLimits = DEFAULT_LIMITS,
     ) -> None:
         if endpoint.startswith(_WILDCARDS) and advertise_host is None:
             raise ConfigError(f"endpoint {endpoint} needs an advertise_host that peers can reach")
-        super().__init__(worker=worker, memory=memory, limits=limits)
+        super().__init__(worker=worker, memory=memory, io=io, limits=limits)
+        self._block_bytes = memory.layout.block_bytes
         self._endpoint = endpoint
         self._advertise_host = advertise_host
         self._advertise_port = advertise_port
@@ -74,6 +87,14 @@ class ZmqConnector(Transport):
         self._monitor: zmq.asyncio.Socket | None = None
         self._address = ""
         self._boot_id = ""
+
+    @abstractmethod
+    async def _handle(self, session: Session, frame: Frame, parts: Sequence[zmq.Frame]) -> None:
+        """Give a frame, and the parts behind it, to the receiver."""
+
+    @abstractmethod
+    def _wire(self, link: Link) -> FrameWire:
+        """The sending side of a new connection."""
 
     def offer(self) -> Offer:
         """See `Connector.offer`."""
@@ -98,7 +119,7 @@ class ZmqConnector(Transport):
         self._boot_id = boot_id()
         self._sockets = Sockets(heartbeat_s=self._heartbeat_s, security=self._security)
         self._security.start(self._sockets.context)
-        max_bytes = max(self._limits.piece_bytes, self._memory.layout.block_bytes)
+        max_bytes = max(self._limits.piece_bytes, self._block_bytes)
         try:
             router = self._sockets.router(self._endpoint, max_bytes)
         except zmq.ZMQError as error:
@@ -119,7 +140,7 @@ class ZmqConnector(Transport):
         await self._security.stop()
         if self._sockets is not None:
             # It waits until every socket is really gone, sometimes for some milliseconds.
-            await self._io.in_thread(self._sockets.context.term)
+            await self._access.in_thread(self._sockets.context.term)
 
     async def _serve(self, router: zmq.asyncio.Socket) -> None:
         while True:
@@ -156,12 +177,6 @@ class ZmqConnector(Transport):
 
     def _session(self, reply: Callable[[Frame], None]) -> Session:
         return Session(reply)
-
-    async def _handle(self, session: Session, frame: Frame, parts: Sequence[zmq.Frame]) -> None:
-        await self._receiver.handle(session, frame, _bytes(parts))
-
-    def _wire(self, link: Link) -> ZmqWire:
-        return ZmqWire(link, self._io)
 
     def _reply(self, peer: bytes, frame: Frame) -> None:
         if self._router is None or self._router.closed:
@@ -200,6 +215,29 @@ class ZmqConnector(Transport):
             asyncio.get_running_loop().call_soon(link.lose, TransferFailure.PEER_LOST, str(error))
         wire.send(hello)
         return wire
+
+
+class ZmqConnector(FrameTransport):
+    """The connector `zmq`: blocks follow their frames."""
+
+    name = "zmq"
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        memory: KVMemory,
+        limits: TransferLimits = DEFAULT_LIMITS,
+        **options: Unpack[FrameOptions],
+    ) -> None:
+        self._io = BlockIO(memory)
+        super().__init__(worker=worker, memory=memory, io=self._io, limits=limits, **options)
+
+    async def _handle(self, session: Session, frame: Frame, parts: Sequence[zmq.Frame]) -> None:
+        await self._receiver.handle(session, frame, _bytes(parts))
+
+    def _wire(self, link: Link) -> FrameWire:
+        return ZmqWire(link, self._io)
 
 
 def _bytes(parts: Sequence[zmq.Frame]) -> list[NDArray[np.uint8]]:

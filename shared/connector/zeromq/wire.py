@@ -1,8 +1,9 @@
-"""The sending side of `zmq`: parts that refer to KV blocks instead of copying them."""
+"""The sending side of frames over ZeroMQ, and of `zmq`, whose blocks follow them."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,15 +28,13 @@ log = structlog.get_logger(__name__)
 _DRAIN_TIMEOUT_S = 2.0
 
 
-class ZmqWire:
-    """A `Wire` over a DEALER socket. Without sockets it leads nowhere."""
+class FrameWire(ABC):
+    """A `Wire`'s frames over a DEALER socket. Without sockets it leads nowhere."""
 
-    def __init__(self, link: Link, io: BlockIO) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._io = io
         self._socket: zmq.asyncio.Socket | None = None
         self._monitor: zmq.asyncio.Socket | None = None
-        self._trackers: dict[bytes, list[zmq.MessageTracker]] = {}
 
     def run(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, tasks: Tasks) -> None:
         """Start to use the sockets, which are this object's from now on."""
@@ -48,21 +47,13 @@ class ZmqWire:
         """See `Wire.send`."""
         self._queue([frame.encode()])
 
+    @abstractmethod
     def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
-        """See `Wire.send_piece`. Neighbouring blocks go as one part."""
-        parts = [zmq.Frame(part.data, track=True, copy=False) for part in self._io.parts(blocks)]
-        trackers = self._trackers.setdefault(frame.transfer_id, [])
-        trackers[:] = [tracker for tracker in trackers if not tracker.done]
-        trackers.extend(part.tracker for part in parts if part.tracker is not None)
-        self._queue([frame.encode(), *parts])
+        """See `Wire.send_piece`."""
 
+    @abstractmethod
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`."""
-        for tracker in self._trackers.get(transfer_id, ()):
-            while not tracker.done and not await self._io.in_thread(partial(_is_done, tracker)):
-                log.warning("blocks_still_referred_to", receiver=str(self._link.receiver))
-                self._link.lose(TransferFailure.PEER_LOST, "keeps blocks that it has confirmed")
-        self._trackers.pop(transfer_id, None)
 
     def hang_up(self) -> None:
         """See `Wire.hang_up`."""
@@ -90,6 +81,31 @@ class ZmqWire:
 
     def _lost(self, why: str) -> None:
         self._link.lose(TransferFailure.PEER_LOST, why)
+
+
+class ZmqWire(FrameWire):
+    """A `Wire` whose parts refer to KV blocks instead of copying them."""
+
+    def __init__(self, link: Link, io: BlockIO) -> None:
+        super().__init__(link)
+        self._io = io
+        self._trackers: dict[bytes, list[zmq.MessageTracker]] = {}
+
+    def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
+        """See `Wire.send_piece`. Neighbouring blocks go as one part."""
+        parts = [zmq.Frame(part.data, track=True, copy=False) for part in self._io.parts(blocks)]
+        trackers = self._trackers.setdefault(frame.transfer_id, [])
+        trackers[:] = [tracker for tracker in trackers if not tracker.done]
+        trackers.extend(part.tracker for part in parts if part.tracker is not None)
+        self._queue([frame.encode(), *parts])
+
+    async def release(self, transfer_id: bytes) -> None:
+        """See `Wire.release`."""
+        for tracker in self._trackers.get(transfer_id, ()):
+            while not tracker.done and not await self._io.in_thread(partial(_is_done, tracker)):
+                log.warning("blocks_still_referred_to", receiver=str(self._link.receiver))
+                self._link.lose(TransferFailure.PEER_LOST, "keeps blocks that it has confirmed")
+        self._trackers.pop(transfer_id, None)
 
 
 def _is_done(tracker: zmq.MessageTracker) -> bool:

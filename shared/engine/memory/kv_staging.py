@@ -13,8 +13,6 @@ import structlog
 import torch
 
 from kernels.block_copy import gather_blocks, scatter_blocks
-from shared.engine.memory.cuda_blocks import CudaBlocks
-from shared.engine.memory.cuda_ipc import CudaIpc
 from shared.errors import ConfigError
 from shared.kv.memory import KVMemory
 
@@ -46,7 +44,6 @@ class KVStaging:
         Raises ConfigError if the memory cannot be had, or pinned.
         """
         self.memory = KVMemory(layout, num_host_blocks)
-        self._layout = layout
         if kv_cache.itemsize == 1:  # not every kernel knows every type of 8 bits; bytes they do
             kv_cache = kv_cache.view(torch.uint8)
         self._cache = kv_cache
@@ -67,13 +64,6 @@ class KVStaging:
     def num_blocks(self) -> int:
         """See `BlockMover.num_blocks`."""
         return len(self._cache)
-
-    def share(self) -> CudaBlocks:
-        """The accelerator's blocks for peers on this host, who then need no staging.
-
-        Raises ConfigError if their memory cannot be shared with other processes.
-        """
-        return CudaBlocks(self._cache, self._layout, CudaIpc.load())
 
     @torch.inference_mode()
     def to_host(self, blocks: Sequence[int], host_blocks: Sequence[int]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from shared.connector.instrumented import InstrumentedConnector
 from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AsyncExitStack
 
     from shared.connector.base import Connector
@@ -47,6 +46,25 @@ async def open_connectors(
     if memory is not None:
         created = create(config.connectors, worker=worker, memory=memory, settings=settings)
     else:
+        created = _create_for_device(config, worker, engine, settings, stack)
+    connectors = [InstrumentedConnector(inner, observer=transfers) for inner in created]
+    for connector in connectors:
+        await connector.start()
+        stack.push_async_callback(connector.close)
+    return connectors
+
+
+def _create_for_device(
+    config: WorkerConfig,
+    worker: WorkerId,
+    engine: Engine,
+    settings: ConnectorSettings,
+    stack: AsyncExitStack,
+) -> list[Connector]:
+    """Those that can take the blocks from the device; the others by way of the host."""
+    staged = [name for name in config.connectors if name not in ON_DEVICE]
+    by_way_of_host: Iterator[Connector] = iter(())
+    if staged:
         layout = engine.layout
         staging = engine.stage_kv(
             max(
@@ -55,18 +73,15 @@ async def open_connectors(
             )
         )
         stack.callback(staging.close)
-        if ON_DEVICE.intersection(config.connectors):
-            settings = replace(settings, device=staging.share())
-        inner = create(config.connectors, worker=worker, memory=staging.memory, settings=settings)
         pool = StagingPool(staging.memory.num_blocks)
-        created = [
-            one if one.name in ON_DEVICE else StagedConnector(one, pool, staging) for one in inner
-        ]
-    connectors = [InstrumentedConnector(inner, observer=transfers) for inner in created]
-    for connector in connectors:
-        await connector.start()
-        stack.push_async_callback(connector.close)
-    return connectors
+        inner = create(staged, worker=worker, memory=staging.memory, settings=settings)
+        by_way_of_host = (StagedConnector(one, pool, staging) for one in inner)
+    return [
+        ON_DEVICE[name](worker, engine.device_kv(), settings)
+        if name in ON_DEVICE
+        else next(by_way_of_host)
+        for name in config.connectors
+    ]
 
 
 def _default_runtime_dir() -> Path:

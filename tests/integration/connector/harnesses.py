@@ -286,5 +286,5 @@ class NixlRaw(ZmqRaw):
 
     def _aim(self, door: Frame) -> Lane:
         lane = self._pump.adopt(Lane(self._memory, lambda _: None))
-        lane.aim(door.body, door.length, door.num_blocks)
+        lane.aim(door.body, door.length, door.num_blocks, door.first_index)
         return lane

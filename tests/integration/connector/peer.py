@@ -15,7 +15,6 @@ from shared.connector.registry import ConnectorSettings, create
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
 from shared.worker.peers.wire import ticket_from_wire, ticket_to_wire
-from tests.fakes.host_device import HostDevice
 from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
 
 if TYPE_CHECKING:
@@ -42,9 +41,7 @@ def _say(line: str) -> None:
 async def main(kind: str, role: str, folder: Path) -> None:
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
     memory.blocks[:] = BYTE
-    settings = ConnectorSettings(
-        device=HostDevice(memory), runtime_dir=folder, heartbeat_s=0.1, limits=LIMITS
-    )
+    settings = ConnectorSettings(runtime_dir=folder, heartbeat_s=0.1, limits=LIMITS)
     (connector,) = create([kind], worker=CHILD, memory=memory, settings=settings)
     await connector.start()
     if role == "receiver":

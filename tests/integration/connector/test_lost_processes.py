@@ -18,7 +18,6 @@ from shared.connector.protocol.block_io import BlockAccess
 from shared.connector.registry import ConnectorSettings, create
 from shared.errors import TransferError, TransferFailure
 from shared.kv.memory import KVMemory
-from tests.fakes.host_device import HostDevice
 from tests.fakes.warm_process import WarmProcess
 from tests.integration.connector.harnesses import keep_to_loopback
 from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_hex, to_hex
@@ -35,7 +34,6 @@ NOTICED_S = 5.0
 needs_nixl = pytest.mark.skipif(find_spec("nixl") is None, reason="the extra `nixl` is missing")
 WAYS = [
     ("shm", signal.SIGKILL),
-    ("cuda_ipc", signal.SIGKILL),
     ("zmq", signal.SIGKILL),
     ("zmq", signal.SIGSTOP),
     pytest.param("nixl", signal.SIGKILL, marks=needs_nixl),
@@ -46,9 +44,7 @@ WAYS = [
 @asynccontextmanager
 async def parent(kind: str, folder: Path) -> AsyncIterator[Connector]:
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
-    settings = ConnectorSettings(
-        device=HostDevice(memory), runtime_dir=folder, heartbeat_s=0.1, limits=LIMITS
-    )
+    settings = ConnectorSettings(runtime_dir=folder, heartbeat_s=0.1, limits=LIMITS)
     (connector,) = create([kind], worker=PARENT, memory=memory, settings=settings)
     await connector.start()
     try:
@@ -144,13 +140,12 @@ async def test_a_lost_receiver_is_noticed(kind: str, how: signal.Signals, folder
             await outbound.abort()
 
 
-@pytest.mark.parametrize("kind", ["shm", "cuda_ipc"])
 async def test_the_memory_of_a_killed_sender_is_read_without_harm(
-    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = BlockAccess.write
-    async with parent(kind, folder) as connector:
-        with child(kind, "sender", folder) as sender:
+    async with parent("shm", folder) as connector:
+        with child("shm", "sender", folder) as sender:
 
             async def after_its_death(io: BlockAccess, *args: object) -> object:
                 sender.kill()
@@ -161,5 +156,4 @@ async def test_the_memory_of_a_killed_sender_is_read_without_harm(
             sender.tell(to_hex(inbound.ticket))
             await _is_lost(inbound.wait(30))
         assert inbound.num_blocks_received == 3
-        memory = connector._device._memory if kind == "cuda_ipc" else connector._memory
-        assert (np.asarray(memory.blocks[:3]) == BYTE).all()
+        assert (np.asarray(connector._memory.blocks[:3]) == BYTE).all()

@@ -47,7 +47,8 @@ def staged(inner: LocalHarness | ShmHarness, worker: WorkerId, memory: KVMemory,
            limits: TransferLimits) -> Transport:  # fmt: skip
     """What the suite takes for the worker's memory plays the accelerator."""
     layout = memory.layout
-    shape = (layout.num_layers, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
+    (group,) = layout.groups
+    shape = (group.num_layers, 2, group.num_kv_heads, layout.block_size, group.head_dim)
     dtype = getattr(torch, layout.dtype)
     cache = torch.frombuffer(memory.buffer, dtype=dtype).view(-1, *shape)
     staging = KVStaging(cache, layout, memory.num_blocks)

@@ -13,7 +13,6 @@ from shared.connector.registry import FACTORIES, ConnectorSettings, create, reac
 from shared.errors import ConfigError
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
-from tests.fakes.host_device import HostDevice
 from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def _offer(name: str, address: str = "a") -> Offer:
 
 
 def test_every_known_connector_is_made_by_its_name(memory: KVMemory, tmp_path: Path) -> None:
-    settings = ConnectorSettings(device=HostDevice(memory), hub=LocalHub(), runtime_dir=tmp_path)
+    settings = ConnectorSettings(hub=LocalHub(), runtime_dir=tmp_path)
     made = create(list(FACTORIES), worker=WORKER, memory=memory, settings=settings)
     assert [connector.name for connector in made] == list(FACTORIES)
 
@@ -54,10 +53,10 @@ def test_every_known_connector_is_made_by_its_name(memory: KVMemory, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("rdma", "local, cuda_ipc, shm, zmq_ipc, zmq, nixl"),
+        ("rdma", "local, shm, zmq_ipc, zmq, nixl"),
         ("local", "hub"),
         ("shm", "runtime_dir"),
-        ("cuda_ipc", "CUDA device"),
+        ("cuda_ipc", "cuda_ipc is gone: nixl"),
     ],
 )
 def test_what_is_unknown_or_missing_is_named(memory: KVMemory, name: str, says: str) -> None:
