@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shared.ending import end_process
 from tests.accounting import stand_in
 from tests.accounting.stand_in import CODE, STREAMS
 
@@ -196,3 +197,4 @@ if __name__ == "__main__":
     sys.argv = ["-c"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     exec(code, sys.modules["__main__"].__dict__)
+    end_process(0)  # seconds go to taking apart all that tests import

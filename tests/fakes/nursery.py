@@ -19,6 +19,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from shared.ending import end_process
 from tests.fakes.warm_process import END, PID, Nursery, socket_pair, warm_grammars
 
 if TYPE_CHECKING:
@@ -135,8 +136,15 @@ def _become(
         libc.mallopt(_M_ARENA_MAX, int(arenas))
     module, *flags = request["argv"]  # type: ignore[misc]
     sys.argv = [module, *flags, *map(str, handed)]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-    sys.exit()
+    code: object = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code or 0
+        if not isinstance(code, int):
+            raise
+    # Or half a second goes to taking PyTorch apart, more than most copies take in all.
+    end_process(code)
 
 
 def _enter(network: object) -> None:
