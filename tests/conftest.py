@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from tests.accounting.budget import BudgetKeeper
 from tests.accounting.forks import ForkedWorkers
+from tests.accounting.shared_nurseries import SharedNurseries
 from tests.accounting.skips import SkipSummary
 from tests.accounting.tiers import TIERS
 from tests.fakes.warm_process import warm_grammars
@@ -43,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     warm_grammars()
     config.pluginmanager.register(BudgetKeeper(config))
     config.pluginmanager.register(ForkedWorkers())
+    config.pluginmanager.register(SharedNurseries())
     config.pluginmanager.register(SkipSummary(config))
 
 
