@@ -35,9 +35,18 @@ WORKERS = (
     f"{GRAMMARS}.__main__",
     "shared.engine.grammar.backends.guidance",
     "shared.engine.grammar.backends.xgrammar",
+    "shared.directory.redis.directory",
+    "shared.directory.redis.url",
+    "shared.rpc.tls.certificates",
 )
 LOADED = {
-    "services.router": ("services.router.__main__",),
+    "services.router": (
+        "services.router.__main__",
+        "shared.directory.redis.followed",
+        "shared.directory.redis.follower",
+        "shared.directory.redis.url",
+        "shared.rpc.tls.certificates",
+    ),
     "tests.fakes.cluster_command": ("tests.fakes.cluster_command",),
 }
 #: The variable of the folder of those that several processes share.
