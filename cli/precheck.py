@@ -18,7 +18,6 @@ from cli.settings import settings_of
 from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.identity import Role
-from shared.rpc.tls.certificates import read_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from cli.cluster import ClusterSpec
     from cli.processes import ServiceProcess
+    from shared.rpc.tls.settings import TlsSettings
 
 _NAMES = {
     Service.ROUTER: "a router",
@@ -88,8 +88,14 @@ def _check_router(config: Any) -> None:
     from services.router.checks import check_router
 
     if config.tls.is_on:
-        read_certificates(config.tls)
+        _check_certificates(config.tls)
     check_router(config)
+
+
+def _check_certificates(settings: TlsSettings) -> None:
+    from shared.rpc.tls.certificates import read_certificates
+
+    read_certificates(settings)
 
 
 def _check_worker(role: Role, config: Any) -> None:
@@ -97,7 +103,7 @@ def _check_worker(role: Role, config: Any) -> None:
 
     worker = config.worker
     if worker.tls.is_on:
-        read_certificates(worker.tls)
+        _check_certificates(worker.tls)
     if worker.engine.device != "cpu":
         # Only PyTorch knows what other devices there are; it takes seconds to import.
         from shared.model.device import read_device

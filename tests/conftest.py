@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests.accounting import forks
 from tests.accounting.budget import BudgetKeeper
 from tests.accounting.forks import ForkedWorkers
+from tests.accounting.shared_nurseries import SharedNurseries
 from tests.accounting.skips import SkipSummary
 from tests.accounting.tiers import TIERS
 from tests.fakes.warm_process import warm_grammars
@@ -43,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     warm_grammars()
     config.pluginmanager.register(BudgetKeeper(config))
     config.pluginmanager.register(ForkedWorkers())
+    config.pluginmanager.register(SharedNurseries())
     config.pluginmanager.register(SkipSummary(config))
 
 
@@ -71,17 +75,25 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 def pytest_unconfigure() -> None:
-    """Libraries complain of objects that nothing frees before the interpreter ends."""
-    gc.unfreeze()
+    """Libraries complain of objects that nothing frees before the interpreter ends.
+
+    That of a fork ends at once, and pytest's last searches for garbage are spared what is kept.
+    """
+    if not forks.in_fork:
+        gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its folder's tier."""
     for item in items:
-        if item.path.is_relative_to(HERE):
-            tier = item.path.relative_to(HERE).parts[0]
-            if tier in TIERS:
-                item.add_marker(tier)
+        if tier := _tier_of(item.path):
+            item.add_marker(tier)
+
+
+@functools.cache
+def _tier_of(path: Path) -> str:
+    tier = path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
+    return tier if tier in TIERS else ""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

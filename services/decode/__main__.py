@@ -14,6 +14,7 @@ from services.decode.hand_off import HandOff
 from services.decode.metrics import DecodeMetrics
 from services.decode.servicer import DecodeServicer
 from services.decode.states import StatesPolicy, states_counter
+from shared.ending import end_process
 from shared.identity import Role
 from shared.rpc.wire import worker_id_to_wire
 from shared.text.token_table import read_token_table
@@ -79,7 +80,7 @@ def _states_policy(config: DecodeConfig, parts: WorkerParts) -> StatesPolicy | N
 
 
 if __name__ == "__main__":
-    sys.exit(
+    end_process(
         main(
             DecodeConfig,
             Role.DECODE,

@@ -10,6 +10,7 @@ from services.prefill.config import PrefillConfig
 from services.prefill.metrics import PrefillMetrics
 from services.prefill.servicer import PrefillServicer
 from services.prefill.watch import PrefillWatch
+from shared.ending import end_process
 from shared.identity import Role
 from shared.text.token_table import read_token_table
 from shared.worker.process import main
@@ -38,7 +39,7 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, server: RpcServer) ->
 
 
 if __name__ == "__main__":
-    sys.exit(
+    end_process(
         main(
             PrefillConfig,
             Role.PREFILL,

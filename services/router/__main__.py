@@ -36,6 +36,7 @@ from services.router.watch.request_log import RequestLog
 from services.router.watch.tracing import RequestTracer
 from services.router.watch.watched import WatchedGenerator
 from shared.config import load_config
+from shared.ending import end_process
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
 from shared.rpc.tls.files import open_certificates
@@ -272,4 +273,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import select
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shared.ending import end_process
 from tests.accounting import stand_in
 from tests.accounting.stand_in import CODE, STREAMS
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 _MODULE = "tests.accounting.forks"
 _MAX_REQUEST_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
+#: In a fork it is true.
+in_fork = False
 
 
 class ForkedWorkers:
@@ -91,6 +95,7 @@ def import_tests(arguments: Sequence[str]) -> bool:
     flags = [word for name in quiet for word in ("-p", name)]
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         code = pytest.main([*arguments, "--collect-only", "-n0", "-s", *flags], plugins=[found])
+    _collect_constants()
     # A module that could not be imported stays in pieces; each worker says why, and needs a whole.
     paths = {str(Path(nodeid).resolve()) for nodeid in found.failed}
     for name, module in list(sys.modules.items()):
@@ -98,6 +103,21 @@ def import_tests(arguments: Sequence[str]) -> bool:
             del sys.modules[name]
     usable = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERRUPTED)
     return code in usable
+
+
+def _collect_constants() -> None:
+    """Hypothesis reads those of all modules before its first example: a second of CPU."""
+    if "hypothesis" not in sys.modules:
+        return
+    # Before pytest it must not be imported.
+    from hypothesis import given, settings, strategies
+
+    @settings(max_examples=1, database=None)
+    @given(strategies.just(None))
+    def first_example(_: None) -> None:
+        pass
+
+    first_example()
 
 
 class Forks:
@@ -188,6 +208,8 @@ def main(fd: int, arguments: Sequence[str]) -> str:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the forks
         gc.freeze()
         [*_, code] = Forks(listener).serve()
+    # Not this module, which is the main one, but what the tests have imported.
+    importlib.import_module(_MODULE).in_fork = True  # type: ignore[attr-defined]
     return code
 
 
@@ -196,3 +218,4 @@ if __name__ == "__main__":
     sys.argv = ["-c"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     exec(code, sys.modules["__main__"].__dict__)
+    end_process(0)  # seconds go to taking apart all that tests import

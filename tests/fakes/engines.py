@@ -8,7 +8,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
@@ -17,7 +16,7 @@ from shared.engine.sequence.request import EngineRequest
 from shared.engine.step.decode_graphs import EagerRecorder
 from shared.kv.tier import BlockTier
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.model import FakeLoadedModel, FakeModel, context_hash
+from tests.fakes.model import FakeLoadedModel, context_hashes, most_likely
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,12 +87,12 @@ def cached_hashes(engine: Engine) -> list[bytes]:
 
 def expected_tokens(prompt: Sequence[int], num: int) -> list[int]:
     """What the fake model continues with, computed without an engine."""
-    tokens = list(prompt)
-    model = FakeModel()
+    *_, value = 1.0, *context_hashes(prompt)
+    tokens: list[int] = []
     for _ in range(num):
-        hidden = torch.tensor([[context_hash(tokens)]], dtype=torch.float64)
-        tokens.append(int(model.compute_logits(hidden).argmax()))
-    return tokens[len(prompt) :]
+        tokens.append(most_likely(value))
+        (value,) = context_hashes(tokens[-1:], value)
+    return tokens
 
 
 @dataclass

@@ -2,6 +2,9 @@
 
 It has loaded their code, has one thread, and makes a copy for each request: the tests' over FD, and
 those of the copies themselves, which start grammar processes. See `warm_process`.
+
+Where FD listens, several processes run tests: for each connection it makes a copy of itself that
+does all this for that one, and ends with it. See `shared_nurseries`.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from shared.ending import end_process
 from tests.fakes.warm_process import END, PID, Nursery, socket_pair, warm_grammars
 
 if TYPE_CHECKING:
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
 
 _MAX_REQUEST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
-_CLONE_NEWNET = 0x40000000
 _M_ARENA_MAX = -8
 #: Loaded where copies may need grammar processes.
 _ZYGOTE = "shared.engine.grammar.host.zygote"
@@ -44,7 +47,38 @@ def main(fd: int, loaded: Sequence[str]) -> None:
     num_threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
     assert num_threads == 1, "a thread does not survive a copy"
     with socket.socket(fileno=fd) as control:
+        if control.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            _Copies(_one_of(control)).serve()
         _Copies(control).serve()
+
+
+def _one_of(listener: socket.socket) -> socket.socket:
+    """Make a copy for each connection, until standard input ends; returns in the copies only."""
+    poller = select.poll()
+    for fd in (0, listener.fileno()):
+        poller.register(fd, select.POLLIN)
+    while True:
+        ready = {fd for fd, _ in poller.poll()}
+        if 0 in ready:
+            with contextlib.suppress(ChildProcessError):  # their CPU becomes ours to be told
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            os._exit(0)
+        control, _ = listener.accept()
+        parent = os.getpid()
+        if os.fork() == 0:
+            listener.close()
+            with open(os.devnull) as nothing:  # noqa: PTH123 as a number
+                os.dup2(nothing.fileno(), 0)
+            _end_with(parent)
+            return control
+        control.close()
+
+
+def _end_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 class _Copies:
@@ -120,11 +154,8 @@ def _become(
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-    _enter(request["network"])
+    _end_with(parent)
+    _enter(request["namespaces"])  # type: ignore[arg-type]
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)
@@ -132,20 +163,30 @@ def _become(
     os.environ.clear()
     os.environ.update(request["env"])  # type: ignore[call-overload]
     if arenas := os.environ.get("MALLOC_ARENA_MAX"):  # read when a process starts
-        libc.mallopt(_M_ARENA_MAX, int(arenas))
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, int(arenas))
     module, *flags = request["argv"]  # type: ignore[misc]
     sys.argv = [module, *flags, *map(str, handed)]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-    sys.exit()
+    code: object = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code or 0
+        if not isinstance(code, int):
+            raise
+    # Or half a second goes to taking PyTorch apart, more than most copies take in all.
+    end_process(code)
 
 
-def _enter(network: object) -> None:
-    if network is None:
-        return
-    fd = os.open(str(network), os.O_RDONLY | os.O_CLOEXEC)
-    if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), f"cannot enter {network}")
-    os.close(fd)
+def _enter(namespaces: Sequence[str]) -> None:
+    """In this order: what mounts are there decides what the paths behind the first mean."""
+    for path in namespaces:
+        ours = (f"/proc/self/ns/{kind}" for kind in ("mnt", "net"))
+        if any(os.path.samefile(path, each) for each in ours):  # noqa: PTH121
+            continue
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if ctypes.CDLL(None, use_errno=True).setns(fd, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {path}")
+        os.close(fd)
 
 
 if __name__ == "__main__":

@@ -35,11 +35,22 @@ WORKERS = (
     f"{GRAMMARS}.__main__",
     "shared.engine.grammar.backends.guidance",
     "shared.engine.grammar.backends.xgrammar",
+    "shared.directory.redis.directory",
+    "shared.directory.redis.url",
+    "shared.rpc.tls.certificates",
 )
 LOADED = {
-    "services.router": ("services.router.__main__",),
+    "services.router": (
+        "services.router.__main__",
+        "shared.directory.redis.followed",
+        "shared.directory.redis.follower",
+        "shared.directory.redis.url",
+        "shared.rpc.tls.certificates",
+    ),
     "tests.fakes.cluster_command": ("tests.fakes.cluster_command",),
 }
+#: The variable of the folder of those that several processes share.
+SHARED = "BATON_TEST_NURSERIES"
 PID = struct.Struct("!i")
 #: A copy's exit code, and the seconds of CPU that it took.
 END = struct.Struct("!id")
@@ -55,18 +66,19 @@ class WarmProcess:
         cwd: Path,
         env: Mapping[str, str],
         log: IO[bytes],
-        network: str | None = None,
+        namespaces: Sequence[str] = (),
         handed: socket.socket | None = None,
         nursery: Nursery | None = None,
     ) -> None:
-        """`network` is the file of the network namespace that it lives in, if not in ours.
+        """`namespaces` are the files of those that it lives in, of mounts first, then a network.
 
         `handed` is duplicated; its number is the last argument.
         """
         self.returncode: int | None = None
         self._ended, theirs = os.pipe()
         try:
-            request = {"argv": list(argv), "cwd": str(cwd), "env": dict(env), "network": network}
+            request: dict[str, object] = {"argv": list(argv), "cwd": str(cwd), "env": dict(env)}
+            request["namespaces"] = list(namespaces)
             files = [log.fileno(), theirs, *([handed.fileno()] if handed else [])]
             nursery = nursery or _nursery(LOADED.get(argv[0], WORKERS))
             self.pid = nursery.start(request, files)
@@ -126,8 +138,21 @@ def load_all() -> None:
 
 
 def ended_copies_cpu_s() -> float:
-    """What those copies took of which the end was read: they are no children of this process."""
-    return sum(_ended_cpu_s)
+    """What those copies took of which the end was read: they are no children of this process.
+
+    Also what children have told at their end of copies of their own.
+    """
+    told = 0.0
+    if folder := os.environ.get(SHARED):
+        told = sum(float(path.read_text()) for path in Path(folder).glob(f"{os.getpid()}-*"))
+    return sum(_ended_cpu_s) + told
+
+
+def tell_parent_at_exit() -> None:
+    """Let the process that started this one count our copies, if they were made for both."""
+    if folder := os.environ.get(SHARED):
+        path = Path(folder) / f"{os.getppid()}-{os.getpid()}"
+        atexit.register(lambda: path.write_text(str(ended_copies_cpu_s())))
 
 
 def warm_grammars(nursery: Nursery | None = None) -> None:
@@ -168,19 +193,37 @@ class Nursery:
 
 @functools.cache
 def _nursery(loaded: tuple[str, ...]) -> Nursery:
-    ours, theirs = socket_pair()
-    paths = os.pathsep.join(path for path in sys.path if path)
-    with theirs:
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.nursery", str(theirs.fileno()), *loaded],
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-    nursery = Nursery(ours)
-    atexit.register(popen.wait)
+    if (path := shared_path(loaded)) is not None and path.exists():
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.connect(str(path))
+        nursery = Nursery(ours)
+    else:
+        ours, theirs = socket_pair()
+        with theirs:
+            popen = start_nursery(theirs, loaded, stdin=subprocess.DEVNULL)
+        nursery = Nursery(ours)
+        atexit.register(popen.wait)
     atexit.register(nursery.close)
     return nursery
+
+
+def shared_path(loaded: tuple[str, ...]) -> Path | None:
+    """Where one listens that has loaded this, if one does for all processes of a run."""
+    folder = os.environ.get(SHARED)
+    return Path(folder) / loaded[0] if folder else None
+
+
+def start_nursery(
+    control: socket.socket, loaded: tuple[str, ...], *, stdin: int
+) -> subprocess.Popen[bytes]:
+    """The process that is copied; its end of the socket stays the caller's."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.fakes.nursery", str(control.fileno()), *loaded],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        stdin=stdin,
+        pass_fds=[control.fileno()],
+    )
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

@@ -7,12 +7,6 @@ from typing import TYPE_CHECKING
 
 from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
-from shared.directory.redis.directory import RedisDirectory
-from shared.directory.redis.followed import FollowedDirectory
-from shared.directory.redis.follower import RedisFollower
-from shared.directory.redis.seal import RecordSeals
-from shared.directory.redis.store import RedisStore
-from shared.directory.redis.url import open_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +14,8 @@ if TYPE_CHECKING:
 
     from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
     from shared.directory.index import BlockIndex
+    from shared.directory.redis.follower import RedisFollower
+    from shared.directory.redis.store import RedisStore
     from shared.rpc.auth import ClusterToken
 
 
@@ -61,6 +57,14 @@ def make_directory(
         registry = MemoryRegistry()
         blocks = MemoryBlockDirectory(registry)
         return RouterDirectory(registry=registry, blocks=blocks, index=blocks.index)
+    # Redis's client takes a quarter of a second to load, and most clusters have none.
+    from shared.directory.redis.directory import RedisDirectory  # noqa: PLC0415
+    from shared.directory.redis.followed import FollowedDirectory  # noqa: PLC0415
+    from shared.directory.redis.follower import RedisFollower  # noqa: PLC0415
+    from shared.directory.redis.seal import RecordSeals  # noqa: PLC0415
+    from shared.directory.redis.store import RedisStore  # noqa: PLC0415
+    from shared.directory.redis.url import open_client  # noqa: PLC0415
+
     store = RedisStore(open_client(redis_url, password_file=password_file))
     seals = None if token is None else RecordSeals(token)
     follower = RedisFollower(store, seals=seals)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.errors import ConfigError
-from shared.rpc.tls.certificates import Certificates, read_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shared.rpc.tls.certificates import Certificates
     from shared.rpc.tls.identity import Identity, PeerRole
     from shared.rpc.tls.settings import TlsSettings
 
@@ -46,7 +46,7 @@ class CertificateFiles:
         self._clock = clock
         self._lock = threading.Lock()
         self._stamp = self._look()
-        self._certificates = read_certificates(settings)
+        self._certificates = self._read()
         self._looked_at = clock()
         self._tell("tls_certificate_loaded")
 
@@ -77,9 +77,15 @@ class CertificateFiles:
                     self._renew(stamp)
             return self._certificates
 
+    def _read(self) -> Certificates:
+        # What reads certificates takes 0.1 s to load, and clusters without TLS need none of it.
+        from shared.rpc.tls.certificates import read_certificates  # noqa: PLC0415
+
+        return read_certificates(self.settings)
+
     def _renew(self, stamp: _Stamp) -> None:
         try:
-            certificates = read_certificates(self.settings)
+            certificates = self._read()
         except ConfigError as error:
             # Perhaps only one of them has been written yet. The stamp stays: we look again.
             log.warning("tls_certificate_not_usable", error=str(error), kept_until=self._until())

@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING
 
 from shared.directory.base import WorkerLoad
 from shared.directory.lease import RedisLease, RemoteLease
-from shared.directory.redis.directory import RedisDirectory
-from shared.directory.redis.seal import RecordSeals
-from shared.directory.redis.store import RedisStore
-from shared.directory.redis.url import open_client
 from shared.directory.remote import RemoteDirectory
 from shared.worker.health.heart import Heart, LoopWatch
 from shared.worker.join import membership as settings
@@ -24,6 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from shared.directory.lease import Lease
+    from shared.directory.redis.directory import RedisDirectory
     from shared.rpc.auth import ClusterToken
     from shared.worker.health.liveness import Watchdog
     from shared.worker.parts import WorkerParts
@@ -69,6 +66,12 @@ def open_places(
             )
             for address in config.directory
         ]
+    # Redis's client takes a quarter of a second to load, and most clusters have none.
+    from shared.directory.redis.directory import RedisDirectory  # noqa: PLC0415
+    from shared.directory.redis.seal import RecordSeals  # noqa: PLC0415
+    from shared.directory.redis.store import RedisStore  # noqa: PLC0415
+    from shared.directory.redis.url import open_client  # noqa: PLC0415
+
     open_redis = partial(open_client, url, password_file=config.redis_password_file)
     store = RedisStore(open_redis())
     stack.push_async_callback(store.close)

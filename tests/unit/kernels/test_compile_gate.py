@@ -80,6 +80,8 @@ def test_every_kernel_has_a_case_on_every_architecture() -> None:
 def test_bad_kernels_fail_each_for_its_reason() -> None:
     done = run_python("-m", "tests.fakes.bad_kernels")
     assert done.returncode == 1, done.stderr
+    well = re.findall(r"^sm_90 (product|tile at once) .* ok$", done.stdout, re.MULTILINE)
+    assert well == ["product", "tile at once"]
     few_warps, many_stages, narrow_loads, wrong_shapes = (
         next(line for line in done.stdout.splitlines() if f"sm_90 {name} " in line)
         for name in ("too few warps", "too many stages", "narrow loads", "wrong shapes")

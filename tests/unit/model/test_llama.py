@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,9 +20,8 @@ from tests.fakes.transformers_models import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
-
-    from transformers import PreTrainedModel
 
 BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 64
 #: One token, around a block, and three chunks.
@@ -132,28 +133,42 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+class Oracle:
+    """A model of transformers, asked once for each answer: both backends give the same ones."""
+
+    def __init__(self, case: str, folder: Path) -> None:
+        model_type, settings = CASES[case]
+        self._model = random_model(model_type, seed=SEEDS.get(case, 0), **settings)
+        self.checkpoint = save(self._model, folder)
+        self.greedy = functools.cache(partial(greedy, self._model))
+        self.logits_after = functools.cache(partial(logits_after, self._model))
+
+
+@pytest.fixture(scope="module")
+def oracles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Oracle]:
+    """Of each case one."""
+    return functools.cache(lambda case: Oracle(case, tmp_path_factory.mktemp(case)))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_answers_equal_those_of_transformers(
-    case: str, backend: str, tmp_path: Path
+    case: str, backend: str, oracles: Callable[[str], Oracle]
 ) -> None:
-    model_type, settings = CASES[case]
-    oracle = random_model(model_type, seed=SEEDS.get(case, 0), **settings)
+    oracle = oracles(case)
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
-    loaded = load_model(save(oracle, tmp_path), attention_backend=backend)
+    loaded = load_model(oracle.checkpoint, attention_backend=backend)
 
     driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
     answers, logits = driver.generate(prompts, NUM_TOKENS)
 
     for prompt, answer, ours in zip(prompts, answers, logits, strict=True):
         check_answer(oracle, prompt, answer, ours)
-    assert answers[-1] == greedy(oracle, prompts[-1], NUM_TOKENS)
+    assert answers[-1] == oracle.greedy(tuple(prompts[-1]), NUM_TOKENS)
 
 
-def check_answer(
-    oracle: PreTrainedModel, prompt: list[int], answer: list[int], ours: torch.Tensor
-) -> None:
+def check_answer(oracle: Oracle, prompt: list[int], answer: list[int], ours: torch.Tensor) -> None:
     """Each token is the oracle's choice after those before it; hence the whole answer is."""
-    theirs = logits_after(oracle, prompt, answer)
+    theirs = oracle.logits_after(tuple(prompt), tuple(answer))
     assert answer == theirs.argmax(dim=-1).tolist()
     best = theirs.topk(2).values
     assert (best[:, 0] - best[:, 1]).min() > MIN_MARGIN

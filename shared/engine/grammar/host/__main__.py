@@ -15,6 +15,7 @@ import socket
 import sys
 from pathlib import Path
 
+from shared.ending import end_process
 from shared.engine.choices import BackendName
 from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.host.messages import Fork, Forked, Loaded, Vocabulary, receive, send
@@ -81,3 +82,4 @@ def _be_ended_first() -> None:
 if __name__ == "__main__":
     with contextlib.suppress(EOFError, ConnectionError):  # the worker has ended
         main(socket.socket(fileno=int(sys.argv[1])))
+    end_process(0)
