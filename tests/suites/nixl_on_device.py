@@ -6,6 +6,7 @@ On a CPU it registers them as host memory, on a GPU as the device's; all else is
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,8 +46,9 @@ async def _pair(
     await connector.start()
     pipe = asyncio.subprocess.PIPE
     peer = ("tests.integration.connector.device_peer", device, str(num_blocks))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", *peer), stdin=pipe, stdout=pipe, cwd=ROOT
+        *(sys.executable, "-m", *peer), stdin=pipe, stdout=pipe, cwd=ROOT, env=env
     )
     try:
         yield connector, cache, process

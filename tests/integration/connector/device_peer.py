@@ -28,7 +28,8 @@ LIMITS = TransferLimits(window_bytes=512 << 20, piece_bytes=128 << 20)
 
 def make_cache(num_blocks: int, device: str) -> torch.Tensor:
     """Words that say where they are: no two blocks are alike."""
-    shape = (LAYOUT.num_layers, 2, LAYOUT.num_kv_heads, LAYOUT.block_size, LAYOUT.head_dim)
+    (group,) = LAYOUT.groups
+    shape = (group.num_layers, 2, group.num_kv_heads, LAYOUT.block_size, group.head_dim)
     words = torch.arange(num_blocks * LAYOUT.block_bytes // 4, dtype=torch.int32, device=device)
     return words.view(torch.bfloat16).view(num_blocks, *shape)
 

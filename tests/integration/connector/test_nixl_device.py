@@ -7,6 +7,8 @@ import importlib.util
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -31,8 +33,6 @@ from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS, a_piece, 
 from tests.suites.nixl_on_device import NixlOnDeviceSuite
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shared.connector.protocol.limits import TransferLimits
 
 pytestmark = pytest.mark.skipif(
@@ -219,11 +219,12 @@ class FakeEngine:
 
 @pytest.mark.parametrize("names", [("nixl",), ("zmq_ipc", "nixl", "shm")])
 async def test_a_worker_stages_only_for_connectors_that_need_it(
-    names: tuple[str, ...], tmp_path: Path
+    names: tuple[str, ...],
 ) -> None:
+    folder = TemporaryDirectory()  # tmp_path may be too long for the name of a socket
     config = SimpleNamespace(
         connectors=names,
-        runtime_dir=tmp_path / "run",
+        runtime_dir=Path(folder.name),
         host="127.0.0.1",
         transfer_port=0,
         reachable_host="127.0.0.1",
@@ -233,6 +234,7 @@ async def test_a_worker_stages_only_for_connectors_that_need_it(
     )
     engines, ids = (FakeEngine(), FakeEngine()), (WorkerId("a", "1"), WorkerId("b", "1"))
     async with AsyncExitStack() as stack:
+        stack.enter_context(folder)
         senders, receivers = [
             await open_connectors(config, id_, engine, TransferCounters(), stack)  # type: ignore[arg-type]
             for id_, engine in zip(ids, engines, strict=True)
