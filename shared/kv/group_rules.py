@@ -31,11 +31,12 @@ class GroupRule(Protocol):
         """
         ...
 
-    def longest(self, is_there: Callable[[int], bool], most: int) -> int:
-        """Return the most leading blocks, up to `most`, behind which a sequence can go on.
+    def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
+        """Return the most leading blocks, from `first` to `most`, behind which one can go on.
 
-        `is_there` says whether block i can be had. It is asked for as few blocks as may be, and at
-        least for all that `first_needed` names behind the result.
+        `is_there` says whether block i can be had; those in front of block `first` are there, and
+        may be more than can be counted one by one. It is asked for as few blocks as may be, and at
+        least for all from `first` on that the result needs.
         """
         ...
 
@@ -47,9 +48,9 @@ class FullRule:
         """See `GroupRule.first_needed`."""
         return 0
 
-    def longest(self, is_there: Callable[[int], bool], most: int) -> int:
+    def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
         """See `GroupRule.longest`."""
-        for block in range(most):
+        for block in range(first, most):
             if not is_there(block):
                 return block
         return most

@@ -100,7 +100,7 @@ class PrefixCache:
         num = before = first_block + len(block_hashes)
         while True:
             for rule, lookup in zip(self._rules, found, strict=True):
-                num = max(first_block, rule.longest(lookup.is_there, num))
+                num = rule.longest(lookup.is_there, first_block, num)
             if num == before or len(found) == 1:
                 break
             before = num
@@ -188,7 +188,7 @@ class _Lookup:
         self._found: dict[int, int] = {}
 
     def is_there(self, place: int) -> bool:
-        if place < self._first or place in self._found:
+        if place in self._found:
             return True
         key = block_key(self._hashes[place - self._first], self._group)
         block = self._pool.find(key)

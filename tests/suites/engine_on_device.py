@@ -121,9 +121,9 @@ class EngineOnDeviceSuite:
     def test_blocks_are_read_where_they_are(self, loaded: LoadedModel, device: str) -> None:
         engine = self.engine(loaded, device)
         engine.add(requests()[3])
-        blocks = list(drain(engine).admitted("3")[0].block_ids)
+        blocks = list(drain(engine).admitted("3")[0].tables[0])
         found = engine.device_kv().read(blocks)
-        cache = engine._parts.storage.tensor
+        cache = engine._parts.arena.blocks
         assert found.shape == (len(blocks), engine.layout.block_bytes)
         assert torch.equal(
             torch.from_numpy(found), cache[blocks].cpu().view(torch.uint8).flatten(1)

@@ -69,7 +69,7 @@ def attend(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
         ({"seq_lens_list": (9,)}, "1 blocks do not hold 9 tokens"),
         ({"scale": 0.0}, "scale must be positive"),
         ({"sliding_window": 0}, "sliding_window must be at least 1"),
-        ({"kv_cache": torch.ones(2, 1, 2, 2, 16, 8).mT}, "needs a contiguous cache"),
+        ({"kv_cache": torch.ones(2, 1, 2, 2, 16, 8).mT}, "needs contiguous blocks"),
         ({"implementation": "cuda"}, "no implementation 'cuda'"),
     ],
 )

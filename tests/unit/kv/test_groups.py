@@ -34,13 +34,13 @@ class LastTokens:
     def first_needed(self, num_tokens: int) -> int:
         return max(0, num_tokens - self.num) // BLOCK_SIZE
 
-    def longest(self, is_there: Callable[[int], bool], most: int) -> int:
-        while most:
-            needed = range(self.first_needed(most * BLOCK_SIZE), most)
+    def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
+        while most > first:
+            needed = range(max(first, self.first_needed(most * BLOCK_SIZE)), most)
             if all(is_there(block) for block in needed):
                 return most
             most -= 1
-        return 0
+        return first
 
 
 RULES = st.one_of(st.just(FullRule()), st.builds(LastTokens, st.integers(1, 20)))
@@ -102,6 +102,14 @@ def test_what_is_reserved_and_published_is_found(
     cache.unpin(pin_id)
     assert pool.num_free == pool.num_blocks
     pool.check_integrity()
+
+
+def test_any_number_of_blocks_may_be_in_front() -> None:
+    """A peer may claim any; what is looked at is what it names."""
+    cache, where = cache_of([FullRule(), LastTokens(9)], [{0, 1}, {0, 1}])
+    found = cache.match(HASHES[:3], first_block=2**32 - 1)
+    assert found.num_blocks == 2
+    assert found.blocks == list(where.values())
 
 
 def test_what_no_group_needs_is_not_reserved() -> None:
