@@ -32,7 +32,6 @@ class Shape(ctypes.Structure):
     _fields_ = (
         ("hidden_size", c_int),
         ("intermediate_size", c_int),
-        ("num_layers", c_int),
         ("num_heads", c_int),
         ("num_kv_heads", c_int),
         ("head_dim", c_int),
@@ -42,18 +41,29 @@ class Shape(ctypes.Structure):
     )
 
 
-class LayerWeights(ctypes.Structure):
-    """`baton::LayerWeights`."""
+class Op(IntEnum):
+    """`baton::Op`, which says what each does."""
+
+    CAPTURE = 0
+    NORM = 1
+    PROJECT = 2
+    ROTATE = 3
+    ATTEND = 4
+    NARROW = 5
+    OUTPUT = 6
+    GATE = 7
+    DOWN = 8
+
+
+class Operation(ctypes.Structure):
+    """`baton::Operation`."""
 
     _fields_ = (
-        ("attention_norm", c_void_p),
-        ("qkv", c_void_p),
-        ("q_norm", c_void_p),
-        ("k_norm", c_void_p),
-        ("output", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("gate_up", c_void_p),
-        ("down", c_void_p),
+        ("op", c_int),
+        ("layer", c_int),
+        ("matrix", c_void_p),
+        ("first", c_void_p),
+        ("second", c_void_p),
         ("window", c_int),
         ("kv_group", c_int),
         ("kv_place", c_int),
@@ -64,7 +74,8 @@ class Weights(ctypes.Structure):
     """`baton::Weights`."""
 
     _fields_ = (
-        ("layers", POINTER(LayerWeights)),
+        ("program", POINTER(Operation)),
+        ("program_size", c_int),
         ("norm", c_void_p),
         ("head", c_void_p),
         ("embedding", c_void_p),

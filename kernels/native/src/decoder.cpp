@@ -32,7 +32,7 @@ class TypedDecoder final : public Decoder {
   TypedDecoder(Pool& pool, const Shape& shape, const Weights& weights)
       : pool_(pool),
         shape_(shape),
-        layers_(weights.layers, weights.layers + shape.num_layers),
+        program_(weights.program, weights.program + weights.program_size),
         weights_(weights),
         x_(shape.hidden_size),
         qkv_((shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim),
@@ -57,22 +57,40 @@ class TypedDecoder final : public Decoder {
     embed(batch);
     plan_attention(batch);
     int rows = tokens;
-    for (int layer = 0; layer < shape_.num_layers; ++layer) {
-      const LayerWeights& weights = layers_[layer];
-      capture(batch, layer);
-      norm_rows(weights.attention_norm, tokens);
-      project_qkv(weights, tokens);
-      rotate_and_store(weights, batch, cache);
-      const bool last = layer == shape_.num_layers - 1 && batch.num_wanted >= 0;
-      if (last) plan_wanted(batch);
-      attend(weights, batch, cache);
-      if (last) rows = keep_wanted(batch);
-      add_product(attended_, *weights.output, rows);
-      norm_rows(weights.mlp_norm, rows);
-      gate(weights, rows);
-      add_product(gated_, *weights.down, rows);
+    bool narrow = false;
+    for (const Operation& now : program_) {
+      switch (now.op) {
+        case Op::kCapture:
+          if (rows == tokens) capture(batch, now.layer);
+          break;
+        case Op::kNorm:
+          norm_rows(now.first, rows);
+          break;
+        case Op::kProject:
+          project_qkv(*now.matrix, rows);
+          break;
+        case Op::kRotate:
+          rotate_and_store(now, batch, cache);
+          break;
+        case Op::kNarrow:
+          narrow = batch.num_wanted >= 0;
+          if (narrow) plan_wanted(batch);
+          break;
+        case Op::kAttend:
+          attend(now, batch, cache);
+          if (narrow) rows = keep_wanted(batch);
+          break;
+        case Op::kOutput:
+          add_product(attended_, *now.matrix, rows);
+          break;
+        case Op::kGate:
+          gate(*now.matrix, rows);
+          break;
+        case Op::kDown:
+          add_product(gated_, *now.matrix, rows);
+          break;
+      }
     }
-    if (batch.num_wanted < 0) capture(batch, shape_.num_layers);
     rows_of(rows, [&](int row, int) {
       normalize(x_.row(row), weights_.norm, shape_.hidden_size, shape_.rms_norm_eps,
                 hidden + size_t(row) * shape_.hidden_size);
@@ -217,17 +235,16 @@ class TypedDecoder final : public Decoder {
     });
   }
 
-  void project_qkv(const LayerWeights& weights, int rows) {
-    multiply<WeightDot>(pool_, operands(rows), *weights.qkv,
+  void project_qkv(const Matrix& matrix, int rows) {
+    multiply<WeightDot>(pool_, operands(rows), matrix,
                         [&](int row, int column, const F32x16* values) {
                           std::memcpy(qkv_.row(row) + column, values, kPanel * sizeof(float));
                         });
   }
 
-  void rotate_and_store(const LayerWeights& weights, const Batch& batch,
-                        const Cache<Element>& cache) {
+  void rotate_and_store(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
     const int dim = shape_.head_dim, heads = shape_.num_heads, kv_heads = shape_.num_kv_heads;
-    const int64_t* slots = batch.slots[weights.kv_group];
+    const int64_t* slots = batch.slots[now.kv_group];
     rows_of(batch.num_tokens, [&](int row, int) {
       float* x = qkv_.row(row);
       const float* cos_sin = weights_.cos_sin + size_t(batch.positions[row]) * dim;
@@ -235,17 +252,17 @@ class TypedDecoder final : public Decoder {
       const int slot = int(slots[row] % cache.block_size);
       for (int head = 0; head < heads + 2 * kv_heads; ++head, x += dim) {
         if (head < heads) {
-          if (weights.q_norm) normalize(x, weights.q_norm, dim, shape_.rms_norm_eps, x);
+          if (now.first) normalize(x, now.first, dim, shape_.rms_norm_eps, x);
           rotate(x, cos_sin, dim);
           narrow_row(query_.row(row) + head * dim, x, dim);
           continue;
         }
         const int kv_head = (head - heads) % kv_heads, kind = (head - heads) / kv_heads;
         if (kind == 0) {
-          if (weights.k_norm) normalize(x, weights.k_norm, dim, shape_.rms_norm_eps, x);
+          if (now.second) normalize(x, now.second, dim, shape_.rms_norm_eps, x);
           rotate(x, cos_sin, dim);
         }
-        store_row(cache, block, weights.kv_place, kind, kv_head, slot, x);
+        store_row(cache, block, now.kv_place, kind, kv_head, slot, x);
       }
     });
   }
@@ -266,9 +283,9 @@ class TypedDecoder final : public Decoder {
       quantize_kv<Float8Kv>(values, scale, x, dim);
   }
 
-  void attend(const LayerWeights& weights, const Batch& batch, const Cache<Element>& cache) {
+  void attend(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
     const AttentionKernel<ElementDot> kernel{
-        cache, batch, weights.kv_group, weights.kv_place, shape_.num_heads, weights.window,
+        cache, batch, now.kv_group, now.kv_place, shape_.num_heads, now.window,
         1.0f / std::sqrt(float(shape_.head_dim)), query_.row(0), attended_.row(0),
         size_t(attended_.stride)};
     pool_.run(int(tasks_.size()),
@@ -296,8 +313,8 @@ class TypedDecoder final : public Decoder {
   }
 
   // gated = silu(gate) * up
-  void gate(const LayerWeights& weights, int rows) {
-    multiply<WeightDot>(pool_, operands(rows), *weights.gate_up,
+  void gate(const Matrix& matrix, int rows) {
+    multiply<WeightDot>(pool_, operands(rows), matrix,
                         [&](int row, int column, const F32x16* values) {
                           const F32x16 silu = values[0] / (1.0f + exp2(values[0] * -kLog2E));
                           narrow(gated_.row(row) + column / 2, silu * values[1]);
@@ -306,7 +323,7 @@ class TypedDecoder final : public Decoder {
 
   Pool& pool_;
   const Shape shape_;
-  const std::vector<LayerWeights> layers_;
+  const std::vector<Operation> program_;
   const Weights weights_;
   Activations<float> x_;
   Activations<float> qkv_;

@@ -1,4 +1,4 @@
-// A whole decoder of the Llama family on packed weights: one call computes one step.
+// A whole decoder on packed weights, as a program of operations: one call computes one step.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,6 @@ namespace baton {
 struct Shape {
   int hidden_size;
   int intermediate_size;
-  int num_layers;
   int num_heads;
   int num_kv_heads;
   int head_dim;
@@ -22,23 +21,35 @@ struct Shape {
   int num_positions;
 };
 
-// Borrowed: whoever makes the decoder keeps what these point to.
-struct LayerWeights {
-  const float* attention_norm;
-  const Matrix* qkv;
-  const float* q_norm;  // null without norms of the heads
-  const float* k_norm;
-  const Matrix* output;
-  const float* mlp_norm;
-  const Matrix* gate_up;  // paired
-  const Matrix* down;
-  int window;  // 0: none
+// What one operation does. x is the residual stream, a row per token.
+enum class Op : int {
+  kCapture = 0,   // copies x if the batch wants what enters layer `layer`
+  kNorm = 1,      // operand = norm(x), scaled by `first`
+  kProject = 2,   // qkv = operand * matrix
+  kRotate = 3,    // norms of the heads (`first`: queries, `second`: keys; null: none), rotation,
+                  // then keys and values go to the cache
+  kAttend = 4,    // attended = attention over the cache
+  kNarrow = 5,    // from here on only the wanted tokens are computed; in front of a kAttend
+  kOutput = 6,    // x += attended * matrix
+  kGate = 7,      // gated = silu(gate) * up, of operand * matrix, which is paired
+  kDown = 8,      // x += gated * matrix
+};
+
+// Borrowed: the maker of the decoder keeps what these point to.
+struct Operation {
+  Op op;
+  int layer;
+  const Matrix* matrix;
+  const float* first;
+  const float* second;
+  int window;    // 0: none
   int kv_group;  // whose block tables it follows
   int kv_place;  // among the layers that a block of its group holds
 };
 
 struct Weights {
-  const LayerWeights* layers;
+  const Operation* program;
+  int program_size;
   const float* norm;
   const Matrix* head;
   // The embedding's rows; null if they are the head's columns.

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Batch, Kind, KvFormat, Shape, Weights
+from kernels.native.library import Batch, Kind, KvFormat, Operation, Shape, Weights
 from shared.errors import InternalError
 from shared.model.native.owned_rows import OwnedRows
+from shared.model.native.program import build_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,11 +50,10 @@ class NativeCausalLM:
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
         self.threads = packing.threads
         self._packing = packing
-        self._packed: Weights = packing.pack(model)
+        self._packed = packing.pack(model)
         self._shape = Shape(
             hidden_size=spec.hidden_size,
             intermediate_size=spec.feed_forward.inner_size,
-            num_layers=spec.num_layers,
             num_heads=attention.num_heads,
             num_kv_heads=attention.num_kv_heads,
             head_dim=attention.head_dim,
@@ -65,21 +65,29 @@ class NativeCausalLM:
         self._pointers = c_void_p * self._num_groups
         self._captured_layers = torch.empty(0, dtype=torch.int32)
         self._captures_last = False
-        self._begin(self._shape)
+        self._begin(spec.num_layers)
 
     def first_layers(self, count: int) -> NativeCausalLM:
         """See `CausalLM.first_layers`."""
         short = copy.copy(self)
-        shape = Shape.from_buffer_copy(self._shape)
-        shape.num_layers = min(count, self._shape.num_layers)
-        short._begin(shape)
+        short._begin(count)
         return short
 
-    def _begin(self, shape: Shape) -> None:
-        """Make a decoder on the packed weights, with memory of its own."""
-        kind = self._packing.kind
+    def _begin(self, num_layers: int) -> None:
+        """Make a decoder of the first layers on the packed weights, with memory of its own."""
+        packed, kind = self._packed, self._packing.kind
+        program = build_program(self.spec, packed.layers[:num_layers])
+        weights = Weights(
+            program=(Operation * len(program))(*program),
+            program_size=len(program),
+            norm=packed.norm,
+            head=packed.head,
+            embedding=packed.embedding,
+            embedding_kind=packed.embedding_kind,
+            cos_sin=packed.cos_sin,
+        )
         self._decoder = self._library.baton_decoder_new(
-            self.threads.pool, byref(shape), byref(self._packed), self._element, kind
+            self.threads.pool, byref(self._shape), byref(weights), self._element, kind
         )
         if not self._decoder:
             raise InternalError(f"no native decoder for {kind} of a {self.dtype} model")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Kind, LayerWeights, Weights
+from kernels.native.library import Kind
 from shared.errors import InternalError
+from shared.model.native.program import PackedLayer
 from shared.model.rope_table import cos_sin_table
 
 if TYPE_CHECKING:
-    import ctypes
-
     from torch import Tensor
 
     from shared.model.causal_lm import CausalLM, DecoderLayer
@@ -21,6 +21,19 @@ if TYPE_CHECKING:
     from shared.model.native.library_threads import LibraryThreads
 
 _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedModel:
+    """Where the weights of a model are, as the library takes them."""
+
+    layers: tuple[PackedLayer, ...]
+    norm: int
+    head: int
+    #: The embedding's rows; None if they are the head's columns.
+    embedding: int | None
+    embedding_kind: Kind
+    cos_sin: int
 
 
 class PackedWeight:
@@ -45,24 +58,21 @@ class Packing:
         self._library = threads.library
         self._matrices: list[int] = []
         #: What the kernels read as it is.
-        self._kept: list[Tensor | ctypes.Array[LayerWeights]] = []
+        self._kept: list[Tensor] = []
 
     @property
     def num_bytes(self) -> int:
         """Memory of all packed weights."""
-        kept = sum(t.nbytes for t in self._kept if isinstance(t, torch.Tensor))
+        kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
     def finish(self, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.finish`."""
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
-    def pack(self, model: CausalLM) -> Weights:
+    def pack(self, model: CausalLM) -> PackedModel:
         """All weights of a model that was loaded with this method; it is empty afterwards."""
-        layers = (LayerWeights * model.spec.num_layers)()
-        for number, layer in enumerate(model.decoder_layers):
-            layers[number] = self._pack_layer(layer)
-        self._kept.append(layers)
+        layers = tuple(self._pack_layer(layer) for layer in model.decoder_layers)
         tied = model.lm_head is model.embedding
         head = self._matrix(model.lm_head, None)
         embedding = None if tied else self._keep(model.embedding.detach())
@@ -70,7 +80,7 @@ class Packing:
         model.lm_head = model.embedding = _nothing()
         spec = model.spec
         table = cos_sin_table(spec.attention.rope, spec.num_positions, torch.float32)
-        return Weights(
+        return PackedModel(
             layers=layers,
             norm=self._vector(model.norm),
             head=head,
@@ -84,20 +94,17 @@ class Packing:
         for matrix in self._matrices:
             self._library.baton_matrix_delete(matrix)
 
-    def _pack_layer(self, layer: DecoderLayer) -> LayerWeights:
+    def _pack_layer(self, layer: DecoderLayer) -> PackedLayer:
         attention, mlp = layer.attention, layer.mlp
-        return LayerWeights(
+        return PackedLayer(
             attention_norm=self._vector(layer.attention_norm),
             qkv=self._linear(attention.qkv),
-            q_norm=self._vector(attention.q_norm),
-            k_norm=self._vector(attention.k_norm),
+            q_norm=None if attention.q_norm is None else self._vector(attention.q_norm),
+            k_norm=None if attention.k_norm is None else self._vector(attention.k_norm),
             output=self._linear(attention.output),
             mlp_norm=self._vector(layer.mlp_norm),
             gate_up=self._linear(mlp.gate_up),
             down=self._linear(mlp.down),
-            window=attention.window or 0,
-            kv_group=attention.group,
-            kv_place=attention.place,
         )
 
     def _linear(self, linear: FusedLinear) -> int:
@@ -123,8 +130,8 @@ class Packing:
         self._matrices.append(matrix)
         return int(matrix)
 
-    def _vector(self, norm: RMSNorm | None) -> int | None:
-        return None if norm is None else self._keep(norm.weight.detach().float())
+    def _vector(self, norm: RMSNorm) -> int:
+        return self._keep(norm.weight.detach().float())
 
     def _keep(self, tensor: Tensor) -> int:
         tensor = tensor.contiguous()
