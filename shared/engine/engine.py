@@ -20,8 +20,7 @@ from shared.engine.pipeline.build import build_pipeline
 from shared.engine.pipeline.counters import EngineCounters
 from shared.engine.pipeline.postprocess import Postprocessor
 from shared.engine.pipeline.step_pipeline import failure
-from shared.engine.schedule.build import build_scheduler
-from shared.engine.schedule.integrity import check_scheduler
+from shared.engine.schedule.scheduler import build_scheduler, check_scheduler
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.model_parts import build_model_parts
 from shared.engine.step.step_memory import largest_step_bytes

@@ -18,10 +18,9 @@ from shared.model.device import read_device
 from shared.model.linear.base import DENSE
 from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.native.choice import suits_this_cpu, why_not_native
-from shared.model.native.library_threads import LibraryThreads
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
-from shared.model.native.threads import plan_threads
+from shared.model.native.threads import LibraryThreads, plan_threads
 
 if TYPE_CHECKING:
     from pathlib import Path

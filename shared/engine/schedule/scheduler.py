@@ -12,19 +12,39 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shared.engine.choices import SchedulingPolicy
+from shared.engine.schedule.block_manager import BlockManager
 from shared.engine.schedule.lookahead import add_drafts
 from shared.engine.schedule.mask_gate import MaskGate
 from shared.engine.schedule.output import SchedulerOutput
-from shared.engine.schedule.preemption import last_admitted, least_urgent
 from shared.engine.schedule.waiting_queue import FcfsQueue, PriorityQueue
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.sequence import Status
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from shared.engine.schedule.block_manager import BlockManager
+    from collections.abc import Iterable
+    from collections.abc import Sequence as Seq
+
+    from shared.engine.config import EngineConfig
+    from shared.engine.offload.offload import KVOffload
     from shared.engine.schedule.waiting_queue import WaitingQueue
     from shared.engine.sequence.sequence import Sequence
+    from shared.kv.block_pool import BlockPool
+    from shared.kv.prefix_cache import PrefixCache
+
+
+def last_admitted(running: Seq[Sequence]) -> Sequence | None:
+    """First come, first served: the one that was admitted last."""
+    return next((seq for seq in reversed(running) if seq.may_be_preempted), None)
+
+
+def least_urgent(running: Seq[Sequence]) -> Sequence | None:
+    """Priority: the highest (priority, arrival)."""
+    return max(
+        (seq for seq in running if seq.may_be_preempted),
+        key=lambda seq: (seq.request.priority, seq.arrival),
+        default=None,
+    )
 
 
 class Scheduler:
@@ -298,3 +318,37 @@ class Scheduler:
         """Sequences that may soon need one more block: who took it now would be preempted then."""
         active = (*self.running, *self.loading.values(), *self.receiving.values())
         return sum(1 for seq in active if not seq.request.hold_blocks)
+
+
+def build_scheduler(
+    pool: BlockPool, cache: PrefixCache, offload: KVOffload | None, config: EngineConfig
+) -> Scheduler:
+    """Return the scheduler of an engine with these settings; it has nothing to do yet."""
+    return Scheduler(
+        BlockManager(pool, cache, block_size=config.block_size, offload=offload),
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        policy=config.scheduling_policy,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+    )
+
+
+def check_scheduler(scheduler: Scheduler, *, draft_blocks: Iterable[int] = ()) -> None:
+    """Raise InternalError if a sequence or a block is lost, or is in two places.
+
+    `draft_blocks` are held by a proposer.
+    """
+    s = scheduler
+    placed = [*s.running, *s.loading.values(), *s.receiving.values(), *s.held.values()]
+    waiting = [seq for seq in s.sequences.values() if seq.status is Status.WAITING]
+    if len(waiting) != len(s.waiting) or len(placed) + len(waiting) != len(s.sequences):
+        raise InternalError("scheduler: a sequence is in no place, or in two")
+    for seq in placed:
+        if seq.num_computed_tokens > seq.num_blocks * s.blocks.block_size:
+            raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
+    if any(seq.num_blocks or seq.num_computed_tokens for seq in waiting):
+        raise InternalError("scheduler: a waiting sequence has blocks or progress")
+    if any(not seq.num_in_flight_tokens for seq in s.draining):
+        raise InternalError("scheduler: a sequence drains for ever")
+    s.blocks.check_integrity([*placed, *s.draining], draft_blocks)

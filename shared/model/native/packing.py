@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shared.model.causal_lm import CausalLM, DecoderLayer
     from shared.model.layers import RMSNorm
     from shared.model.linear.fused import FusedLinear
-    from shared.model.native.library_threads import LibraryThreads
+    from shared.model.native.threads import LibraryThreads
 
 _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 

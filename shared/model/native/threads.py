@@ -1,10 +1,13 @@
-"""How many threads compute, and where."""
+"""The native library's threads: how many compute, where, and on behalf of which models."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import threading
 from dataclasses import dataclass
 
+from kernels.native.library import load_library
 from shared.errors import ConfigError
 
 
@@ -20,6 +23,27 @@ class ThreadPlan:
         """Keep the calling thread on the first core, if cores were chosen."""
         if self.cpus:
             os.sched_setaffinity(0, {self.cpus[0]})
+
+
+class LibraryThreads:
+    """They wait for work between the calls, and end with the last model that computes on them."""
+
+    def __init__(self, plan: ThreadPlan) -> None:
+        self.library = library = load_library()
+        self._plan = plan
+        #: Whom the first core was given to.
+        self._caller = 0
+        cpus = (ctypes.c_int * len(plan.cpus))(*plan.cpus) if plan.cpus else None
+        self.pool: int = library.baton_pool_new(plan.num_threads, cpus)
+
+    def take_caller(self) -> None:
+        """The calling thread is the first of them."""
+        if self._plan.cpus and self._caller != threading.get_ident():
+            self._caller = threading.get_ident()
+            self._plan.pin_caller()
+
+    def __del__(self) -> None:
+        self.library.baton_pool_delete(self.pool)
 
 
 def plan_threads(num_threads: int | None = None, bind: str | None = None) -> ThreadPlan:
