@@ -104,7 +104,10 @@ class OutboundTransfer(Protocol):
 
     @property
     def num_copied_bytes(self) -> int:
-        """By this process, from one place in its memory to another, so far."""
+        """Bytes that this process has copied within its own memory for the transfer, so far.
+
+        0 if all blocks were read or written where they are.
+        """
         ...
 
     async def push(self, first_index: int, blocks: Sequence[int]) -> None:

@@ -37,7 +37,7 @@ class Lease(Protocol):
 
 
 class RemoteLease:
-    """In the directory of a router. An event loop has no part in it: gRPC's other API blocks."""
+    """A lease in a router's directory, by gRPC's blocking API: its thread has no event loop."""
 
     def __init__(self, worker: WorkerId, open_channel: Callable[[], grpc.Channel]) -> None:
         self._worker = worker
@@ -60,7 +60,7 @@ class RemoteLease:
 
 
 class RedisLease:
-    """In Redis. The client wants an event loop; this one has nothing else to do."""
+    """A lease in Redis. Its client needs an event loop, so the lease has one of its own."""
 
     def __init__(
         self, worker: WorkerId, open_store: Callable[[], RedisStore], directory: RedisDirectory

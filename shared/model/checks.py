@@ -46,7 +46,7 @@ def check_model(
         check_headers(model_dir, spec)
     name = dtype_name(spec, dtype)
     if requires_native(attention_backend, quantization, device):
-        reason = why_not_native(name, quantization, device)
+        reason = why_not_native(spec, name, quantization, device)
         if reason is not None:
             raise ConfigError(f"the native kernels cannot run: {reason}")
     return spec
@@ -70,7 +70,7 @@ def requires_native(attention_backend: str, quantization: str, device: str) -> b
     return attention_backend == "native" or wants_int8
 
 
-def why_not_native(dtype: str, quantization: str, device: str) -> str | None:
+def why_not_native(spec: DecoderSpec, dtype: str, quantization: str, device: str) -> str | None:
     """Why the native kernels cannot compute this on any machine; None if they can on some."""
     if not device.startswith("cpu"):
         return f"they are for the CPU, not for {device}"
@@ -80,6 +80,12 @@ def why_not_native(dtype: str, quantization: str, device: str) -> str | None:
         return f"they know float32 and bfloat16, not {dtype}"
     if quantization == "int8" and dtype != "bfloat16":
         return f"int8 weights go with --dtype bfloat16, not {dtype}"
+    return _why_not_native_layers(spec)
+
+
+def _why_not_native_layers(spec: DecoderSpec) -> str | None:
+    if len({layer.feed_forward for layer in spec.layers}) > 1:
+        return f"they know equal layers, and those of {spec.architecture} feed forward differently"
     return None
 
 

@@ -102,7 +102,7 @@ def load_model(
     backend = get_backend(_python_backend(attention_backend, place))
     weights = quantization if quantization != "none" else name
     method: LinearMethod = DENSE
-    if _wants_native(attention_backend, quantization, name, place):
+    if _wants_native(spec, attention_backend, quantization, name, place):
         method = Packing(_threads(plan, beside), WEIGHT_KINDS[weights])
     elif quantization != "none":
         method = Narrow(quantization, place, implementation=backend.name)
@@ -142,7 +142,9 @@ def _python_backend(name: str, device: torch.device) -> str:
     return default_backend(device) if name in ("auto", "native") else name
 
 
-def _wants_native(backend: str, quantization: str, dtype: str, device: torch.device) -> bool:
+def _wants_native(
+    spec: DecoderSpec, backend: str, quantization: str, dtype: str, device: torch.device
+) -> bool:
     """Whether the native kernels compute.
 
     Raises:
@@ -158,7 +160,7 @@ def _wants_native(backend: str, quantization: str, dtype: str, device: torch.dev
     required = requires_native(backend, quantization, device.type)
     if not required and not suits_this_cpu():
         return False
-    reason = why_not_native(dtype, quantization, device)
+    reason = why_not_native(spec, dtype, quantization, device)
     if reason is None:
         return True
     if required:

@@ -60,7 +60,10 @@ class TenantLimits:
 
     @contextmanager
     def enter(self, tenant: Tenant, num_tokens: int) -> Iterator[Permit]:
-        """Set `num_tokens` aside, the most that the request can use; give back what it did not.
+        """Count a request as running, and `num_tokens`, the most that it can use, as used.
+
+        At the end of the context the request no longer counts, and of the tokens only those do that
+        the caller has entered into the permit.
 
         Raises:
             OverloadedError: over a limit now; `retry_after_s` is when the tokens will be there,

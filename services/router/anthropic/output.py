@@ -44,7 +44,7 @@ class MessageUsage(msgspec.Struct):
 
 
 class Message(msgspec.Struct, tag_field="type", tag="message"):
-    """The whole of it."""
+    """An answer as one object, for a client that did not ask for a stream."""
 
     id: str
     model: str

@@ -63,7 +63,7 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
     async def Deregister(  # noqa: N802
         self, request: directory_pb2.DeregisterRequest, context: Context
     ) -> directory_pb2.DeregisterResponse:
-        """Leave."""
+        """Remove the request's worker at once, without waiting for its lease to end."""
         await self._registry.deregister(worker_id_from_wire(request.worker))
         return directory_pb2.DeregisterResponse()
 

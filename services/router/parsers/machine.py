@@ -210,7 +210,7 @@ class Machine:
         self.in_tail = True
 
     def arguments(self, text: str) -> None:
-        """More of the last call's arguments."""
+        """Append `text` to the arguments of the call that was begun last."""
         self._parts.append(text)
 
     def end_arguments(self) -> None:

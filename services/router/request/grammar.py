@@ -50,7 +50,10 @@ def structural_tag_grammar(tag: Any, *, param: str) -> GrammarSpec:
 
 
 def choice_grammar(choices: list[str], *, param: str) -> GrammarSpec:
-    """The answer is one of these strings."""
+    """Return the grammar of an answer that is one of `choices`.
+
+    param: the request's field that errors name.
+    """
     text = json.dumps(choices, ensure_ascii=False)
     return GrammarSpec(kind=GrammarKind.CHOICE, text=text, param=param)
 

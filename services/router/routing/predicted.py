@@ -54,7 +54,10 @@ class PredictedBlocks:
         return Prediction(worker, hashes)
 
     def settle(self, prediction: Prediction, now_s: float) -> None:
-        """The prompt was computed: from now on the worker's own report is on its way."""
+        """Let the prediction count for `ttl_s` more: the prompt was computed.
+
+        The worker's own report of its blocks takes its place meanwhile.
+        """
         self._settled.append((now_s + self._ttl_s, prediction))
 
     def drop(self, prediction: Prediction) -> None:

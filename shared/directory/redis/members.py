@@ -73,7 +73,10 @@ class Members:
         self._leave_listeners.append(listener)
 
     def next_end_s(self) -> float:
-        """Seconds until the first lease ends, if nobody renews it."""
+        """Seconds until the end of the first lease can be seen, if nobody renews it.
+
+        Infinite if there are no members.
+        """
         first_s = min((member.ends_s for member in self._members.values()), default=math.inf)
         return max(first_s - self._clock(), 0) + _MARGIN_S
 

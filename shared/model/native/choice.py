@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,15 +11,20 @@ from kernels.native.build import NativeUnavailableError
 from kernels.native.library import load_library
 from shared.model import checks
 
+if TYPE_CHECKING:
+    from shared.model.spec import DecoderSpec
+
 
 def suits_this_cpu() -> bool:
     """Whether they are the better choice: without AVX-512 they run, but were never measured."""
     return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def why_not_native(dtype: str, quantization: str, device: torch.device) -> str | None:
+def why_not_native(
+    spec: DecoderSpec, dtype: str, quantization: str, device: torch.device
+) -> str | None:
     """None if they can, otherwise the reason. Compiles the library if it is not cached."""
-    reason = checks.why_not_native(dtype, quantization, str(device))
+    reason = checks.why_not_native(spec, dtype, quantization, str(device))
     if reason is not None:
         return reason
     if platform.system() != "Linux":

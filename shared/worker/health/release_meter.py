@@ -20,7 +20,11 @@ _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class ReleaseMeter:
-    """Call `ended` when a request has left: the engine's answer to what comes after it counts."""
+    """Measures the time from a request's end until its blocks are free.
+
+    `ended` begins a measurement. It is over when the engine has carried out two empty calls: what
+    freed the blocks was queued before them.
+    """
 
     def __init__(self, engine: EngineThread, registry: CollectorRegistry) -> None:
         self._engine = engine

@@ -24,7 +24,7 @@ PRIORITY = -(2**31)
 
 
 class SelfCheck:
-    """Called, it returns once the engine has answered."""
+    """Asks the engine for a short answer. A call returns once the answer is complete."""
 
     def __init__(self, engine: EngineThread, *, timeout_s: float) -> None:
         self._engine = engine

@@ -77,7 +77,7 @@ class ChatReply:
         )
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
-        """The event for one piece. Each answer's first has the role."""
+        """Return the server-sent event of one piece. The first of each answer carries the role."""
         del place  # a chat has one prompt
         self._tally.add(piece)
         template = self._templates.get(piece.index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from kernels.kv_write_quantized.cache import QuantizedCache
 from kernels.native.library import load_library
 from shared.errors import ConfigError
 from shared.model.causal_lm import CausalLM
+from shared.model.checkpoint.config import load_spec
+from shared.model.checks import why_not_native
 from shared.model.loader import load_model
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.paged_driver import PagedDriver, make_metadata, poisoned_cache
@@ -196,6 +199,16 @@ def test_what_cannot_be_computed_is_refused(
     checkpoint = save(random_model("llama"), tmp_path)
     with pytest.raises(ConfigError, match=reason):
         load_model(checkpoint, **options)
+
+
+def test_layers_that_feed_forward_differently_are_refused(tmp_path: Path) -> None:
+    spec = load_spec(save(random_model("llama"), tmp_path))
+    assert why_not_native(spec, "float32", "none", "cpu") is None
+    first, *others = spec.layers
+    wider = replace(first, feed_forward=replace(first.feed_forward, inner_size=32))
+    reason = why_not_native(replace(spec, layers=(wider, *others)), "float32", "none", "cpu")
+    assert reason is not None
+    assert "those of LlamaForCausalLM feed forward differently" in reason
 
 
 def test_without_a_compiler_torch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
