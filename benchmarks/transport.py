@@ -25,10 +25,10 @@ from rich.table import Table
 
 from baton.v1 import common_pb2, router_pb2, router_pb2_grpc
 from benchmarks.peers.models import model_folder
+from cli.access import Secure
 from cli.certs import make_certificates
 from cli.cluster import Cluster, ClusterSpec
-from cli.ports import free_port
-from cli.secure import Secure
+from cli.start.ports import free_port
 
 app = typer.Typer(add_completion=False)
 PLAIN, SECURE = "plain", "TLS and CURVE"

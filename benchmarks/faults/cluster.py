@@ -23,7 +23,7 @@ from benchmarks.faults.trust import Trust
 from benchmarks.faults.wire.connection import Channel
 from benchmarks.faults.wire.hub import Hub
 from cli.places import python_command
-from cli.ports import free_port
+from cli.start.ports import free_port
 
 if TYPE_CHECKING:
     import signal

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
+from cli.access import Secure
 from cli.certs import make_certificates
-from cli.secure import Secure
 from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:

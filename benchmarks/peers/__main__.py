@@ -21,8 +21,8 @@ from benchmarks.peers.runner import Runner
 from benchmarks.peers.selection import ENGINES, Part, default_parts, full_parts, narrow
 from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
 from benchmarks.peers.tables import Grid, engine_grid, serving_grid, share_grid
-from cli.interrupts import Terminated, interrupts
 from cli.places import ROOT
+from cli.start.interrupts import Terminated, interrupts
 from shared.errors import BatonError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)

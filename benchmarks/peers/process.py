@@ -41,7 +41,13 @@ class ChildProcess:
         with log.open("wb") as errors:
             self._popen = subprocess.Popen(
                 # This script imports the standard library only.
-                [sys.executable, "-P", str(ROOT / "cli" / "child.py"), str(os.getpid()), *command],
+                [
+                    sys.executable,
+                    "-P",
+                    str(ROOT / "cli/start/child.py"),
+                    str(os.getpid()),
+                    *command,
+                ],
                 env=dict(env),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if self.answers else errors,

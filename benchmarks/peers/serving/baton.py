@@ -11,7 +11,7 @@ from benchmarks.peers.systems import KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS
 from benchmarks.peers.tree import ProcessTree
 from cli.cluster import Cluster, ClusterSpec
 from cli.errors import CommandError
-from cli.ports import free_port
+from cli.start.ports import free_port
 from shared.version import VERSION
 
 if TYPE_CHECKING:

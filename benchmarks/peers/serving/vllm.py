@@ -17,7 +17,7 @@ from benchmarks.peers.systems import (
     installed,
     vllm_environ,
 )
-from cli.ports import free_port
+from cli.start.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

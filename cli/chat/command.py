@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from baton_client import Baton, BatonError, UnavailableError
+from cli.chat.timings_view import timings_table, tokens_per_s
 from cli.errors import CommandError
-from cli.timings_view import timings_table, tokens_per_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from baton_client import ChatOptions, Message, Piece
-    from cli.secure import Secure
+    from cli.access import Secure
 
 HELP = "Ctrl-C stops an answer, /reset forgets the conversation, Ctrl-D ends."
 

@@ -13,8 +13,8 @@ from cli.cluster import Cluster
 from cli.doctor.finding import Level
 from cli.doctor.surroundings import check_redis
 from cli.errors import EXIT_USAGE, CommandError
-from cli.options import Service
-from cli.settings import settings_of
+from cli.flags.options import Service
+from cli.flags.service_flags import settings_of
 from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.identity import Role

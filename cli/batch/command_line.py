@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import (  # noqa: TC001 read at run time by typer
+from cli.flags.options import (  # noqa: TC001 read at run time by typer
     Model,
     ServedModelName,
     StartTimeout,
@@ -57,11 +57,11 @@ def run_batch(
     tls_ca: TlsCa = None,
 ) -> None:
     """Answer a file of requests; run it again to go on after an interruption."""
+    from cli.access import from_flags
     from cli.batch.command import BatchOptions, read_api_key
     from cli.batch.command import run_batch as run
-    from cli.ports import free_port
-    from cli.run_folder import run_folder
-    from cli.secure import from_flags
+    from cli.start.ports import free_port
+    from cli.start.run_folder import run_folder
     from cli.up_command import cluster_spec
 
     secure = from_flags(tls_cert, tls_key, tls_ca)

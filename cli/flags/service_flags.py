@@ -7,11 +7,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli.errors import EXIT_USAGE, CommandError
-from cli.options import Service
-from cli.settings import settings_of
+from cli.flags.options import Service
 from shared.config import flags_of, unknown_flag
 
 if TYPE_CHECKING:
@@ -32,6 +31,20 @@ WIRING = frozenset(
         "--directory",
     }
 )
+
+
+def settings_of(service: Service) -> type[Any]:
+    """The class whose fields are the flags of `baton serve SERVICE`."""
+    from services.decode.config import DecodeConfig
+    from services.prefill.config import PrefillConfig
+    from services.router.config import RouterConfig
+
+    classes: dict[Service, type[Any]] = {
+        Service.ROUTER: RouterConfig,
+        Service.PREFILL: PrefillConfig,
+        Service.DECODE: DecodeConfig,
+    }
+    return classes[service]
 
 
 @dataclass(frozen=True, slots=True)

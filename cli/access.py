@@ -1,7 +1,9 @@
-"""How the command itself reaches a cluster that uses TLS."""
+"""How the command itself reaches a cluster: its TLS, and the token that its processes share."""
 
 from __future__ import annotations
 
+import os
+import secrets
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from cli.errors import CommandError
+from shared.rpc.auth import ClusterToken
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +83,20 @@ def open_channel(address: str, secure: Secure | None) -> grpc.Channel:
     if secure.server_name is not None:
         options.append(("grpc.ssl_target_name_override", secure.server_name))
     return grpc.secure_channel(address, secure.credentials(), options=options)
+
+
+def make_cluster_token(path: Path) -> None:
+    """Write a new random token that only this user can read."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{secrets.token_hex(32)}\n")
+
+
+def token_metadata(path: Path | None) -> tuple[tuple[str, str], ...]:
+    """What goes with a call to the cluster's own services; nothing where there is no token.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    return () if path is None else ClusterToken(path).metadata

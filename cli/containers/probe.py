@@ -12,13 +12,13 @@ from urllib.error import HTTPError
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from cli.access import open_channel
 from cli.errors import CommandError
-from cli.secure import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.secure import Secure
+    from cli.access import Secure
 
 TIMEOUT_S = 3.0
 

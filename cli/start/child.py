@@ -1,4 +1,6 @@
-"""Becomes another program that dies with its parent: `python -m cli.child PARENT_PID PROGRAM …`.
+"""Becomes another program that dies with its parent.
+
+`python -m cli.start.child PARENT_PID PROGRAM …`.
 
 The wish survives exec, so it is made here, in a process that has one thread, and not between fork
 and exec of the parent, which may have many.

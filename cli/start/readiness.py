@@ -10,13 +10,13 @@ from urllib.error import HTTPError
 import grpc
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
+from cli.access import open_channel
 from cli.errors import CommandError
-from cli.secure import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cli.secure import Secure
+    from cli.access import Secure
 
 TIMEOUT_S = 2.0
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.processes import ServiceProcess
-    from cli.readiness import ReadinessProbe
+    from cli.start.readiness import ReadinessProbe
 
 POLL_S = 0.1
 
