@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.contestants import EngineContestant, ServerContestant
+from benchmarks.peers.engines.systems import Baton, LlamaCpp, Transformers, Vllm
 from benchmarks.peers.measures import MEASURES
+from benchmarks.peers.run.contestants import EngineContestant, ServerContestant
 from benchmarks.peers.serving.baton import BatonServing
 from benchmarks.peers.serving.measures import interference, rates
 from benchmarks.peers.serving.vllm import VllmAggregated, VllmDisaggregated
-from benchmarks.peers.systems import Baton, LlamaCpp, Transformers, Vllm
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from benchmarks.peers.contestants import Contestant
     from benchmarks.peers.measures import Measure
+    from benchmarks.peers.run.contestants import Contestant
 
 ENGINES: dict[str, Callable[[], Contestant]] = {
     "baton": lambda: EngineContestant(Baton()),

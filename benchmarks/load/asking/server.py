@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from benchmarks.load.client import describe_refusal
-from benchmarks.load.lanes import LaneTransport
+from benchmarks.load.asking.client import describe_refusal
+from benchmarks.load.asking.lanes import LaneTransport
 from shared.errors import AuthenticationError, ConfigError, UnavailableError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.limits import shares
+from benchmarks.peers.machine.limits import shares
 from benchmarks.peers.measures import METRICS
 from benchmarks.peers.models import MODELS
 from benchmarks.peers.statistics import advantage, best

@@ -8,9 +8,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.peers.engines.process import PeerError
+from benchmarks.peers.engines.systems import plain_environ
 from benchmarks.peers.models import MODELS
-from benchmarks.peers.process import PeerError
-from benchmarks.peers.systems import plain_environ
 from cli.places import ROOT
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ import httpx
 import msgspec
 
 from baton_client import BatonError, DeadlineError
-from benchmarks.load.event_stream import EventDecoder
+from benchmarks.load.asking.event_stream import EventDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from baton_client import AsyncBaton
-    from benchmarks.faults.ask import Ask
+    from benchmarks.faults.clients.ask import Ask
 
 #: Longest time for one request: what takes longer hangs.
 REQUEST_TIMEOUT_S = 25.0

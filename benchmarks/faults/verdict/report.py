@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.faults import matrix
-from benchmarks.faults.picture import save_picture
-from benchmarks.faults.thresholds import broken, itl_ratio
+from benchmarks.faults.verdict.picture import save_picture
+from benchmarks.faults.verdict.thresholds import broken, itl_ratio
 from cli.places import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from benchmarks.faults.result import Cell, Results
+    from benchmarks.faults.verdict.result import Cell, Results
 
 PAGE = ROOT / "docs" / "reliability.md"
 PICTURE = Path("reliability") / "matrix.svg"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.faults.result import Cell
+    from benchmarks.faults.verdict.result import Cell
 
 #: Of a process that dies, stops or is cut off.
 MAX_CRASH_OUTCOME_S = 10.0

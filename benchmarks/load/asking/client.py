@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import msgspec
 
-from benchmarks.load.event_stream import EventDecoder
+from benchmarks.load.asking.event_stream import EventDecoder
 from benchmarks.load.outcome import Outcome
 
 if TYPE_CHECKING:
-    from benchmarks.load.datasets import Sample
+    from benchmarks.load.workload.datasets import Sample
 
 ERROR_LENGTH = 300
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from benchmarks.peers.engines.process import EngineProcess
 from benchmarks.peers.places import INSTALL, import_folder, peer_python
-from benchmarks.peers.process import EngineProcess
 from cli.places import python_environ
 
 if TYPE_CHECKING:

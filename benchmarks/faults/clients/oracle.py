@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.faults.ask import Ask, Expected
-from benchmarks.faults.model import BLOCK_SIZE, DTYPE, MAX_NUM_BATCHED_TOKENS
+from benchmarks.faults.clients.ask import Ask, Expected
+from benchmarks.faults.system.model import BLOCK_SIZE, DTYPE, MAX_NUM_BATCHED_TOKENS
 from shared.engine.llm import LLM
 from shared.request.sampling_params import SamplingParams
 

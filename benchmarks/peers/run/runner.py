@@ -5,25 +5,25 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.budget import plan_repetitions, plan_units
-from benchmarks.peers.limits import higher, measure_limits
-from benchmarks.peers.machine import measured_cores
+from benchmarks.peers.engines.systems import Launch
+from benchmarks.peers.machine.description import measured_cores
+from benchmarks.peers.machine.limits import higher, measure_limits
 from benchmarks.peers.measures import METRICS
 from benchmarks.peers.models import model_folder
 from benchmarks.peers.places import LOGS
-from benchmarks.peers.rotation import Rotation
-from benchmarks.peers.selection import ALL
+from benchmarks.peers.report.tables import is_ours
+from benchmarks.peers.run.budget import plan_repetitions, plan_units
+from benchmarks.peers.run.rotation import Rotation
+from benchmarks.peers.run.selection import ALL
 from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
 from benchmarks.peers.statistics import best
-from benchmarks.peers.systems import Launch
-from benchmarks.peers.tables import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.peers.measures import Measure
     from benchmarks.peers.results import Results
-    from benchmarks.peers.selection import Part
+    from benchmarks.peers.run.selection import Part
 
 EVERY_METRIC = METRICS | INTERFERENCE_METRICS | RATE_METRICS
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from benchmarks.load.settings import DataSettings
-    from benchmarks.load.vocabulary import Vocabulary
+    from benchmarks.load.workload.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

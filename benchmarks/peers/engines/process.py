@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.tree import END_GRACE_S, ProcessTree
+from benchmarks.peers.engines.tree import END_GRACE_S, ProcessTree
 from benchmarks.peers.workers.wire import Many, Single
 from cli.places import ROOT
 from shared.errors import BatonError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+#: Imports the standard library only.
+CHILD = ROOT / "cli/start/child.py"
 #: Lines of a log that are shown when its process ended unexpectedly.
 TAIL_LINES = 12
 
@@ -40,14 +42,7 @@ class ChildProcess:
         self._log = log
         with log.open("wb") as errors:
             self._popen = subprocess.Popen(
-                # This script imports the standard library only.
-                [
-                    sys.executable,
-                    "-P",
-                    str(ROOT / "cli/start/child.py"),
-                    str(os.getpid()),
-                    *command,
-                ],
+                [sys.executable, "-P", str(CHILD), str(os.getpid()), *command],
                 env=dict(env),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if self.answers else errors,

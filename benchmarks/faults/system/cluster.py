@@ -15,11 +15,17 @@ import httpx
 import redis.asyncio
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
-from benchmarks.faults.model import DRAIN_GRACE_S, MODEL_NAME, NICENESS, OWN_FLAGS, WORKER_FLAGS
-from benchmarks.faults.network import Loopback, Namespaces
 from benchmarks.faults.process import Process, launch
-from benchmarks.faults.scale import FULL
-from benchmarks.faults.trust import Trust
+from benchmarks.faults.system.model import (
+    DRAIN_GRACE_S,
+    MODEL_NAME,
+    NICENESS,
+    OWN_FLAGS,
+    WORKER_FLAGS,
+)
+from benchmarks.faults.system.network import Loopback, Namespaces
+from benchmarks.faults.system.scale import FULL
+from benchmarks.faults.system.trust import Trust
 from benchmarks.faults.wire.connection import Channel
 from benchmarks.faults.wire.hub import Hub
 from cli.places import python_command
@@ -30,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from benchmarks.faults.network import Network
     from benchmarks.faults.process import Launch
-    from benchmarks.faults.scale import Scale
+    from benchmarks.faults.system.network import Network
+    from benchmarks.faults.system.scale import Scale
 
 ROUTERS = ("router-0", "router-1")
 PREFILL = ("prefill-0", "prefill-1")

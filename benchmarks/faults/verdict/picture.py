@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from benchmarks.faults import matrix
-from benchmarks.faults.thresholds import HANG, KEYS, LEAK, WRONG, broken
+from benchmarks.faults.verdict.thresholds import HANG, KEYS, LEAK, WRONG, broken
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.faults.result import Cell, Results
+    from benchmarks.faults.verdict.result import Cell, Results
 
 GREEN, AMBER, RED, GREY = "#3f9b5f", "#e0a030", "#c0392b", "#d9dce1"
 #: Of a promise that was broken: these are about what is true, the others about what was served.

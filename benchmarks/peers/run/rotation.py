@@ -10,18 +10,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.background import Background, ThisProcess
+from benchmarks.peers.engines.process import PeerError, PeerUnavailableError
+from benchmarks.peers.machine.background import Background, ThisProcess
 from benchmarks.peers.measures import prompts_for
-from benchmarks.peers.process import PeerError, PeerUnavailableError
 from benchmarks.peers.results import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from benchmarks.peers.contestants import Contestant
+    from benchmarks.peers.engines.systems import Launch
     from benchmarks.peers.measures import Measure
     from benchmarks.peers.results import Results
-    from benchmarks.peers.systems import Launch
+    from benchmarks.peers.run.contestants import Contestant
 
 
 class Rotation:

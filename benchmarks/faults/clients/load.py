@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import httpx
 
 from baton_client import AsyncBaton
-from benchmarks.faults.stream import HttpClient, Record, SdkClient
+from benchmarks.faults.clients.stream import HttpClient, Record, SdkClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.faults.ask import Ask
-    from benchmarks.faults.cluster import Cluster
-    from benchmarks.faults.stream import Client
+    from benchmarks.faults.clients.ask import Ask
+    from benchmarks.faults.clients.stream import Client
+    from benchmarks.faults.system.cluster import Cluster
 
 #: Each has one connection of its own.
 NUM_SDK_CLIENTS = 4

@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from benchmarks.peers.tables import is_ours, show_number
+from benchmarks.peers.report.tables import is_ours, show_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

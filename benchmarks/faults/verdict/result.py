@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from benchmarks.faults.thresholds import broken
+from benchmarks.faults.verdict.thresholds import broken
 
 if TYPE_CHECKING:
     from pathlib import Path

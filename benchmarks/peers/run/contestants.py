@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 
+from benchmarks.peers.engines.process import PeerError
+from benchmarks.peers.engines.systems import start
 from benchmarks.peers.measures import probe, prompts_for, wake, warm_up
-from benchmarks.peers.process import PeerError
 from benchmarks.peers.serving.base import wait_for
 from benchmarks.peers.serving.stream import answer, open_client
-from benchmarks.peers.systems import start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from benchmarks.peers.engines.process import EngineProcess
+    from benchmarks.peers.engines.systems import Launch, System
+    from benchmarks.peers.engines.tree import ProcessTree
     from benchmarks.peers.measures import Measure, Prompts
-    from benchmarks.peers.process import EngineProcess
     from benchmarks.peers.serving.base import Server, ServingSystem
-    from benchmarks.peers.systems import Launch, System
-    from benchmarks.peers.tree import ProcessTree
 
 START_TIMEOUT_S = 600.0
 #: A server that was paused may first have to notice that it is alive.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.limits import LIMITS
+from benchmarks.peers.machine.limits import LIMITS
 from benchmarks.peers.measures import METRICS
 from benchmarks.peers.models import MODELS
-from benchmarks.peers.plots import save_bars
-from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
-from benchmarks.peers.tables import (
+from benchmarks.peers.report.plots import save_bars
+from benchmarks.peers.report.tables import (
     Grid,
     engine_grid,
     is_ours,
@@ -17,6 +16,7 @@ from benchmarks.peers.tables import (
     share_grid,
     show_number,
 )
+from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
