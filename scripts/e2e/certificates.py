@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.certs import make_certificates
-from scripts.e2e_k8s_cluster import kubectl
+from scripts.e2e.kubernetes import kubectl
 from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from scripts.e2e_engine import docker
+from scripts.e2e.compose import docker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scripts.e2e_engine import Compose
+    from scripts.e2e.compose import Compose
 
 LOOPBACK = "127.0.0.1"
 #: What earlier versions had, what images come with, and what people try first.

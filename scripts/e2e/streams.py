@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from scripts.e2e_asking import MODEL
+from scripts.e2e.asking import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from scripts.e2e_asking import Door
+    from scripts.e2e.asking import Door
 
 NUM_STREAMS = 12
 NUM_TOKENS = 600

@@ -7,12 +7,12 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
-from scripts.e2e_engine import docker
+from scripts.e2e.compose import docker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scripts.e2e_engine import Compose
+    from scripts.e2e.compose import Compose
 
 OURS = ("router", "prefill", "decode")
 USER_ID = "10001"

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.e2e_asking import Door, free_ports
+from scripts.e2e.asking import Door, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "baton-e2e"
 #: Names that nobody uses, so that `up` finds no image, as on an empty machine.
 IMAGES = {"ROUTER_IMAGE": "baton-router:e2e", "WORKER_IMAGE": "baton-worker:e2e"}

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.e2e_k8s_cluster import kubectl
-from scripts.e2e_load import NUM_TOKENS
+from scripts.e2e.kubernetes import kubectl
+from scripts.e2e.load import NUM_TOKENS
 from shared.engine.llm import LLM
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINT = ROOT / "models" / "pydoc" / "checkpoint"
-TEXT = (ROOT / "scripts" / "e2e_load.py").read_text()
+TEXT = Path(__file__).with_name("load.py").read_text()
 POD = "baton-e2e-load"
 WORDS = ("paths", "threads", "sockets", "dates", "queues", "files", "heaps", "regular expressions")
 

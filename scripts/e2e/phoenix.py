@@ -16,7 +16,7 @@ import venv
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scripts.e2e_asking import free_ports
+from scripts.e2e.asking import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
