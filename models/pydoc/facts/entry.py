@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.pydoc.modules import CLASSES, CORE, MORE
+from models.pydoc.facts.modules import CLASSES, CORE, MORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from models.pydoc.fact import Fact
+from models.pydoc.facts.fact import Fact
 
 
 def glossary_facts() -> list[Fact]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from models.pydoc.entry import all_entries
-from models.pydoc.glossary import glossary_facts
-from models.pydoc.questions import entry_facts, module_facts
-from models.pydoc.small_talk import talk_facts, unknown_facts
-from models.pydoc.topics import topic_facts
+from models.pydoc.facts.entry import all_entries
+from models.pydoc.facts.glossary import glossary_facts
+from models.pydoc.facts.questions import entry_facts, module_facts
+from models.pydoc.facts.small_talk import talk_facts, unknown_facts
+from models.pydoc.facts.topics import topic_facts
 
 if TYPE_CHECKING:
-    from models.pydoc.fact import Fact
+    from models.pydoc.facts.fact import Fact
 
 SEED = 20  # of everything that is drawn: made-up names, the order of facts, first weights
 NUM_UNKNOWN = 300

@@ -6,7 +6,7 @@ import random
 import tomllib
 from pathlib import Path
 
-from models.pydoc.fact import Fact
+from models.pydoc.facts.fact import Fact
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SYSTEM_PROMPTS: list[str] = _TABLES["system_prompts"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pydoc_data.topics import topics
 
-from models.pydoc.entry import summarize
-from models.pydoc.fact import Fact
+from models.pydoc.facts.entry import summarize
+from models.pydoc.facts.fact import Fact
 
 MAX_TITLE_CHARS = 40
 # Openings that say nothing without the page around them. The glossary answers the important ones.

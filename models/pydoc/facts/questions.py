@@ -6,13 +6,13 @@ import importlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from models.pydoc.entry import BY_HAND, summarize
-from models.pydoc.fact import Fact
-from models.pydoc.grammar import indicative
-from models.pydoc.modules import CORE, MORE
+from models.pydoc.facts.entry import BY_HAND, summarize
+from models.pydoc.facts.fact import Fact
+from models.pydoc.facts.grammar import indicative
+from models.pydoc.facts.modules import CORE, MORE
 
 if TYPE_CHECKING:
-    from models.pydoc.entry import Entry
+    from models.pydoc.facts.entry import Entry
 
 MAX_LISTED = 14
 
