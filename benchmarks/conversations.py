@@ -25,7 +25,7 @@ from rich.table import Table
 from baton.v1 import common_pb2, router_pb2, router_pb2_grpc
 from benchmarks.peers.models import FIRST_WORD, MODELS, model_folder
 from cli.cluster import Cluster, ClusterSpec
-from cli.ports import free_port
+from cli.start.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc, worker_pb2, worker_pb2_grpc
 from benchmarks.peers.models import FIRST_WORD, MODELS, model_folder
-from cli.ports import free_port
+from cli.start.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

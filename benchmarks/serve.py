@@ -18,14 +18,14 @@ from benchmarks.load.measurement import Measurement, measure
 from benchmarks.load.metrics import Summary, summarise
 from benchmarks.load.options import ManyValuesCommand, takes_settings
 from benchmarks.load.plan import Plan, make_plan
-from benchmarks.load.report import show_report
-from benchmarks.load.result import (
+from benchmarks.load.report.result import (
     describe_requests,
     describe_run,
     describe_summary,
     result_path,
     save_result,
 )
+from benchmarks.load.report.terminal import show_report
 from benchmarks.load.settings import LoadSettings
 from shared.errors import BatonError, ConfigError
 
@@ -81,7 +81,7 @@ def _show(settings: LoadSettings, plan: Plan, measured: Measurement, summary: Su
         save_result(content, path, settings.result)
         console.print(f"result: {path}", highlight=False, soft_wrap=True)
     if settings.result.plot and summary.completed:
-        from benchmarks.load.plot import save_plot  # noqa: PLC0415 - slow, and matplotlib optional
+        from benchmarks.load.report.plot import save_plot  # noqa: PLC0415 - slow, and matplotlib optional
 
         title = f"{settings.result.label or measured.model}: {describe_rate(settings)}"
         save_plot(

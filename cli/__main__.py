@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from cli import keys
+from cli.batch.command_line import run_batch
 from cli.errors import EXIT_FAILED, CommandError, complain
-from cli.name_lists import TakesNames
-from cli.options import (
+from cli.flags.name_lists import TakesNames
+from cli.flags.options import (
     DEFAULT_PORTS,
     ClusterToken,
     DirectoryPort,
@@ -25,8 +26,7 @@ from cli.options import (
     TlsKey,
     TlsServerName,
 )
-from cli.passthrough import BEHIND_A_NAME, EVERYTHING, become
-from cli.run_batch import run_batch
+from cli.flags.passthrough import BEHIND_A_NAME, EVERYTHING, become
 from cli.up_command import cluster_spec, up
 from shared.errors import BatonError
 
@@ -67,8 +67,8 @@ def demo(
 ) -> None:
     """Start a small cluster, ask it a question, show the answer and where the time went."""
     from cli.demo import run_demo
-    from cli.ports import free_port
-    from cli.run_folder import run_folder
+    from cli.start.ports import free_port
+    from cli.start.run_folder import run_folder
 
     with run_folder() as folder:
         spec = cluster_spec(
@@ -101,8 +101,8 @@ def chat(
 ) -> None:
     """Talk to a running cluster."""
     from baton_client import ChatOptions
-    from cli.chat import run_chat
-    from cli.secure import from_flags
+    from cli.access import from_flags
+    from cli.chat.command import run_chat
 
     options = ChatOptions(model=model, max_tokens=max_tokens, temperature=temperature, seed=seed)
     secure = from_flags(tls_cert, tls_key, tls_ca)
@@ -133,9 +133,8 @@ def doctor(
     tls_server_name: TlsServerName = None,
 ) -> None:
     """Check this machine, a model and a running cluster, and say what to do."""
-    from cli.cluster_token import token_metadata
+    from cli.access import Access, from_flags, token_metadata
     from cli.doctor.command import run_doctor
-    from cli.secure import Access, from_flags
 
     secure = from_flags(tls_cert, tls_key, tls_ca, tls_server_name)
     healthy = run_doctor(
@@ -182,8 +181,8 @@ def probe(
     tls_ca: TlsCa = None,
 ) -> None:
     """Ask one service whether it serves; the exit code says so. For health checks."""
-    from cli.probe import PROBES
-    from cli.secure import from_flags
+    from cli.access import from_flags
+    from cli.containers.probe import PROBES
 
     secure = from_flags(tls_cert, tls_key, tls_ca)
     typer.echo(PROBES[kind](host, port or DEFAULT_PORTS[kind], secure))
@@ -194,8 +193,8 @@ def provide_model(
     folder: Annotated[Path, typer.Argument(help="Where the model is to be.")],
 ) -> None:
     """Check the model in a folder; put the shipped one there if it is empty."""
+    from cli.containers.provide_model import provide_model as provide
     from cli.places import SHIPPED_MODEL
-    from cli.provide_model import provide_model as provide
 
     typer.echo(provide(folder, SHIPPED_MODEL))
 
@@ -209,8 +208,8 @@ def provide_secrets(
     api_keys: Annotated[str, typer.Option(help="The router's file of API keys, if any.")] = "",
 ) -> None:
     """Make the secrets of a cluster of containers, unless they are there already."""
-    from cli.provide_secrets import provide_secrets as provide
-    from cli.provide_secrets import require_keys
+    from cli.containers.provide_secrets import provide_secrets as provide
+    from cli.containers.provide_secrets import require_keys
 
     require_keys(published_host, api_keys)
     typer.echo(provide(folder))

@@ -7,13 +7,12 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from cli.cluster_token import make_cluster_token, token_metadata
-from cli.ports import free_port, require_free
+from cli.access import Secure, make_cluster_token, token_metadata
 from cli.processes import ServiceProcess, stop_all
-from cli.readiness import ReadinessProbe
-from cli.restarts import Restarts
-from cli.secure import Secure
-from cli.status import StartWatch
+from cli.start.ports import free_port, require_free
+from cli.start.readiness import ReadinessProbe
+from cli.start.restarts import Restarts
+from cli.start.status import StartWatch
 from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cli.certs import CertificateFolder
-    from cli.status import Status
+    from cli.start.status import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

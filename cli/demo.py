@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from cli.chat.openai_stream import Reply, stream_chat
+from cli.chat.timings_view import timings_table
 from cli.cluster import Cluster
 from cli.errors import CommandError
-from cli.interrupts import Terminated
-from cli.openai_stream import Reply, stream_chat
-from cli.timings_view import timings_table
+from cli.start.interrupts import Terminated
 from cli.up import require_clean_stop, running
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ class ServiceProcess:
         self._environ = dict(environ or {})
         self.log = log
         self._command = [
-            *python_command("cli.child"),
+            *python_command("cli.start.child"),
             str(os.getpid()),
             *python_command(module),
             *flags,

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from cli.cluster import Cluster
 from cli.errors import CommandError
-from cli.interrupts import Terminated, interrupts
-from cli.status_view import StatusView
+from cli.start.interrupts import Terminated, interrupts
+from cli.start.status_view import StatusView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

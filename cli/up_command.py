@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import (
+from cli.flags.options import (
     ClusterToken,
     GrpcPort,
     Model,
@@ -52,7 +52,7 @@ def up(
 ) -> None:
     """Start a cluster on this machine and keep it running."""
     from cli.certs import local_certificates
-    from cli.run_folder import run_folder
+    from cli.start.run_folder import run_folder
     from cli.up import run_up
 
     with run_folder() as folder:
@@ -90,9 +90,9 @@ def cluster_spec(
         CommandError: it cannot start.
     """
     from cli.cluster import ClusterSpec
-    from cli.model_folder import resolve_model
-    from cli.precheck import check_spec
-    from cli.service_flags import sort_flags
+    from cli.doctor.precheck import check_spec
+    from cli.flags.service_flags import sort_flags
+    from cli.start.model_folder import resolve_model
 
     folder, name = resolve_model(model, served_model_name)
     given = sort_flags(flags).of

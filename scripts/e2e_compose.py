@@ -20,23 +20,23 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from baton_client import BatonError
-from scripts.e2e_asking import ask_over_grpc, ask_over_http, check_plain_is_refused, text_of
-from scripts.e2e_containers import ask_doctor, check_confinement, num_running, show_sizes
-from scripts.e2e_doors import (
+from scripts.e2e.asking import ask_over_grpc, ask_over_http, check_plain_is_refused, text_of
+from scripts.e2e.compose import PROJECT, ROOT, Compose, docker, remove_images
+from scripts.e2e.containers import ask_doctor, check_confinement, num_running, show_sizes
+from scripts.e2e.doors import (
     check_doors,
     check_grafana,
     check_keys_are_asked_for,
     check_open_needs_keys,
 )
-from scripts.e2e_engine import PROJECT, ROOT, Compose, docker, remove_images
-from scripts.e2e_panels import empty_panels, num_panels, rule_names, unloaded_rules, watched
-from scripts.e2e_streams import num_replays, stream_many
+from scripts.e2e.panels import empty_panels, num_panels, rule_names, unloaded_rules, watched
+from scripts.e2e.streams import num_replays, stream_many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from scripts.e2e_asking import Door
-    from scripts.e2e_streams import Answers
+    from scripts.e2e.asking import Door
+    from scripts.e2e.streams import Answers
 
 DASHBOARDS = ROOT / "observability" / "grafana" / "dashboards"
 RULES = ROOT / "observability" / "prometheus" / "rules"

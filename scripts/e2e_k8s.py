@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.e2e_k8s_cluster import (
+from scripts.e2e.certificates import given_certificates
+from scripts.e2e.kubernetes import (
     helm,
     helm_refuses,
     helm_test,
@@ -24,8 +25,7 @@ from scripts.e2e_k8s_cluster import (
     server_version,
     wait_until_gone,
 )
-from scripts.e2e_k8s_load import Load, right_answers
-from scripts.e2e_k8s_tls import given_certificates
+from scripts.e2e.load_pod import Load, right_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from scripts.e2e_asking import MODEL, free_ports
-from scripts.e2e_phoenix import Phoenix, StoredSpan, install
-from scripts.e2e_spans import STAGES, spans_under
+from scripts.e2e.asking import MODEL, free_ports
+from scripts.e2e.phoenix import Phoenix, StoredSpan, install
+from scripts.e2e.spans import STAGES, spans_under
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

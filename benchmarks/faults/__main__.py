@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.faults import network
+from benchmarks.faults.system import network
 
 _WITH_PROCESSES = ("run", "mutants", "soak")
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from benchmarks.faults.ask import Ask, load_asks, victim_ask
-from benchmarks.faults.cluster import WORKERS, Cluster
+from benchmarks.faults.clients.ask import Ask, load_asks, victim_ask
+from benchmarks.faults.clients.stream import REQUEST_TIMEOUT_S
 from benchmarks.faults.kinds.base import Fault, Scene
-from benchmarks.faults.result import Cell
 from benchmarks.faults.states import State, Victim
-from benchmarks.faults.stream import REQUEST_TIMEOUT_S
+from benchmarks.faults.system.cluster import WORKERS, Cluster
+from benchmarks.faults.verdict.result import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from benchmarks.faults.load import Load
-    from benchmarks.faults.oracle import Oracle
-    from benchmarks.faults.stream import Record
+    from benchmarks.faults.clients.load import Load
+    from benchmarks.faults.clients.oracle import Oracle
+    from benchmarks.faults.clients.stream import Record
 
 FLOW_TIMEOUT_S = 5.0
 #: Blocks are free a second after the end of the last request (DESIGN I2); this is for the asking.

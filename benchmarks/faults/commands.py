@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchmarks.faults import matrix, network
+from benchmarks.faults import matrix
 from benchmarks.faults import mutants as mutation
 from benchmarks.faults.process import Launch, launch
-from benchmarks.faults.report import line_of, write_page
-from benchmarks.faults.result import Cell, Results, read, write
 from benchmarks.faults.runner import Runner
-from benchmarks.faults.scale import FULL, SMALL
 from benchmarks.faults.soak import run_soak
-from benchmarks.faults.thresholds import broken
+from benchmarks.faults.system import network
+from benchmarks.faults.system.scale import FULL, SMALL
+from benchmarks.faults.verdict.report import line_of, write_page
+from benchmarks.faults.verdict.result import Cell, Results, read, write
+from benchmarks.faults.verdict.thresholds import broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

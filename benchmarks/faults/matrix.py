@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.faults.cluster import REDIS
 from benchmarks.faults.kinds.crowds import ClientGone, OutOfBlocks, SlowClient
 from benchmarks.faults.kinds.drains import Drain, Roll
 from benchmarks.faults.kinds.hosts import ClockJump, FullDisk, LeasesEnd
@@ -13,6 +12,7 @@ from benchmarks.faults.kinds.processes import Kill, Restart, Stop
 from benchmarks.faults.kinds.upgrades import Upgrade
 from benchmarks.faults.kinds.wires import Wire
 from benchmarks.faults.states import State
+from benchmarks.faults.system.cluster import REDIS
 from benchmarks.faults.wire.connection import Channel
 from benchmarks.faults.wire.damage import Damage
 

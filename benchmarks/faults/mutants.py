@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from benchmarks.faults import matrix
 from benchmarks.faults.kinds.base import Fault, Scene
 from benchmarks.faults.states import State
-from benchmarks.faults.thresholds import LEAK, WRONG, broken
+from benchmarks.faults.verdict.thresholds import LEAK, WRONG, broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.faults.result import Cell
+    from benchmarks.faults.verdict.result import Cell
 
 PACKAGE = "benchmarks.faults.broken"
 

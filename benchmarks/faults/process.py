@@ -63,7 +63,7 @@ def launch(
     """See `Launch`: as a new program, which loads all its code."""
     # The wish to die with us is made by a script between us and the program.
     back = ["/usr/bin/nice", "-n", str(niceness)] if niceness else []
-    child = [*back, sys.executable, "-P", str(ROOT / "cli" / "child.py"), str(os.getpid())]
+    child = [*back, sys.executable, "-P", str(ROOT / "cli/start/child.py"), str(os.getpid())]
     return subprocess.Popen(
         [*child, *command],
         cwd=ROOT,

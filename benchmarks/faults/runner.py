@@ -13,23 +13,23 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.faults.ask import load_asks
 from benchmarks.faults.cell import Bench, gaps_ms, percentile
-from benchmarks.faults.cluster import Cluster, ClusterError
-from benchmarks.faults.load import Load
-from benchmarks.faults.model import write_model
-from benchmarks.faults.oracle import Oracle
+from benchmarks.faults.clients.ask import load_asks
+from benchmarks.faults.clients.load import Load
+from benchmarks.faults.clients.oracle import Oracle
 from benchmarks.faults.process import launch
-from benchmarks.faults.result import Cell, Results
-from benchmarks.faults.scale import FULL
+from benchmarks.faults.system.cluster import Cluster, ClusterError
+from benchmarks.faults.system.model import write_model
+from benchmarks.faults.system.scale import FULL
+from benchmarks.faults.verdict.result import Cell, Results
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from benchmarks.faults.kinds.base import Fault
     from benchmarks.faults.process import Launch
-    from benchmarks.faults.scale import Scale
     from benchmarks.faults.states import State
+    from benchmarks.faults.system.scale import Scale
 
 QUIET_S = 6.0
 SETTLE_S = 4.0

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks.faults import matrix
-from benchmarks.faults.ask import victim_ask
 from benchmarks.faults.cell import leaks, left_over_keys
+from benchmarks.faults.clients.ask import victim_ask
+from benchmarks.faults.clients.stream import REQUEST_TIMEOUT_S
 from benchmarks.faults.kinds.base import Scene
 from benchmarks.faults.states import State, Victim
-from benchmarks.faults.stream import REQUEST_TIMEOUT_S
-from benchmarks.faults.thresholds import MAX_RSS_GROWTH
+from benchmarks.faults.verdict.thresholds import MAX_RSS_GROWTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from benchmarks.faults.cluster import Cluster
     from benchmarks.faults.kinds.base import Fault
     from benchmarks.faults.runner import Runner
+    from benchmarks.faults.system.cluster import Cluster
 
 FAULT_EVERY_S = 20.0
 #: This share of the time warms up; memory is compared from there on.

@@ -11,16 +11,16 @@ import time
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from benchmarks.faults.ask import VICTIM_TOKENS
-from benchmarks.faults.cluster import ROUTERS
+from benchmarks.faults.clients.ask import VICTIM_TOKENS
+from benchmarks.faults.system.cluster import ROUTERS
 from benchmarks.faults.wire.connection import Channel, Connection, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.faults.ask import Ask
-    from benchmarks.faults.cluster import Cluster
-    from benchmarks.faults.load import Load
+    from benchmarks.faults.clients.ask import Ask
+    from benchmarks.faults.clients.load import Load
+    from benchmarks.faults.system.cluster import Cluster
 
 REACH_TIMEOUT_S = 12.0
 POLL_S = 0.01

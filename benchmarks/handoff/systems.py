@@ -12,7 +12,7 @@ import torch
 
 from baton.v1 import common_pb2, router_pb2, router_pb2_grpc
 from cli.cluster import Cluster, ClusterSpec
-from cli.ports import free_port
+from cli.start.ports import free_port
 from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.load.arrivals import Arrival, rate_changes, schedule
-from benchmarks.load.client import CompletionClient
-from benchmarks.load.datasets import Sample, load_samples
-from benchmarks.load.report import RunProgress
+from benchmarks.load.asking.client import CompletionClient
+from benchmarks.load.asking.server import ServedModel, find_model, open_http
+from benchmarks.load.asking.speculation import compare_speculation, read_speculation
+from benchmarks.load.report.terminal import RunProgress
 from benchmarks.load.runner import Run, run_open_loop, warm_up
-from benchmarks.load.server import ServedModel, find_model, open_http
-from benchmarks.load.speculation import compare_speculation, read_speculation
-from benchmarks.load.vocabulary import Vocabulary, load_vocabulary
+from benchmarks.load.workload.arrivals import Arrival, rate_changes, schedule
+from benchmarks.load.workload.datasets import Sample, load_samples
+from benchmarks.load.workload.vocabulary import Vocabulary, load_vocabulary
 from shared.errors import UnavailableError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.load.arrivals import Ramp
+from benchmarks.load.asking.server import split_pair
 from benchmarks.load.metrics import LATENCIES, SLO_NAMES
-from benchmarks.load.server import split_pair
 from benchmarks.load.settings import Backend, DatasetName, RampUp
+from benchmarks.load.workload.arrivals import Ramp
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from benchmarks.load.arrivals import Arrival
-    from benchmarks.load.datasets import Sample
     from benchmarks.load.outcome import Outcome
+    from benchmarks.load.workload.arrivals import Arrival
+    from benchmarks.load.workload.datasets import Sample
 
 
 class Completes(Protocol):

@@ -26,7 +26,7 @@ from benchmarks.overload.tables import (
     tenant_rows,
 )
 from benchmarks.overload.tenants import WEIGHTS
-from benchmarks.peers.machine import describe_machine
+from benchmarks.peers.machine.description import describe_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

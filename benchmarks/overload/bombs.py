@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import numpy as np
 
-from benchmarks.load.client import CompletionClient
-from benchmarks.load.datasets import Sample as Prompt
-from benchmarks.load.server import open_http
+from benchmarks.load.asking.client import CompletionClient
+from benchmarks.load.asking.server import open_http
 from benchmarks.load.settings import ServerSettings
+from benchmarks.load.workload.datasets import Sample as Prompt
 from benchmarks.overload.cluster import VOCAB_SIZE
 from benchmarks.overload.results import BombPart, BombResult
 

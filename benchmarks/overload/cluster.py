@@ -11,9 +11,9 @@ import grpc
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
 from benchmarks.overload.tenants import write_keys
-from cli.ports import free_port
 from cli.processes import ServiceProcess, stop_all
-from cli.readiness import ReadinessProbe
+from cli.start.ports import free_port
+from cli.start.readiness import ReadinessProbe
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 
 if TYPE_CHECKING:

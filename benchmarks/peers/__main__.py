@@ -12,17 +12,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers.machine import describe_machine
+from benchmarks.peers.machine.description import describe_machine
 from benchmarks.peers.measures import MEASURES
-from benchmarks.peers.page import write_page
 from benchmarks.peers.places import RESULTS
+from benchmarks.peers.report.page import write_page
+from benchmarks.peers.report.tables import Grid, engine_grid, serving_grid, share_grid
 from benchmarks.peers.results import Results, load_results, merge
-from benchmarks.peers.runner import Runner
-from benchmarks.peers.selection import ENGINES, Part, default_parts, full_parts, narrow
+from benchmarks.peers.run.runner import Runner
+from benchmarks.peers.run.selection import ENGINES, Part, default_parts, full_parts, narrow
 from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
-from benchmarks.peers.tables import Grid, engine_grid, serving_grid, share_grid
-from cli.interrupts import Terminated, interrupts
 from cli.places import ROOT
+from cli.start.interrupts import Terminated, interrupts
 from shared.errors import BatonError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)

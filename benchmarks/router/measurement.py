@@ -17,9 +17,9 @@ import numpy as np
 import psutil
 
 from benchmarks.router.checkpoint import MODEL_NAME
-from cli.ports import free_port
 from cli.processes import ServiceProcess, stop_all
-from cli.readiness import ReadinessProbe
+from cli.start.ports import free_port
+from cli.start.readiness import ReadinessProbe
 from shared.errors import UnavailableError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import grpc
 from baton.v1 import common_pb2, router_pb2, router_pb2_grpc
 from benchmarks.structured.conformance import Outcome
 from cli.cluster import Cluster, ClusterSpec
-from cli.ports import free_port
+from cli.start.ports import free_port
 from shared.engine.sequence.events import Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest
 from shared.request.answer import FinishReason

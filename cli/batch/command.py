@@ -17,7 +17,7 @@ from cli.batch.progress import BatchProgress
 from cli.batch.requests import BatchInput
 from cli.cluster import Cluster
 from cli.errors import CommandError
-from cli.interrupts import Terminated, ending_signals, heed_ctrl_c
+from cli.start.interrupts import Terminated, ending_signals, heed_ctrl_c
 from cli.up import require_clean_stop, running
 
 if TYPE_CHECKING:

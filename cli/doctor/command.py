@@ -20,8 +20,8 @@ from cli.places import SHIPPED_MODEL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from cli.access import Access
     from cli.doctor.finding import Finding
-    from cli.secure import Access
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 

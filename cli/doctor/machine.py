@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cli.doctor.finding import fail, ok, warn
 from cli.places import ROOT
-from cli.ports import is_free
+from cli.start.ports import is_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
-    from models.pydoc.fact import Fact
+    from models.pydoc.facts.fact import Fact
 
 TOKENS_PER_STEP = 4096
 SHORT = 256

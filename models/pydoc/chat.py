@@ -6,14 +6,14 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.pydoc.small_talk import SYSTEM_PROMPTS
+from models.pydoc.facts.small_talk import SYSTEM_PROMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tokenizers import Tokenizer
 
-    from models.pydoc.fact import Fact
+    from models.pydoc.facts.fact import Fact
 
 SYSTEM_SHARE = 0.25
 MORE_TURNS_SHARE = 0.2

@@ -17,12 +17,12 @@ from transformers import LlamaForCausalLM
 
 from models.pydoc.batches import SHORT, stack
 from models.pydoc.chat import ChatWriter
-from models.pydoc.corpus import SEED, all_facts
+from models.pydoc.facts.corpus import SEED, all_facts
 from models.pydoc.network import loss_of
 from models.pydoc.tokenizer import END, END_ID, END_OF_TEXT_ID
 
 if TYPE_CHECKING:
-    from models.pydoc.fact import Fact
+    from models.pydoc.facts.fact import Fact
 
 NUM_ASKED = 256
 ROWS_PER_BATCH = 32

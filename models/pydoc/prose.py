@@ -6,7 +6,7 @@ import importlib
 import inspect
 from pydoc_data.topics import topics
 
-from models.pydoc.modules import CORE, MORE
+from models.pydoc.facts.modules import CORE, MORE
 
 MAX_CHARS = 60_000  # of each module, so that no giant file outweighs the rest
 

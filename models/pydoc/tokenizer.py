@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 if TYPE_CHECKING:
-    from models.pydoc.fact import Fact
+    from models.pydoc.facts.fact import Fact
 
 VOCAB_SIZE = 4096
 END_OF_TEXT = "<|endoftext|>"

@@ -11,8 +11,8 @@ import torch
 
 from models.pydoc.batches import TOKENS_PER_STEP, Batches
 from models.pydoc.checkpoint import write_checkpoint
-from models.pydoc.corpus import SEED, all_facts
 from models.pydoc.evaluate import report
+from models.pydoc.facts.corpus import SEED, all_facts
 from models.pydoc.network import build_network, build_optimizers, loss_of, rate_at, set_rates
 from models.pydoc.prose import documents
 from models.pydoc.tokenizer import train_tokenizer

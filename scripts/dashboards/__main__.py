@@ -7,8 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from scripts.dashboards.pages import PAGES
+from scripts.dashboards.kv import KV
+from scripts.dashboards.overview import OVERVIEW
+from scripts.dashboards.request_life import LIFE
+from scripts.dashboards.transfer import TRANSFER
 
+PAGES = (OVERVIEW, LIFE, KV, TRANSFER)
 FOLDER = Path(__file__).resolve().parents[2] / "observability" / "grafana" / "dashboards"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from baton_client import Baton, UnsupportedError
 from cli.places import ROOT
-from cli.ports import free_port, is_free
+from cli.start.ports import free_port, is_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

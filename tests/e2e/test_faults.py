@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.faults import matrix
-from benchmarks.faults.result import Results, read
-from benchmarks.faults.thresholds import ITL, SLOW, broken
+from benchmarks.faults.verdict.result import Results, read
+from benchmarks.faults.verdict.thresholds import ITL, SLOW, broken
 from cli.places import ROOT, python_environ
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from baton.v1 import common_pb2, router_pb2
-from scripts.e2e_spans import STAGES, spans_under
+from scripts.e2e.spans import STAGES, spans_under
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster

@@ -15,7 +15,7 @@ import structlog
 from baton.v1 import directory_pb2, directory_pb2_grpc
 from cli.cluster import Cluster as LocalCluster
 from cli.cluster import ClusterSpec
-from cli.ports import free_port
+from cli.start.ports import free_port
 from tests.e2e.asking import ask, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.oracle import expect

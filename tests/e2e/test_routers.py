@@ -15,7 +15,7 @@ import pytest
 from baton.v1 import router_pb2, router_pb2_grpc
 from baton_client import Baton
 from cli.cluster import ClusterSpec
-from cli.ports import free_port, is_free
+from cli.start.ports import free_port, is_free
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.stream import NUM_TOKENS, WAIT_S, Stream, check

@@ -8,15 +8,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.faults.cluster import REDIS
+from benchmarks.faults.system.cluster import REDIS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from benchmarks.faults.cluster import Cluster
-    from benchmarks.faults.load import Load
-    from benchmarks.faults.oracle import Oracle
+    from benchmarks.faults.clients.load import Load
+    from benchmarks.faults.clients.oracle import Oracle
     from benchmarks.faults.states import Victim
+    from benchmarks.faults.system.cluster import Cluster
 
 
 @dataclass(slots=True)

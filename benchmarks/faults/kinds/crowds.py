@@ -9,10 +9,10 @@ import socket
 import httpx
 import msgspec
 
-from benchmarks.faults.ask import FIRST_TOKEN_ID, VOCAB_SIZE, Ask
+from benchmarks.faults.clients.ask import FIRST_TOKEN_ID, VOCAB_SIZE, Ask
+from benchmarks.faults.clients.stream import Record, take_event
 from benchmarks.faults.kinds.base import Fault, Scene
-from benchmarks.faults.stream import Record, take_event
-from benchmarks.load.event_stream import EventDecoder
+from benchmarks.load.asking.event_stream import EventDecoder
 
 LONG_TOKENS = 1500
 SLOW_TOKENS = 400

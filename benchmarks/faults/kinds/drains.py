@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from benchmarks.faults.kinds.base import Fault, Scene
-from benchmarks.faults.model import DRAIN_GRACE_S
+from benchmarks.faults.system.model import DRAIN_GRACE_S
 
 #: Beyond the grace period: leaving the directory, closing connections.
 SPARE_S = 5.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from benchmarks.faults.cluster import REDIS
 from benchmarks.faults.kinds.base import Fault, Lasting, Scene
+from benchmarks.faults.system.cluster import REDIS
 
 #: There is one Redis, and a client cannot leave a router that only stops: they go on by themselves.
 BEARABLE_S = {"router": 2.0, REDIS: 4.0}

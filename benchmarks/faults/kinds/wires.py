@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.faults.cluster import WORKERS
 from benchmarks.faults.kinds.base import Fault, Scene
+from benchmarks.faults.system.cluster import WORKERS
 from benchmarks.faults.wire.connection import Channel, Connection, Way
 from benchmarks.faults.wire.damage import Damage, Damager
 

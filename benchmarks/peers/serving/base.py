@@ -6,13 +6,13 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any, Protocol
 
-from benchmarks.peers.process import PeerError
+from benchmarks.peers.engines.process import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from benchmarks.peers.systems import Launch
-    from benchmarks.peers.tree import ProcessTree
+    from benchmarks.peers.engines.systems import Launch
+    from benchmarks.peers.engines.tree import ProcessTree
 
 MODEL_NAME = "m"
 START_TIMEOUT_S = 600.0

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.process import PeerError
+from benchmarks.peers.engines.process import PeerError
+from benchmarks.peers.engines.systems import KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS
+from benchmarks.peers.engines.tree import ProcessTree
 from benchmarks.peers.serving.base import MODEL_NAME, START_TIMEOUT_S
-from benchmarks.peers.systems import KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS
-from benchmarks.peers.tree import ProcessTree
 from cli.cluster import Cluster, ClusterSpec
 from cli.errors import CommandError
-from cli.ports import free_port
+from cli.start.ports import free_port
 from shared.version import VERSION
 
 if TYPE_CHECKING:
-    from benchmarks.peers.systems import Launch
+    from benchmarks.peers.engines.systems import Launch
 
 
 class BatonServer:

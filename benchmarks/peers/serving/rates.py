@@ -18,8 +18,8 @@ from benchmarks.load.settings import (
     ServerSettings,
     TrafficSettings,
 )
+from benchmarks.peers.engines.process import PeerError
 from benchmarks.peers.models import MODELS
-from benchmarks.peers.process import PeerError
 from benchmarks.peers.serving.base import MODEL_NAME
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import msgspec
 
-from benchmarks.load.client import Chunk, describe_refusal
-from benchmarks.load.event_stream import EventDecoder
-from benchmarks.load.lanes import LaneTransport
-from benchmarks.peers.process import PeerError
+from benchmarks.load.asking.client import Chunk, describe_refusal
+from benchmarks.load.asking.event_stream import EventDecoder
+from benchmarks.load.asking.lanes import LaneTransport
+from benchmarks.peers.engines.process import PeerError
 from benchmarks.peers.serving.base import MODEL_NAME
 
 if TYPE_CHECKING:

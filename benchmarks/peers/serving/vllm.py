@@ -7,24 +7,24 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.places import import_folder, peer_python
-from benchmarks.peers.process import ChildProcess
-from benchmarks.peers.serving.base import MODEL_NAME, wait_for
-from benchmarks.peers.systems import (
+from benchmarks.peers.engines.process import ChildProcess
+from benchmarks.peers.engines.systems import (
     MAX_MODEL_LEN,
     MAX_NUM_SEQS,
     how_to_install,
     installed,
     vllm_environ,
 )
-from cli.ports import free_port
+from benchmarks.peers.places import import_folder, peer_python
+from benchmarks.peers.serving.base import MODEL_NAME, wait_for
+from cli.start.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from benchmarks.peers.systems import Launch
-    from benchmarks.peers.tree import ProcessTree
+    from benchmarks.peers.engines.systems import Launch
+    from benchmarks.peers.engines.tree import ProcessTree
 
 KV_TRANSFER = {
     "kv_connector": "NixlConnector",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from benchmarks.load.client import CompletionClient
-from benchmarks.load.datasets import Sample
-from benchmarks.load.server import open_http
+from benchmarks.load.asking.client import CompletionClient
+from benchmarks.load.asking.server import open_http
 from benchmarks.load.settings import ServerSettings
+from benchmarks.load.workload.datasets import Sample
 from tests.fakes.openai_server import Fault, Script, openai_server
 
 if TYPE_CHECKING:

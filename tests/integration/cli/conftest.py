@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from cli.places import ROOT, python_command, python_environ
-from cli.ports import free_port
+from cli.start.ports import free_port
 from tests.fakes.background import under_a_parent_that_ignores
 from tests.fakes.warm_process import WarmProcess
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from cli.ports import is_free
+from cli.start.ports import is_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from cli.batch.output import BatchOutput
 from cli.cluster import ClusterSpec
 from cli.errors import CommandError
 from cli.places import ROOT, python_command, python_environ
-from cli.ports import free_port, is_free
+from cli.start.ports import free_port, is_free
 from tests.fakes.background import under_a_parent_that_ignores
 from tests.fakes.batch_server import BatchScript, answer_to, batch_server
 

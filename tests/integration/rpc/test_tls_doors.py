@@ -23,7 +23,7 @@ from baton.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from cli.ports import free_port
+from cli.start.ports import free_port
 from shared.rpc.channel import ChannelPool
 from shared.rpc.server import RpcServer
 from shared.rpc.tls.identity import PeerRole

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.load.arrivals import Ramp, rate_changes, schedule
 from benchmarks.load.settings import RampUp
+from benchmarks.load.workload.arrivals import Ramp, rate_changes, schedule
 
 rates = st.floats(0.01, 10_000)
 shapes = st.floats(0.05, 50) | st.just(math.inf)

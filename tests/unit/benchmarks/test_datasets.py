@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from benchmarks.load.datasets import Sample, load_samples
 from benchmarks.load.settings import DatasetName, DataSettings
-from benchmarks.load.vocabulary import Vocabulary, load_vocabulary
+from benchmarks.load.workload.datasets import Sample, load_samples
+from benchmarks.load.workload.vocabulary import Vocabulary, load_vocabulary
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

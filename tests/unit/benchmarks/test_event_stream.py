@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.load.event_stream import EventDecoder
+from benchmarks.load.asking.event_stream import EventDecoder
 
 payloads = st.lists(
     st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), min_size=1)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.load.arrivals import Ramp
 from benchmarks.load.plan import Plan, make_plan
 from benchmarks.load.settings import (
     Backend,
@@ -20,6 +19,7 @@ from benchmarks.load.settings import (
     ServerSettings,
     TrafficSettings,
 )
+from benchmarks.load.workload.arrivals import Ramp
 from shared.errors import ConfigError
 
 GROUPS = {

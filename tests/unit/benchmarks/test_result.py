@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.load.asking.speculation import compare_speculation
 from benchmarks.load.metrics import summarise
 from benchmarks.load.outcome import Outcome
 from benchmarks.load.plan import make_plan
-from benchmarks.load.result import (
+from benchmarks.load.report.result import (
     describe_requests,
     describe_run,
     describe_summary,
@@ -20,7 +21,6 @@ from benchmarks.load.result import (
     save_result,
 )
 from benchmarks.load.settings import LoadSettings, RampUp, ResultSettings, TrafficSettings
-from benchmarks.load.speculation import compare_speculation
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.name_lists import join_names
+from cli.flags.name_lists import join_names
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cli.chat.openai_stream import Reply, stream_chat
 from cli.errors import CommandError
-from cli.openai_stream import Reply, stream_chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from cli.errors import CommandError
-from cli.ports import free_port, is_free, require_free
+from cli.start.ports import free_port, is_free, require_free
 
 
 def test_a_free_port_can_be_taken() -> None:

@@ -14,7 +14,7 @@ from cli.doctor.checkpoint import check_model
 from cli.doctor.finding import Level
 from cli.errors import CommandError
 from cli.places import SHIPPED_MODEL
-from cli.ports import free_port
+from cli.start.ports import free_port
 from cli.up_command import cluster_spec
 from tests.fakes.keys import keys_on_disk
 from tests.unit.model.checkpoints import edit_json

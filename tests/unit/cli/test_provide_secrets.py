@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cli.containers.provide_secrets import ACL, provide_secrets, require_keys
 from cli.errors import CommandError
-from cli.provide_secrets import ACL, provide_secrets, require_keys
 from shared.rpc.auth import ClusterToken
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from cli import places
 from cli.errors import CommandError
 from cli.places import ROOT, python_environ
-from cli.run_folder import KEPT_RUNS, run_folder
+from cli.start.run_folder import KEPT_RUNS, run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def other_run(root: Path) -> subprocess.Popen[str]:
     """Another process with a run of its own, which ends when its input does."""
     code = (
         "import sys, pathlib\nfrom cli import places\nplaces.ROOT = pathlib.Path(sys.argv[1])\n"
-        "from cli.run_folder import run_folder\n"
+        "from cli.start.run_folder import run_folder\n"
         "with run_folder() as folder:\n"
         "    (folder / 'router.log').write_text('theirs')\n"
         "    print(folder, flush=True)\n    sys.stdin.read()\n"

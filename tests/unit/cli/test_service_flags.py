@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cli.errors import CommandError
-from cli.options import Service
-from cli.service_flags import sort_flags
+from cli.flags.options import Service
+from cli.flags.service_flags import sort_flags
 
 
 def sort(*arguments: str) -> dict[str, list[str]]:

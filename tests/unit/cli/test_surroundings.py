@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cli.access import Secure
 from cli.doctor.finding import Level
 from cli.doctor.surroundings import (
     check_certificate,
@@ -15,7 +16,6 @@ from cli.doctor.surroundings import (
     check_redis,
     check_tracing,
 )
-from cli.secure import Secure
 from tests.fakes.ports import free_port
 from tests.fakes.redis_server import RedisServer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cli.timings_view import timings_table, tokens_per_s
+from cli.chat.timings_view import timings_table, tokens_per_s
 
 
 def shown(timings: dict[str, Any]) -> dict[str, str]:

@@ -8,10 +8,10 @@ import pytest
 
 from models.pydoc.batches import IGNORED, SHORT, TOKENS_PER_STEP, Batches, stack
 from models.pydoc.chat import ChatWriter
-from models.pydoc.corpus import all_facts
-from models.pydoc.entry import summarize
-from models.pydoc.fact import Fact
-from models.pydoc.grammar import indicative
+from models.pydoc.facts.corpus import all_facts
+from models.pydoc.facts.entry import summarize
+from models.pydoc.facts.fact import Fact
+from models.pydoc.facts.grammar import indicative
 from models.pydoc.tokenizer import train_tokenizer
 
 pytestmark = pytest.mark.unit

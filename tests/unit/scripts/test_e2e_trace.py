@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scripts.e2e_phoenix import StoredSpan, stored_span
+from scripts.e2e.phoenix import StoredSpan, stored_span
 from scripts.e2e_trace import (
     ATTRIBUTES,
     NAME,

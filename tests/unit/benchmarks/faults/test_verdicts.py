@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.faults import matrix, mutants
-from benchmarks.faults.ask import Ask, Expected
-from benchmarks.faults.picture import save_picture
-from benchmarks.faults.report import line_of
-from benchmarks.faults.result import Cell, Results, read, write
+from benchmarks.faults.clients.ask import Ask, Expected
+from benchmarks.faults.clients.stream import Record
 from benchmarks.faults.soak import growth_of
-from benchmarks.faults.stream import Record
-from benchmarks.faults.thresholds import (
+from benchmarks.faults.verdict.picture import save_picture
+from benchmarks.faults.verdict.report import line_of
+from benchmarks.faults.verdict.result import Cell, Results, read, write
+from benchmarks.faults.verdict.thresholds import (
     FAILED,
     HANG,
     ITL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.peers.budget import plan_repetitions, plan_units
+from benchmarks.peers.run.budget import plan_repetitions, plan_units
 
 MEASURES = ["one", "two"]
 SYSTEMS = {"one": ["ours", "fast", "slow"], "two": ["ours", "fast", "slow"]}

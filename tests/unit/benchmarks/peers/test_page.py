@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.machine import describe_machine
-from benchmarks.peers.page import write_page
+from benchmarks.peers.machine.description import describe_machine
+from benchmarks.peers.report.page import write_page
 from benchmarks.peers.results import load_results, merge
 from shared.errors import ConfigError
 from tests.fakes.bench_results import MACHINE, make_results

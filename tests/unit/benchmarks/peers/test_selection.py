@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.peers.runner import EVERY_METRIC
-from benchmarks.peers.selection import ALL, default_parts, full_parts, narrow
+from benchmarks.peers.run.runner import EVERY_METRIC
+from benchmarks.peers.run.selection import ALL, default_parts, full_parts, narrow
 from shared.errors import ConfigError
 
 NOTHING: dict[str, tuple[str, ...]] = {"sections": (), "models": (), "systems": (), "measures": ()}

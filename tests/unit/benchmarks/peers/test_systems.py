@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.peers.places import import_folder, peer_python
-from benchmarks.peers.serving.vllm import VllmAggregated, VllmDisaggregated, nixl_environ
-from benchmarks.peers.serving.vllm import serve_command as vllm_serve_command
-from benchmarks.peers.systems import (
+from benchmarks.peers.engines.systems import (
     Baton,
     Launch,
     LlamaCpp,
@@ -22,6 +19,9 @@ from benchmarks.peers.systems import (
     Vllm,
     plain_environ,
 )
+from benchmarks.peers.places import import_folder, peer_python
+from benchmarks.peers.serving.vllm import VllmAggregated, VllmDisaggregated, nixl_environ
+from benchmarks.peers.serving.vllm import serve_command as vllm_serve_command
 from cli.places import ROOT
 
 if TYPE_CHECKING:

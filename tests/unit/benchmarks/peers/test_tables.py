@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.peers.limits import kv_bytes, num_linear_weights, prefill_flops, shares
+from benchmarks.peers.machine.limits import kv_bytes, num_linear_weights, prefill_flops, shares
 from benchmarks.peers.models import MODELS
+from benchmarks.peers.report.tables import engine_grid, serving_grid, share_grid, show, show_number
 from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
 from benchmarks.peers.statistics import Summary
-from benchmarks.peers.tables import engine_grid, serving_grid, share_grid, show, show_number
 from tests.fakes.bench_results import make_results
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.peers.process import EngineProcess, PeerError, PeerUnavailableError
-from benchmarks.peers.systems import plain_environ
+from benchmarks.peers.engines.process import EngineProcess, PeerError, PeerUnavailableError
+from benchmarks.peers.engines.systems import plain_environ
 from benchmarks.peers.workers.wire import Timeline
 from cli.places import ROOT
 

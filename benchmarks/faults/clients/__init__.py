@@ -1,0 +1,1 @@
+"""Those who ask the cluster, and the right answers."""

@@ -1,0 +1,1 @@
+"""What a run found, against what every cell promises, and how it is shown."""

@@ -1,0 +1,1 @@
+"""A server, and the requests that it is sent."""

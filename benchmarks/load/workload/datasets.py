@@ -1,0 +1,154 @@
+"""Prompts and how many tokens to ask for. The same seed gives the same prompts."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.load.settings import DatasetName
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+    from benchmarks.load.settings import DataSettings
+    from benchmarks.load.workload.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One request to be. `prompt_len` is 0 where only the server can count."""
+
+    prompt: str | list[int]
+    prompt_len: int
+    output_len: int
+
+
+def load_samples(
+    data: DataSettings,
+    num_prompts: int,
+    *,
+    vocabulary: Vocabulary | None,
+    as_text: bool,
+    rng: np.random.Generator,
+) -> list[Sample]:
+    """Make or read `num_prompts` samples.
+
+    Raises:
+        ConfigError: the settings do not fit the dataset, or its file cannot be used.
+    """
+    if data.dataset_name is DatasetName.CUSTOM:
+        samples = custom_samples(data, num_prompts, vocabulary, rng)
+    elif data.dataset_path is not None:
+        raise ConfigError(f"--dataset-path is for custom, not for {data.dataset_name}")
+    elif vocabulary is None or not vocabulary.ids.size:
+        raise ConfigError("which token ids exist? Pass --tokenizer PATH or --vocab-size N")
+    elif data.dataset_name is DatasetName.RANDOM:
+        samples = random_samples(data, num_prompts, vocabulary, rng)
+    else:
+        samples = prefix_repetition_samples(data, num_prompts, vocabulary, rng)
+    return [_in_words(sample, vocabulary) for sample in samples] if as_text else samples
+
+
+def random_samples(
+    data: DataSettings, num_prompts: int, vocabulary: Vocabulary, rng: np.random.Generator
+) -> list[Sample]:
+    """One common prefix, then tokens that no two prompts share but by chance."""
+    ratio = data.random_range_ratio
+    if not 0 <= ratio < 1:
+        raise ConfigError(f"--random-range-ratio: {ratio} is not in [0, 1)")
+    prefix = vocabulary.draw(data.random_prefix_len, rng)
+    num_inputs = _lengths(data.input_len or data.random_input_len, ratio, num_prompts, rng)
+    num_outputs = _lengths(data.output_len or data.random_output_len, ratio, num_prompts, rng)
+    return [
+        Sample(prefix + vocabulary.draw(num_input, rng), len(prefix) + num_input, num_output)
+        for num_input, num_output in zip(num_inputs, num_outputs, strict=True)
+    ]
+
+
+def prefix_repetition_samples(
+    data: DataSettings, num_prompts: int, vocabulary: Vocabulary, rng: np.random.Generator
+) -> list[Sample]:
+    """A few long prefixes, each followed by many different suffixes."""
+    num_suffix = data.prefix_repetition_suffix_len
+    output_len = data.output_len or data.prefix_repetition_output_len
+    prefixes = [
+        vocabulary.draw(data.prefix_repetition_prefix_len, rng)
+        for _ in range(min(data.prefix_repetition_num_prefixes, num_prompts))
+    ]
+    prompts = [
+        prefixes[i * len(prefixes) // num_prompts] + vocabulary.draw(num_suffix, rng)
+        for i in range(num_prompts)
+    ]
+    if not data.disable_shuffle:
+        rng.shuffle(prompts)
+    return [Sample(prompt, len(prompt), output_len) for prompt in prompts]
+
+
+def custom_samples(
+    data: DataSettings, num_prompts: int, vocabulary: Vocabulary | None, rng: np.random.Generator
+) -> list[Sample]:
+    """Lines of a file, from the top again if they are too few."""
+    if data.dataset_path is None:
+        raise ConfigError("custom needs --dataset-path")
+    rows = _read_rows(data.dataset_path)
+    if not data.disable_shuffle:
+        rng.shuffle(rows)
+    samples = []
+    for i in range(num_prompts):
+        row = rows[i % len(rows)]
+        prompt = row["prompt"]
+        if isinstance(prompt, str):
+            prompt_len = (vocabulary.count(prompt) if vocabulary else None) or 0
+        else:
+            prompt_len = len(prompt)
+        output_len = data.output_len or row.get("output_tokens") or data.custom_output_len
+        samples.append(Sample(prompt, prompt_len, int(output_len)))
+    return samples
+
+
+def _lengths(mean: int, ratio: float, num: int, rng: np.random.Generator) -> list[int]:
+    low = max(1, math.floor(mean * (1 - ratio)))
+    high = max(low, math.ceil(mean * (1 + ratio)))
+    drawn: list[int] = rng.integers(low, high + 1, size=num).tolist()
+    return drawn
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"--dataset-path: cannot read {path}: {error.strerror}") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            rows.append(_read_row(line, f"{path}:{number}"))
+    if not rows:
+        raise ConfigError(f"--dataset-path: {path} is empty")
+    return rows
+
+
+def _read_row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where}: not JSON: {error}") from error
+    prompt = row.get("prompt") if isinstance(row, dict) else None
+    is_tokens = isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)
+    if not prompt or not (isinstance(prompt, str) or is_tokens):
+        raise ConfigError(f'{where}: needs "prompt", a text or a list of token ids')
+    return dict(row)
+
+
+def _in_words(sample: Sample, vocabulary: Vocabulary | None) -> Sample:
+    """The sample as text. Counted again, since reading text back may merge tokens."""
+    if isinstance(sample.prompt, str):
+        return sample
+    if vocabulary is None:
+        raise ConfigError("this API takes text, not token ids: pass --tokenizer")
+    text = vocabulary.text(sample.prompt)
+    return Sample(text, vocabulary.count(text) or 0, sample.output_len)

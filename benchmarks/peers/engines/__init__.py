@@ -1,0 +1,1 @@
+"""Systems in one process each, started and stopped."""

@@ -1,0 +1,1 @@
+"""What the machine is, what it could do at best, and who else uses it."""

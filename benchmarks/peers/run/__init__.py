@@ -1,0 +1,1 @@
+"""What is measured, in whose turn, and how often."""

@@ -1,0 +1,102 @@
+"""How the command itself reaches a cluster: its TLS, and the token that its processes share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+from cli.errors import CommandError
+from shared.rpc.auth import ClusterToken
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_OPTIONS: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Secure:
+    """The CA of the cluster, and the certificate to show where one is asked for."""
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+    #: What certificates of gRPC services name, if not the address that is called.
+    server_name: str | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For gRPC.
+
+        Raises:
+            CommandError: a file cannot be read.
+        """
+        try:
+            ca, cert, key = (
+                None if path is None else path.read_bytes()
+                for path in (self.ca, self.cert, self.key)
+            )
+        except OSError as error:
+            raise CommandError(f"TLS: {error}") from error
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def context(self) -> ssl.SSLContext:
+        """For HTTPS."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:
+            raise CommandError(f"TLS: {error}") from error
+        return context
+
+
+def from_flags(
+    cert: Path | None, key: Path | None, ca: Path | None, server_name: str | None = None
+) -> Secure | None:
+    """What the flags of a command say: without a CA nothing is encrypted."""
+    return None if ca is None else Secure(ca, cert, key, server_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """All that a cluster may ask of whoever looks at it."""
+
+    secure: Secure | None = None
+    #: Goes with every call: the cluster's token, if it has one.
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+#: Of a cluster that asks for nothing.
+NOTHING = Access()
+
+
+def open_channel(address: str, secure: Secure | None) -> grpc.Channel:
+    """A blocking channel to a service."""
+    if secure is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    options = list(_OPTIONS)
+    if secure.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", secure.server_name))
+    return grpc.secure_channel(address, secure.credentials(), options=options)
+
+
+def make_cluster_token(path: Path) -> None:
+    """Write a new random token that only this user can read."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{secrets.token_hex(32)}\n")
+
+
+def token_metadata(path: Path | None) -> tuple[tuple[str, str], ...]:
+    """What goes with a call to the cluster's own services; nothing where there is no token.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    return () if path is None else ClusterToken(path).metadata

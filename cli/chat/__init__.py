@@ -1,0 +1,1 @@
+"""`baton chat`, and how answers are shown."""

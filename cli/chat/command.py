@@ -1,0 +1,133 @@
+"""`baton chat`: talk to a running cluster through the SDK."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from baton_client import Baton, BatonError, UnavailableError
+from cli.chat.timings_view import timings_table, tokens_per_s
+from cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from baton_client import ChatOptions, Message, Piece
+    from cli.access import Secure
+
+HELP = "Ctrl-C stops an answer, /reset forgets the conversation, Ctrl-D ends."
+
+
+class Chat:
+    """One conversation. The answer goes to stdout; what surrounds it to stderr."""
+
+    def __init__(self, baton: Baton, options: ChatOptions, *, system: str | None = None) -> None:
+        self._baton = baton
+        self._options = options
+        self._beginning: list[Message] = [{"role": "system", "content": system}] if system else []
+        self._messages = list(self._beginning)
+        self._out = Console()
+        self._err = Console(stderr=True)
+
+    def ask_once(self, question: str) -> None:
+        """One question, its answer, and the full table of timings."""
+        last = self._answer(question)
+        if last is not None and last.timings and last.usage:
+            self._err.print(
+                timings_table(
+                    dataclasses.asdict(last.timings),
+                    prompt_tokens=last.usage.prompt_tokens,
+                    completion_tokens=last.usage.completion_tokens,
+                    cached_tokens=last.usage.cached_tokens,
+                )
+            )
+
+    def converse(self) -> None:
+        """Questions from the terminal until it ends."""
+        self._err.print(HELP, style="dim")
+        while (question := self._read()) is not None:
+            if question == "/reset":
+                self._messages = list(self._beginning)
+                continue
+            if not question:
+                continue
+            try:
+                last = self._answer(question)
+            except UnavailableError:
+                raise
+            except BatonError as error:
+                self._err.print(f"[red]{type(error).__name__}[/]: {error}", highlight=False)
+                self._messages.pop()
+                continue
+            if last is not None:
+                self._show_line(last)
+
+    def _read(self) -> str | None:
+        try:
+            return self._err.input("[bold green]›[/] ").strip()
+        except (EOFError, KeyboardInterrupt):
+            self._err.print()
+            return None
+
+    def _answer(self, question: str) -> Piece | None:
+        """Stream the answer; the last piece, or None if the user stopped it."""
+        self._messages.append({"role": "user", "content": question})
+        text = ""
+        last: Piece | None = None
+        with self._baton.stream_chat(self._messages, **self._options) as stream:
+            try:
+                for last in stream:
+                    text += last.text
+                    self._out.print(
+                        last.text, end="", markup=False, highlight=False, soft_wrap=True
+                    )
+            except KeyboardInterrupt:
+                last = None
+                self._err.print("\n(stopped)", style="dim", end="")
+        self._out.print()
+        self._messages.append({"role": "assistant", "content": text})
+        return last
+
+    def _show_line(self, last: Piece) -> None:
+        if last.timings is None or last.usage is None:
+            return
+        timings = dataclasses.asdict(last.timings)
+        speed = tokens_per_s(timings, last.usage.completion_tokens)
+        self._err.print(
+            f"first token {last.timings.first_token_ms:.0f} ms · {speed} · "
+            f"{last.usage.cached_tokens} of {last.usage.prompt_tokens} prompt tokens cached",
+            style="dim",
+            highlight=False,
+        )
+
+
+def run_chat(
+    address: str,
+    questions: Sequence[str],
+    options: ChatOptions,
+    *,
+    system: str | None,
+    secure: Secure | None = None,
+) -> None:
+    """Ask `questions` one after the other, or whatever the user types if there are none.
+
+    Raises:
+        CommandError: the cluster cannot be reached, or refused.
+    """
+    credentials = None if secure is None else secure.credentials()
+    with Baton(address, credentials=credentials) as baton:
+        chat = Chat(baton, options, system=system)
+        try:
+            for question in questions:
+                chat.ask_once(question)
+            if not questions:
+                chat.converse()
+        except UnavailableError as error:
+            raise CommandError(
+                f"no answer from {address}: {error}",
+                advice="start a cluster with `baton up`, or name another one with --address",
+            ) from error
+        except BatonError as error:
+            raise CommandError(f"{type(error).__name__}: {error}") from error

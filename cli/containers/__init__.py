@@ -1,0 +1,1 @@
+"""What containers run beside the services: what makes a model and secrets ready, and probes."""

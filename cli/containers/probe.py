@@ -1,0 +1,71 @@
+"""Asks one service whether it serves: what a container's health check runs.
+
+With TLS it shows the service's own certificate, found where the service finds it.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cli.access import open_channel
+from cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cli.access import Secure
+
+TIMEOUT_S = 3.0
+
+
+def probe_router(host: str, port: int, secure: Secure | None = None) -> str:
+    """What the router says; see `GET /ready`.
+
+    Raises:
+        CommandError: it is not up, or does not serve.
+    """
+    # The environment's proxy cannot reach this machine's own ports.
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if secure is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=secure.context()))
+    opener = urllib.request.build_opener(*handlers)
+    url = f"{'http' if secure is None else 'https'}://{host}:{port}/ready"
+    try:
+        with opener.open(url, timeout=TIMEOUT_S) as answer:
+            return str(answer.read().decode())
+    except HTTPError as error:
+        with error:
+            raise CommandError(f"{url}: {error.read().decode(errors='replace')}") from error
+    except OSError as error:
+        raise CommandError(f"{url}: {error}") from error
+
+
+def probe_worker(host: str, port: int, secure: Secure | None = None) -> str:
+    """What the worker's gRPC health service says.
+
+    Raises:
+        CommandError: it is not up, or does not serve.
+    """
+    target = f"{host}:{port}"
+    with open_channel(target, secure) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise CommandError(f"{target}: {error.code().name}: {error.details()}") from error
+    status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    if answer.status != health_pb2.HealthCheckResponse.SERVING:
+        raise CommandError(f"{target}: {status}")
+    return str(status)
+
+
+#: By the name that the command line uses.
+PROBES: dict[str, Callable[[str, int, Secure | None], str]] = {
+    "router": probe_router,
+    "worker": probe_worker,
+}

@@ -1,0 +1,128 @@
+"""What keeps a cluster from starting, found before a process is started: by the services' own code.
+
+Settings are parsed by the services' own classes, and files are read by what the services read them
+with; so there is no second list of what is allowed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cli.cluster import Cluster
+from cli.doctor.finding import Level
+from cli.doctor.surroundings import check_redis
+from cli.errors import EXIT_USAGE, CommandError
+from cli.flags.options import Service
+from cli.flags.service_flags import settings_of
+from shared.config import load_config
+from shared.errors import ConfigError, ModelLoadError
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from cli.cluster import ClusterSpec
+    from cli.processes import ServiceProcess
+    from shared.rpc.tls.settings import TlsSettings
+
+_NAMES = {
+    Service.ROUTER: "a router",
+    Service.PREFILL: "a prefill worker",
+    Service.DECODE: "a decode worker",
+}
+
+
+def check_spec(spec: ClusterSpec) -> None:
+    """Do nothing if nothing is known that stops this cluster. Writes what `Cluster.prepare` does.
+
+    Raises:
+        CommandError: it cannot start; says why, and what to do.
+    """
+    cluster = Cluster(spec)
+    cluster.prepare()
+    first: dict[Service, ServiceProcess] = {}
+    for process in cluster.processes:
+        first.setdefault(_service(process), process)
+    # All settings before any file: what is found first should be what was mistyped.
+    configs = {service: _parse(service, process) for service, process in first.items()}
+    for service, config in configs.items():
+        _run(service, _CHECKS[service], config)
+    router = configs[Service.ROUTER]
+    if router.redis_url is not None:
+        _check_redis(router.redis_url, router.redis_password_file)
+
+
+def _service(process: ServiceProcess) -> Service:
+    return Service(process.module.rpartition(".")[2])
+
+
+def _parse(service: Service, process: ServiceProcess) -> Any:
+    def parse(settings: type[Any]) -> Any:
+        prog = f"baton serve {service}"
+        return load_config(settings, process.flags, prog=prog, environ=process.environ)
+
+    return _run(service, parse, settings_of(service))
+
+
+def _run(service: Service, check: Callable[[Any], Any], subject: Any) -> Any:
+    try:
+        return check(subject)
+    except ConfigError as error:
+        raise CommandError(
+            f"{_NAMES[service]} cannot start: {error}",
+            advice=f"nothing was started; `baton serve {service} --help` lists the settings",
+            exit_code=EXIT_USAGE,
+        ) from error
+    except ModelLoadError as error:
+        raise CommandError(
+            f"{_NAMES[service]} cannot start: {error}",
+            advice="nothing was started; `baton doctor --model DIR` checks a model, "
+            "`baton make-model --help` makes a small one",
+            exit_code=EXIT_USAGE,
+        ) from error
+
+
+def _check_router(config: Any) -> None:
+    from services.router.checks import check_router
+
+    if config.tls.is_on:
+        _check_certificates(config.tls)
+    check_router(config)
+
+
+def _check_certificates(settings: TlsSettings) -> None:
+    from shared.rpc.tls.certificates import read_certificates
+
+    read_certificates(settings)
+
+
+def _check_worker(role: Role, config: Any) -> None:
+    from shared.worker.checks import check_worker
+
+    worker = config.worker
+    if worker.tls.is_on:
+        _check_certificates(worker.tls)
+    if worker.engine.device != "cpu":
+        # Only PyTorch knows what other devices there are; it takes seconds to import.
+        from shared.model.device import read_device
+
+        read_device(worker.engine.device)
+    check_worker(worker, role)
+
+
+_CHECKS: dict[Service, Callable[[Any], None]] = {
+    Service.ROUTER: _check_router,
+    Service.PREFILL: partial(_check_worker, Role.PREFILL),
+    Service.DECODE: partial(_check_worker, Role.DECODE),
+}
+
+
+def _check_redis(url: str, password_file: object) -> None:
+    environ = {"BATON_REDIS_URL": url}
+    if password_file is not None:
+        environ["BATON_REDIS_PASSWORD_FILE"] = str(password_file)
+    for finding in check_redis(environ):
+        if finding.level is Level.FAIL:
+            raise CommandError(f"{finding.subject}: {finding.text}", advice=finding.advice)

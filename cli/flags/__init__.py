@@ -1,0 +1,1 @@
+"""What stands on command lines."""

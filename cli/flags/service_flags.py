@@ -1,0 +1,118 @@
+"""Whose are the flags behind `baton up`: each goes to every service that has such a setting.
+
+`--max-num-seqs 8` is for both kinds of worker, `--routing-policy random` for routers, and
+`--decode.max-num-seqs 8` for decode workers alone, whatever else is said of that setting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cli.errors import EXIT_USAGE, CommandError
+from cli.flags.options import Service
+from shared.config import flags_of, unknown_flag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+LISTED_BY = "baton serve router|prefill|decode --help"
+#: What joins the processes: `baton up` gives these itself, to each process another one.
+WIRING = frozenset(
+    {
+        "--model",
+        "--served-model-name",
+        "--name",
+        "--port",
+        "--grpc-port",
+        "--own-port",
+        "--own-grpc-port",
+        "--share-ports",
+        "--directory",
+    }
+)
+
+
+def settings_of(service: Service) -> type[Any]:
+    """The class whose fields are the flags of `baton serve SERVICE`."""
+    from services.decode.config import DecodeConfig
+    from services.prefill.config import PrefillConfig
+    from services.router.config import RouterConfig
+
+    classes: dict[Service, type[Any]] = {
+        Service.ROUTER: RouterConfig,
+        Service.PREFILL: PrefillConfig,
+        Service.DECODE: DecodeConfig,
+    }
+    return classes[service]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFlags:
+    """The command line of each service, as far as the user has given it."""
+
+    of: dict[Service, list[str]] = field(default_factory=lambda: {each: [] for each in Service})
+
+
+def sort_flags(arguments: Sequence[str]) -> ServiceFlags:
+    """Give every flag to the services that have it; those for one service come last, and win.
+
+    Raises:
+        CommandError: no service has such a flag, or the cluster sets it itself.
+    """
+    common, own = ServiceFlags(), ServiceFlags()
+    known = {service: flags_of(settings_of(service)) for service in Service}
+    for group in _groups(arguments):
+        service, flag = _split(group[0])
+        having = [each for each in Service if flag in known[each]]
+        if service is not None:
+            having = [service] if service in having else []
+        if not having:
+            raise _unknown(service, flag, known)
+        if flag in WIRING:
+            raise CommandError(f"{group[0]}: `baton up` sets it itself", exit_code=EXIT_USAGE)
+        # With "=" the value is part of the first word.
+        words = [f"{flag}{group[0].removeprefix(_name(group[0]))}", *group[1:]]
+        for each in having:
+            (common if service is None else own).of[each].extend(words)
+    return ServiceFlags({each: common.of[each] + own.of[each] for each in Service})
+
+
+def _groups(arguments: Sequence[str]) -> Iterator[list[str]]:
+    """Each flag with the words that follow it."""
+    group: list[str] = []
+    for word in arguments:
+        if word.startswith("--"):
+            if group:
+                yield group
+            group = [word]
+        elif group:
+            group.append(word)
+        else:
+            raise CommandError(f"{word!r} belongs to no flag", exit_code=EXIT_USAGE)
+    if group:
+        yield group
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _split(word: str) -> tuple[Service | None, str]:
+    """`--decode.max-num-seqs` is the decode worker's `--max-num-seqs`."""
+    name = _name(word)
+    service, dot, rest = name.removeprefix("--").partition(".")
+    if dot and service in list(Service):
+        return Service(service), f"--{rest}"
+    return None, name
+
+
+def _unknown(
+    service: Service | None, flag: str, known: dict[Service, frozenset[str]]
+) -> CommandError:
+    if service is None:
+        error = unknown_flag(flag, frozenset().union(*known.values()), listed_by=LISTED_BY)
+    else:
+        error = unknown_flag(flag, known[service], listed_by=f"baton serve {service} --help")
+    where = "" if service is None else f"{service}: "
+    return CommandError(f"{where}{error}", exit_code=EXIT_USAGE)

@@ -1,0 +1,101 @@
+"""Asks a cluster how far its start has come. Never raises because something is not up yet."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+
+import grpc
+
+from baton.v1 import directory_pb2, directory_pb2_grpc
+from cli.access import open_channel
+from cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cli.access import Secure
+
+TIMEOUT_S = 2.0
+
+
+class ReadinessProbe:
+    """One router, asked over HTTP whether it serves and over gRPC who has joined it."""
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        directory: str,
+        secure: Secure | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """`metadata` goes with calls to the directory."""
+        self._metadata = tuple(metadata)
+        self._advice_on_tls = (
+            ""
+            if secure is None
+            else "; with TLS, --grpc-port its --own-grpc-port, and --tls-cert an operator's"
+        )
+        self._directory = directory
+        self._url = url
+        # The environment's proxy cannot reach this machine's own ports.
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if secure is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=secure.context()))
+        self._opener = urllib.request.build_opener(*handlers)
+        self._channel = open_channel(directory, secure)
+        self._stub = directory_pb2_grpc.DirectoryStub(self._channel)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def missing(self) -> Sequence[str] | None:
+        """What the router says it still lacks; empty when it serves, None when it is not up."""
+        try:
+            with self._opener.open(f"{self._url}/ready", timeout=TIMEOUT_S):
+                return ()
+        except HTTPError as error:
+            with error:
+                return _reasons(error.read())
+        except OSError:
+            return None
+
+    def workers(self) -> Sequence[directory_pb2.WorkerStatus]:
+        """Who has joined.
+
+        Raises:
+            CommandError: the directory does not answer those without its token.
+        """
+        return tuple(self._listed().workers)
+
+    def refused(self) -> Sequence[directory_pb2.RefusedWorker]:
+        """Those that say that they are there, and that the router does not believe. See workers."""
+        return tuple(self._listed().refused)
+
+    def _listed(self) -> directory_pb2.ListWorkersResponse:
+        request = directory_pb2.ListWorkersRequest()
+        try:
+            return self._stub.ListWorkers(request, timeout=TIMEOUT_S, metadata=self._metadata)
+        except grpc.RpcError as error:
+            # What a stub raises is both an error and the call; the types know only the one.
+            call: Any = error
+            if call.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise CommandError(
+                    f"the directory at {self._directory} says: {call.details()}",
+                    advice="give --cluster-token the file that its router has"
+                    + self._advice_on_tls,
+                ) from error
+            return directory_pb2.ListWorkersResponse()
+
+
+def _reasons(body: bytes) -> Sequence[str]:
+    try:
+        content: Any = json.loads(body)
+        reasons = content["reasons"]
+    except (ValueError, KeyError, TypeError):
+        return ("the router is not ready",)
+    return [str(reason) for reason in reasons] or ("the router is not ready",)

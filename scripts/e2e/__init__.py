@@ -1,0 +1,1 @@
+"""What the end-to-end programs consist of."""
