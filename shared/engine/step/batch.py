@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.engine.step.batch_layout import BatchLayout
+from shared.engine.step.buffers import BatchLayout
 from shared.engine.step.plan import StepPlan
 from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata

@@ -11,8 +11,7 @@ from shared.engine.memory.arena import KVArena
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
 from shared.engine.step.batch import BatchBuilder
-from shared.engine.step.batch_layout import BatchLayout
-from shared.engine.step.buffers import step_buffers
+from shared.engine.step.buffers import BatchLayout, step_buffers
 from shared.engine.step.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
 from shared.engine.step.model_runner import ModelRunner
 from shared.engine.step.row_states import RowStates

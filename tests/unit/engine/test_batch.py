@@ -10,8 +10,7 @@ import torch
 from shared.engine.pipeline.planner import StepPlanner
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.batch import Batch, BatchBuilder
-from shared.engine.step.batch_layout import BatchLayout
-from shared.engine.step.buffers import HostStepBuffers, StagedStepBuffers
+from shared.engine.step.buffers import BatchLayout, HostStepBuffers, StagedStepBuffers
 from shared.errors import InternalError
 from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
