@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checks import why_not_native
 from shared.model.loader import load_model
+from shared.model.spec import AttentionSpec, GatedSpec, LayerSpec
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.paged_driver import PagedDriver, make_metadata, poisoned_cache
 from tests.fakes.transformers_models import random_model, random_prompt, save
@@ -199,6 +200,29 @@ def test_what_cannot_be_computed_is_refused(
     checkpoint = save(random_model("llama"), tmp_path)
     with pytest.raises(ConfigError, match=reason):
         load_model(checkpoint, **options)
+
+
+#: What the native decoder computes of a description; `test_llama.py` compares each of them.
+COMPUTED = {
+    LayerSpec: {"mixer", "feed_forward"},
+    AttentionSpec: {
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "rope",
+        "window",
+        "qkv_bias",
+        "output_bias",
+        "qk_norm",
+    },
+    GatedSpec: {"inner_size", "bias"},
+}
+
+
+@pytest.mark.parametrize("record", COMPUTED)
+def test_no_field_of_a_description_is_passed_over(record: type) -> None:
+    """A new field is computed, or refused by `why_not_native`, before it is added here."""
+    assert {field.name for field in fields(record)} == COMPUTED[record]
 
 
 def test_layers_that_feed_forward_differently_are_refused(tmp_path: Path) -> None:
