@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Every service compiles its sources at each start where no bytecode is kept.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    # A normal user may open 1,024 files unless more are asked for; a worker of the suite needs more.
+    # A normal user has 1,024 files unless more are asked for; a worker of the suite needs more.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # In the background SIGINT is ignored, under `nohup` SIGHUP: children would inherit that, but
