@@ -64,7 +64,7 @@ class GrammarHosts:
         self._budget = budget
         self._stats = stats
         self._threads: CompileThreads[None] = CompileThreads(1)
-        #: Guards what follows, and the budget.
+        #: Guards the fields below, and the budget.
         self._lock = threading.Lock()
         self._owners: OrderedDict[bytes, _Owner] = OrderedDict()
         self._is_closed = False

@@ -108,7 +108,7 @@ def apply_processors(logits: torch.Tensor, states: Seq[SamplingState]) -> None:
     # Not in the order of their first rows: that would depend on who else is in the batch.
     for _, group in sorted(wanting.items()):
         rows = [row for row, _, _ in group]
-        # A copy, so that nobody can touch the rows of others.
+        # A copy, so that a processor cannot change the rows of other sequences.
         own = logits[rows]
         group[0][1].processor.apply(own, [state for _, _, state in group])
         logits[rows] = own
