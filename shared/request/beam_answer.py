@@ -1,4 +1,4 @@
-"""What a beam says when its search is over."""
+"""The text and finish reason of a beam when its search has ended."""
 
 from __future__ import annotations
 

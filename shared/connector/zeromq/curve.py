@@ -2,7 +2,7 @@
 
 CurveZMQ (rfc.zeromq.org/spec/26): every worker makes a key pair when it starts, and its public key
 is part of the address that it offers. An offer travels over gRPC, which with TLS only workers of
-the cluster can speak; so who has a key from there has it from its owner.
+the cluster can speak; so a key in an offer comes from its owner.
 """
 
 from __future__ import annotations

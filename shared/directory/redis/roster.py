@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was found out of one incarnation."""
+    """The result of checking one incarnation's record."""
 
     packed: bytes
     #: None if it must not be let in.
@@ -159,7 +159,7 @@ def _load(packed: bytes) -> WorkerLoad:
 
 
 def _address(packed: bytes) -> str:
-    """For people to read; empty if there is none."""
+    """The address in a packed record, for messages; empty if it cannot be read."""
     try:
         return directory_pb2.WorkerRecord.FromString(packed).address[:256]
     except DecodeError:

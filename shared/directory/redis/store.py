@@ -217,7 +217,7 @@ class RedisStore:
     async def snapshot(self, worker: WorkerId) -> tuple[int, dict[BlockTier, list[bytes]]] | None:
         """What the worker holds, as of a sequence or later; None if the incarnation is not known.
 
-        The set is read in pages and goes on changing meanwhile: whoever reads it must apply every
+        The set is read in pages and goes on changing meanwhile: the caller must apply every
         later update again, which ends at the same set. Blocks that are none are left out; raises
         MalformedError if the lease's sequence is none.
         """

@@ -98,12 +98,12 @@ class RequestGate:
         return len(asked)
 
     def close(self) -> None:
-        """Let nobody in any more, for good."""
+        """Refuse all new requests from now on."""
         self.draining = True
         self._tell()
 
     def set_unhealthy(self, reason: str) -> None:
-        """Let nobody in for this reason, or, if it is empty, let them in again."""
+        """Refuse new requests for this reason, or, if it is empty, admit them again."""
         self.unhealthy = reason
         self._tell()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shared.worker.health.liveness import Watchdog
     from shared.worker.parts import WorkerParts
 
-#: An event loop that did not come by for so long serves nobody.
+#: Seconds of standstill after which an event loop counts as serving no request.
 LOOP_STALL_S = 10.0
 
 

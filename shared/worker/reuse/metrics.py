@@ -61,9 +61,9 @@ class ReuseMetrics:
             self._bytes.labels(connector).inc(num_bytes)
 
     def declined(self, connector: str) -> None:
-        """The cost model said no."""
+        """Count a fetch that the cost model declined."""
         self._declined.labels(connector).inc()
 
     def joined(self) -> None:
-        """Somebody fetches the same already."""
+        """Count a request that waits for another request's fetch of the same blocks."""
         self._joined.inc()
