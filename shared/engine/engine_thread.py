@@ -218,7 +218,7 @@ class EngineThread:
         try:
             while self._turn():
                 pass
-        except Exception as error:  # the thread is over: say so to everybody who waits
+        except Exception as error:  # the thread ends: every waiting caller must learn it
             log.exception("engine_thread_died")
             reason = InternalError(f"the engine died: {error!r}")
             self._post([self._broken.set, partial(self._end, reason)])

@@ -86,7 +86,7 @@ def _refusal(error: AuthenticationError, method: str) -> Any:
 
 
 class ClusterToken:
-    """The secret that routers and workers share: who has it may speak to workers and directories.
+    """The secret that routers and workers share: its holder may call workers and directories.
 
     Its file has one token per line. The first is sent, all are accepted, so it can be changed
     without a pause: add the new one below, then on every machine swap the lines, then drop the old.

@@ -1,4 +1,4 @@
-"""What may listen where: beyond this machine only what asks its callers who they are."""
+"""Which servers may listen where: beyond this machine only those that authenticate callers."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Span:
         ended_s: float,
         attributes: Mapping[str, Value] | None = None,
     ) -> None:
-        """A span under this one that is over."""
+        """Add an ended span under this one."""
         self.child(name, began_s=began_s, attributes=attributes).end(max(began_s, ended_s))
 
     def set(self, attributes: Mapping[str, Value]) -> None:

@@ -42,7 +42,7 @@ _NUM_SPENT = 4096
 
 
 class Session:
-    """The receiver's half of one connection: who is there, and what it may fill."""
+    """The receiver's half of one connection: the sender, and the tickets that it may fill."""
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
         #: Queues a frame for the peer; must not block, nor raise if the peer is gone.

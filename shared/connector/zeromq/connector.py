@@ -167,7 +167,7 @@ class FrameTransport(BaseTransport):
             self._sessions[peer] = session
 
     def _require_known(self, session: Session, frame: Frame, part: zmq.Frame) -> None:
-        """Raise TransferError if the frame is not from the session's sender."""
+        """Raise TransferError if the frame's key is not that of the session's sender."""
         sender = session.sender
         if sender is None and frame.kind is Kind.HELLO:
             sender = parties(frame)[0]

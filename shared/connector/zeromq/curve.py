@@ -25,7 +25,7 @@ _USER = "User-Id"
 
 
 class Curve:
-    """A `SocketSecurity` of one worker: it lets in whom it has met, and only with their key."""
+    """A `SocketSecurity` of one worker: it accepts only workers that it has met, by their key."""
 
     #: The command's name, a nonce, the flags and the authentication code (rfc 26, MESSAGE).
     overhead_bytes: ClassVar[int] = 33

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Between two looks at who is alive; also the longest that the stream is waited for.
+#: Seconds between two reads of the live workers; also the longest that the stream is waited for.
 POLL_S = 1.0
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0

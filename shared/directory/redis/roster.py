@@ -61,10 +61,9 @@ class Roster:
         return [refused for _, refused in self._refused.values()]
 
     async def read(self, leases: tuple[LeaseState, ...]) -> list[tuple[LeaseState, RegistryEvent]]:
-        """Everyone who may serve, as JOINED events, each with its lease.
+        """All workers that may serve, as JOINED events, each with its lease.
 
-        A record is constant for its incarnation: once it made sense, what is written there later
-        changes nothing.
+        A record is constant for its incarnation: after a valid one, later writes change nothing.
         """
         events = []
         before, self._known = self._known, {}

@@ -186,7 +186,7 @@ class RedisStore:
             await pipe.execute()
 
     async def state(self) -> DirectoryState:
-        """Everyone alive, and how far the stream is, as of one moment."""
+        """All live workers and the last entry of the stream, as of one moment."""
         keys = [self._keys.workers, self._keys.stream, self._keys.epoch]
         args = (self._keys.lease_prefix, secrets.token_hex(8))
         epoch, last_id, leases = await self._run("state", keys, args)

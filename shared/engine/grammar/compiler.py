@@ -235,7 +235,7 @@ def _refused(request: EngineRequest, place: int) -> Exception:
 
 
 def _shared(future: Future[T]) -> asyncio.Future[T]:
-    """It goes on if the one who waits goes away, and what it fails with is not lost then."""
+    """A waitable for `future`: cancelling the wait does not cancel `future` itself."""
     waiting = asyncio.wrap_future(future)
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     return asyncio.shield(waiting)

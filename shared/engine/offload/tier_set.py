@@ -37,7 +37,7 @@ class TierSet:
         self.threads.submit(job)
 
     def take_back(self, job: StoreJob | LoadJob) -> None:
-        """It is over. What is to be done with its blocks is done before this."""
+        """End a job, and drop its references to its blocks. Use the blocks before this call."""
         self.jobs.discard(job)
         self.pool.release(job.blocks)
 

@@ -195,7 +195,7 @@ class BlockManager:
             seq.num_tabled_blocks = min(seq.num_tabled_blocks, num_needed)
 
     def publish(self, seq: Sequence) -> None:
-        """Show lookups the blocks that became full and final. Not before the step is over."""
+        """Let lookups find the blocks that became full and final. Call after the step."""
         first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)

@@ -315,7 +315,7 @@ class Scheduler:
             self.running.append(seq)
 
     def _num_growing(self) -> int:
-        """Sequences that may soon need one more block: who took it now would be preempted then."""
+        """Count the sequences that may soon need a block: one is kept free for each of them."""
         active = (*self.running, *self.loading.values(), *self.receiving.values())
         return sum(1 for seq in active if not seq.request.hold_blocks)
 

@@ -1,4 +1,4 @@
-"""The interface of a proposer: who guesses the tokens that the model then checks.
+"""The interface of a proposer, which guesses the tokens that the model then checks.
 
 One step of the engine, as a proposer sees it:
 

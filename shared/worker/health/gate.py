@@ -42,7 +42,7 @@ class RequestGate:
 
     @property
     def num_inside(self) -> int:
-        """Requests that have not ended."""
+        """The number of requests that have not ended."""
         return self._num_inside
 
     @property
@@ -108,7 +108,7 @@ class RequestGate:
         self._tell()
 
     async def drain(self, grace_s: float) -> int:
-        """Close the gate, wait up to `grace_s`, and expel who is still inside; returns how many."""
+        """Close the gate, wait up to `grace_s`, and end the requests inside; returns how many."""
         self.close()
         if await self.wait_empty(grace_s):
             return 0

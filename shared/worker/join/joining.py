@@ -126,8 +126,8 @@ def join(
 
 
 async def leave(joined: Joined) -> None:
-    """Go at once, not when the lease ends."""
-    # A beat after it would be answered with the question who that is.
+    """Leave the cluster at once, not when the lease ends."""
+    # The directory would refuse a heartbeat after the worker has left.
     await joined.heart.stop()
     await joined.membership.leave()
 

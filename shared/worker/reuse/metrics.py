@@ -54,7 +54,7 @@ class ReuseMetrics:
     def ended(
         self, outcome: FetchOutcome, *, connector: str, num_bytes: int, duration_s: float
     ) -> None:
-        """An attempt is over."""
+        """Count an attempt that has ended."""
         self._fetches.labels(outcome.value, connector).inc()
         self._seconds.labels(outcome.value, connector).inc(duration_s)
         if num_bytes:

@@ -56,7 +56,7 @@ class GrammarHosts:
         budget: CpuBudget,
         stats: GrammarStats,
     ) -> None:
-        """`start` is called with the first grammar: who needs none does not pay for it."""
+        """`start` is called with the first grammar: without grammars there is no process."""
         self._start = start
         self._zygote: Zygote | None = None
         self._memory_bytes = memory_bytes
