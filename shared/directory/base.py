@@ -104,7 +104,7 @@ class WorkerRegistry(Protocol):
         Raises:
             UnknownIncarnationError: the lease ran out or the directory restarted: register again,
                 then publish a snapshot.
-            IncompatiblePeerError: a router found that its block hashes are not ours.
+            IncompatiblePeerError: a reader of the directory found that its block hashes differ.
         """
         ...
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def beam_finish(beam: Beam[Any]) -> FinishReason:
-    """Return why it ended."""
+    """Return why a beam ended."""
     return FinishReason.LENGTH if beam.stop_token_id is None else FinishReason.STOP
 
 

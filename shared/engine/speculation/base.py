@@ -78,7 +78,7 @@ class ObservedStep:
     parts: Seq[ObservedPart]
     #: [num_tokens_of_step, hidden] in the model's dtype, or float32; None if it was not asked for.
     final_hidden: Tensor | None = None
-    #: The hidden states behind each layer, in the same shape.
+    #: By layer: hidden states of the same form.
     layer_hidden: Mapping[int, Tensor] = field(default_factory=dict)
 
 
