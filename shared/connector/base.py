@@ -30,7 +30,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """The right to fill exactly these blocks once. Whoever presents it must be `sender`.
+    """The right to fill exactly these blocks once. Only `sender` may present it.
 
     `transfer_id` is 16 random bytes made by the receiver and never reused. Blocks are named by
     their index in the transfer (0 … num_blocks-1): a sender never learns the receiver's block ids.
@@ -85,7 +85,7 @@ class InboundTransfer(Protocol):
         ...
 
     async def abort(self) -> None:
-        """End the transfer. Once this returns, nobody writes to its blocks. Safe to repeat.
+        """End the transfer. Once this returns, its blocks are no longer written to. Idempotent.
 
         Where the sender writes them itself (`nixl`), `wait` and this return only after it has
         confirmed that it stopped, or our end of its connection was closed because it did not
@@ -143,7 +143,7 @@ class Connector(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in configuration, metrics and the handshake."""
+        """The connector's name in configuration, metrics and the handshake."""
         ...
 
     @property
@@ -168,7 +168,7 @@ class Connector(Protocol):
         ...
 
     def meet(self, worker: WorkerId, offer: Offer) -> None:
-        """Note what a peer has offered: an encrypted connector lets nobody else in to send.
+        """Note a peer's offer: an encrypted connector accepts senders with a noted offer only.
 
         Called with the outcome of a handshake, before a ticket is opened for that worker. A new
         incarnation takes the place of the one before.

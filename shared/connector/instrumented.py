@@ -1,4 +1,4 @@
-"""Counts what any connector does. Which counters there are is the observer's affair."""
+"""Counts what any connector does. The observer chooses the counters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OK = "ok"
 
 
 class Direction(StrEnum):
-    """Seen from the worker whose connector it is."""
+    """The direction of a transfer, seen from the worker that has the connector."""
 
     INBOUND = "inbound"
     OUTBOUND = "outbound"
@@ -49,7 +49,7 @@ class TransferEnd:
     num_pieces: int
     #: By this worker, from one place in its memory to another.
     num_copied_bytes: int
-    #: From `open` or `connect` to the end.
+    #: Seconds from `open` or `connect` to the end.
     duration_s: float
 
 
@@ -61,7 +61,7 @@ class TransferObserver(Protocol):
         ...
 
     def ended(self, end: TransferEnd) -> None:
-        """A transfer is over."""
+        """Count a transfer that has ended."""
         ...
 
 
@@ -102,7 +102,7 @@ class TransferCounters:
 
 
 class _Tally:
-    """What one transfer has moved; reported once."""
+    """Counts what one transfer has moved, and reports it once."""
 
     def __init__(
         self, connector: str, direction: Direction, block_bytes: int, observer: TransferObserver
@@ -209,7 +209,7 @@ class _Outbound:
 
 
 class InstrumentedConnector:
-    """`inner`, and every transfer of it reported to `observer`."""
+    """Wraps `inner`, and reports each of its transfers to `observer`."""
 
     def __init__(self, inner: Connector, *, observer: TransferObserver) -> None:
         self._inner = inner

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LocalHub:
-    """Where the connectors of one process find each other."""
+    """The table in which the connectors of one process find each other."""
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(8)
@@ -74,7 +74,7 @@ class LocalPort:
         self._task: asyncio.Task[None] | None = tasks.spawn(self._serve(), on_exit=self._end)
 
     def send(self, data: bytes, payload: Sequence[NDArray[np.uint8]] = ()) -> None:
-        """Queue a frame and what follows it."""
+        """Queue a frame and its payload."""
         self._queue.put_nowait((data, payload))
 
     def hang_up(self) -> None:
@@ -84,7 +84,7 @@ class LocalPort:
             self._task.cancel()
 
     async def closed(self) -> None:
-        """After `hang_up`: wait until nobody reads anything that was sent."""
+        """After `hang_up`: wait until the receiver reads no sent block."""
         await self._ended.wait()
         for inbound in self._dropped:
             await inbound.abort()
@@ -171,7 +171,7 @@ class LocalConnector(Transport):
         return offer.params.get("hub") == self._hub.token and offer.address in self._hub
 
     def admit(self, answer: Callable[[Frame], None], on_close: Callable[[], None]) -> LocalPort:
-        """A sender of this process connects."""
+        """Connect a sender of this process; returns its port."""
         return LocalPort(self._receiver, self._tasks, answer, on_close)
 
     async def _listen(self) -> None:

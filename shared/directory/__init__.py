@@ -1,1 +1,1 @@
-"""Who is alive and who holds which block."""
+"""Which workers are alive, and which blocks each of them holds."""

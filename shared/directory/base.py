@@ -1,4 +1,4 @@
-"""The directory interfaces: who is alive, and who holds which block.
+"""The directory interfaces: which workers are alive, and which of them hold which blocks.
 
 A stale entry may cost a miss, never a wrong byte: entries belong to one incarnation of a worker
 and end with its lease. tests/suites/directory.py runs on every implementation.
@@ -81,14 +81,14 @@ class RefusedWorker:
     """A worker that says that it is there, and that is sent nothing."""
 
     worker: WorkerId
-    #: Where it says that it is.
+    #: The address that the worker gives for itself.
     address: str
-    #: For people to read.
+    #: The reason, in words.
     reason: str
 
 
 class WorkerRegistry(Protocol):
-    """Who is alive. Liveness is a lease that the worker renews."""
+    """The live workers. A worker is alive while it renews its lease."""
 
     async def register(self, record: WorkerRecord, lease_s: float) -> None:
         """Add a worker. An older incarnation of the same name leaves, with all its blocks.
@@ -104,7 +104,7 @@ class WorkerRegistry(Protocol):
         Raises:
             UnknownIncarnationError: the lease ran out or the directory restarted: register again,
                 then publish a snapshot.
-            IncompatiblePeerError: somebody found that its block hashes are not ours.
+            IncompatiblePeerError: a reader of the directory found that its block hashes differ.
         """
         ...
 
@@ -113,11 +113,11 @@ class WorkerRegistry(Protocol):
         ...
 
     async def workers(self) -> list[RegistryEvent]:
-        """Everyone alive, each as a JOINED event."""
+        """All live workers, each as a JOINED event."""
         ...
 
     def watch(self) -> AsyncIterator[RegistryEvent]:
-        """Everyone alive as JOINED, then every change, in order, until the caller closes it."""
+        """All live workers as JOINED, then every change, in order, until the caller closes it."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Which worker holds which block: one table in memory, synchronous, fed by updates and snapshots.
 
-It knows nothing of leases, clocks and networks: whoever feeds it says when a worker is gone.
+It knows nothing of leases, clocks and networks: its caller removes workers that are gone.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ KEY_MASK = 2**60 - 1
 #: Pairs of a worker and a block that it holds.
 MAX_BLOCKS = 8_000_000
 _TIER_BITS = {tier: 1 << number for number, tier in enumerate(BlockTier)}
-#: What a set of tier bits means.
+#: The tiers that each set of tier bits stands for.
 _TIERS = tuple(
     tuple(tier for tier, bit in _TIER_BITS.items() if bits & bit)
     for bits in range(1 << len(_TIER_BITS))
 )
-#: Blocks looked up at once: a prompt that nobody knows costs no more than this.
+#: Blocks looked up at once: a prompt that no worker holds costs no more than this.
 _LOOKUP_CHUNK = 128
 #: Removals that are not worth packing a worker's table for.
 _MIN_PACKED = 1024
@@ -65,7 +65,7 @@ def block_keys(hashes: Sequence[bytes]) -> list[int]:
 
 @dataclass(slots=True)
 class _Holder:
-    """What is known of one worker."""
+    """The blocks that one worker holds."""
 
     #: A single bit that stands for the worker in the sets below.
     bit: int
@@ -74,7 +74,7 @@ class _Holder:
     tiers: dict[int, int] = field(default_factory=dict)
     num_device_blocks: int = 0
     max_device_blocks: int | None = None
-    #: Since `tiers` was last packed.
+    #: Keys removed since `tiers` was last packed.
     num_removed: int = 0
 
 
@@ -102,11 +102,11 @@ class BlockIndex:
 
     @property
     def workers(self) -> list[WorkerId]:
-        """Everyone of whom something is known."""
+        """The workers that the index has entries of."""
         return list(self._holders)
 
     def num_device_blocks(self, worker: WorkerId) -> int:
-        """Blocks that this incarnation holds on its device for whoever asks for them again."""
+        """The number of blocks that this incarnation holds on its device, as published."""
         holder = self._holders.get(worker)
         return 0 if holder is None else holder.num_device_blocks
 

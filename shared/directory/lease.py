@@ -32,7 +32,7 @@ class Lease(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         ...
 
 

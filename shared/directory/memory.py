@@ -118,7 +118,7 @@ class MemoryRegistry:
         return self._require(worker).record
 
     def expire(self) -> None:
-        """Drop everyone whose lease has ended."""
+        """Drop all workers whose lease has ended."""
         now = self._clock()
         if now < self._next_expiry_s:
             return

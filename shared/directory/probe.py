@@ -1,6 +1,6 @@
-"""The hash self-check: a worker and whoever routes to it must hash the same content alike.
+"""The hash self-check: a worker and the routers must hash the same content alike.
 
-Workers whose hashes differ are never hit and nobody is told why; so both sides hash a fixed probe
+Workers whose hashes differ are never hit, without any error; so both sides hash a fixed probe
 under the worker's own namespace, and a worker whose digest is another one is refused by name.
 """
 

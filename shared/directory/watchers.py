@@ -1,4 +1,4 @@
-"""Hands changes of membership to whoever watches, and finds them by asking again and again."""
+"""Finds changes of membership by polling, and hands them to the watchers."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
 
 
 def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
-    """Raises InvalidRequestError if it cannot be a worker's record."""
+    """Convert a worker's record. Raises InvalidRequestError if it is malformed."""
     role = _ROLES_BACK.get(message.role)
     if role is None:
         raise InvalidRequestError("role must be prefill or decode", param="role")
@@ -125,7 +125,7 @@ def load_from_wire(message: directory_pb2.WorkerLoad) -> WorkerLoad:
 
 
 def status_to_wire(event: RegistryEvent) -> directory_pb2.WorkerStatus:
-    """Record and load."""
+    """Convert an event's record and load."""
     return directory_pb2.WorkerStatus(
         record=record_to_wire(event.record), load=load_to_wire(event.load)
     )

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class SchedulingPolicy(StrEnum):
-    """Who waits and who gives way."""
+    """The order of admission and of preemption."""
 
     FCFS = "fcfs"
     PRIORITY = "priority"

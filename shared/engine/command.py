@@ -31,7 +31,7 @@ class Command:
             return partial(self.fail, error)
 
     def fail(self, error: Exception) -> None:
-        """On the loop."""
+        """Fail the caller's future. Call on the event loop."""
         if self._future is not None and not self._future.done():
             self._future.set_exception(error)
 
@@ -43,12 +43,12 @@ class Command:
 
 
 def resolve(future: asyncio.Future[None]) -> None:
-    """On the loop, if somebody still waits."""
+    """Complete `future` unless it is done. Call on the event loop."""
     if not future.done():
         future.set_result(None)
 
 
 def call_all(messages: list[Callable[[], None]]) -> None:
-    """On the loop, in order."""
+    """Call all of `messages` in order. Call on the event loop."""
     for message in messages:
         message()

@@ -169,7 +169,10 @@ class EngineConfig:
         )
 
     def check_unchunked(self, max_model_len: int) -> None:
-        """Without chunking, the longest prompt and a token of everybody else must fit a step."""
+        """Without chunking, a step must fit the longest prompt and a token per sequence.
+
+        Raises ConfigError.
+        """
         if self.enable_chunked_prefill:
             return
         needed = max_model_len + self.max_num_seqs

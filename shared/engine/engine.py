@@ -157,7 +157,7 @@ class Engine:
         """End a request now; its last event comes with the next step. Unknown ids are ignored.
 
         Blocks are free at once, or once the step in flight is over. With `hold_blocks` they are
-        kept: a peer may be reading them. Nobody may be writing to them any more.
+        kept: a peer may be reading them. No peer may still be writing to them.
         """
         seq = self._scheduler.sequences.get(request_id)
         if seq is not None and seq.status is not Status.HELD:
@@ -285,7 +285,7 @@ class Engine:
             return []
         try:
             return half()
-        except Exception as error:  # whatever it was, nobody may wait for ever
+        except Exception as error:  # any error must end all requests
             log.exception("engine_broken")
             self.broken = error
             self._steps.abandon()

@@ -48,7 +48,7 @@ def read_stats(
     tiers: dict[BlockTier, TierStats],
     accepted_per_pos: tuple[int, ...],
 ) -> EngineStats:
-    """How things are now."""
+    """A snapshot of the engine as it is now."""
     return EngineStats(
         num_running=len(scheduler.running),
         num_waiting=len(scheduler.waiting),

@@ -218,7 +218,7 @@ class EngineThread:
         try:
             while self._turn():
                 pass
-        except Exception as error:  # the thread is over: say so to everybody who waits
+        except Exception as error:  # the thread ends: every waiting caller must learn it
             log.exception("engine_thread_died")
             reason = InternalError(f"the engine died: {error!r}")
             self._post([self._broken.set, partial(self._end, reason)])
@@ -282,7 +282,7 @@ class EngineThread:
             for listener in self._listeners:
                 try:
                     listener(change)
-                except Exception:  # the events below belong to others
+                except Exception:  # requests must still get the events below
                     log.exception("cache_listener_failed")
         for event in events:
             stream = self._streams.get(event.request_id)
@@ -292,7 +292,7 @@ class EngineThread:
                     del self._streams[event.request_id]
 
     def _end(self, reason: Exception) -> None:
-        """Nobody steps any more: nobody may wait for it."""
+        """Fail all streams and waiting calls with `reason`: no step follows."""
         self._stopped_by = self._stopped_by or reason
         for stream in self._streams.values():
             stream.push(Failed(request_id=stream.request_id, error=reason))

@@ -263,7 +263,7 @@ class LLM:
                     self.engine.abort(event.request_id)
 
     def _abort(self, answers: Mapping[str, GrowingOutput]) -> None:
-        """Leave nothing behind, however it ended."""
+        """Abort all requests, and step until the engine has no work."""
         for request_id in answers:
             self.engine.abort(request_id)
         while self.engine.has_work():

@@ -27,14 +27,14 @@ class EngineProgress:
         return 0.0 if since_s is None else max(0.0, self._clock() - since_s)
 
     def idle(self) -> None:
-        """It waits for somebody to want something."""
+        """Note that the thread waits for work."""
         self._since_s = None
 
     def busy(self) -> None:
-        """It begins with something new."""
+        """Note that the thread begins a piece of work."""
         self._since_s = self._clock()
 
     def stepped(self) -> None:
-        """A step is over."""
+        """Note that a step has ended."""
         self.num_steps += 1
         self.busy()

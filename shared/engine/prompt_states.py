@@ -42,7 +42,7 @@ class StatesWish:
 
 @dataclass(frozen=True, slots=True)
 class PlacedStates:
-    """The blocks that a sequence got for its states."""
+    """The blocks that hold a sequence's hidden states."""
 
     format: StatesFormat
     #: Position of the token in the first row.

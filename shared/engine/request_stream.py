@@ -28,7 +28,7 @@ def is_last(event: EngineEvent) -> bool:
 class RequestStream:
     """Async iterator, for one reader, that ends after the request's last event.
 
-    Closing it earlier, or cancelling whoever waits for the next event, aborts the request.
+    Closing it earlier, or cancelling a wait for the next event, aborts the request.
     """
 
     def __init__(self, request_id: str, abort: Callable[[RequestStream], None]) -> None:

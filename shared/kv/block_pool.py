@@ -1,4 +1,4 @@
-"""Who uses which KV block, and which free blocks still hold something worth finding again.
+"""Reference counts of KV blocks, and the free blocks whose content a lookup can still find.
 
 It hands out block ids; it never sees their bytes, nor the requests that own them.
 """
@@ -30,7 +30,7 @@ class BlockPool:
         self.num_touched = 0
         self._refs = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
-        #: Free blocks whose content nobody can find; the last is handed out next.
+        #: Free blocks that no lookup finds; the last is handed out next.
         self._blank = list(range(num_blocks - 1, -1, -1))
         #: Free blocks that a lookup can still find, least recently used first.
         self._evictable: OrderedDict[int, None] = OrderedDict()
@@ -48,7 +48,7 @@ class BlockPool:
         return len(self._evictable)
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
-        """How many of `blocks` are free, and would cease to be if somebody acquired them."""
+        """How many of `blocks` are free: `acquire` would take so many free blocks."""
         return sum(1 for block in blocks if not self._refs[block])
 
     def find(self, block_hash: bytes) -> int | None:
@@ -67,7 +67,7 @@ class BlockPool:
         return [self._take_one() for _ in range(num_blocks)]
 
     def acquire(self, blocks: Iterable[int]) -> None:
-        """Use blocks that a lookup found, together with whoever else uses them."""
+        """Add a reference to each of `blocks`, which a lookup found. Other users keep theirs."""
         for block in blocks:
             if not self._refs[block]:
                 del self._evictable[block]

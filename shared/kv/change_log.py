@@ -1,4 +1,4 @@
-"""What became visible to prefix lookup and what ceased to be, for whoever follows the cache."""
+"""The hashes that prefix lookup gained and lost, for those who follow the cache."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Draft:
 
 
 class ChangeLog:
-    """Collects one tier's changes until somebody takes them."""
+    """Collects one tier's changes until `take` is called."""
 
     def __init__(self, tier: BlockTier = BlockTier.DEVICE) -> None:
         self.tier = tier
@@ -73,7 +73,7 @@ class ChangeLog:
         self._draft = _Draft(cleared=True)
 
     def take(self) -> list[CacheChange]:
-        """Everything since the last call."""
+        """The changes since the last call."""
         self._close_draft()
         done, self._done = self._done, []
         return done

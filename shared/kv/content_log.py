@@ -1,4 +1,4 @@
-"""What published blocks contain, for whoever tells the world in tokens. Off unless asked for."""
+"""The tokens of published blocks, for KV events that name tokens. Off by default."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Blocks remembered until somebody takes them; the oldest are forgotten first.
+#: Blocks remembered until a reader takes them; the oldest are forgotten first.
 MAX_BLOCKS = 65_536
 
 
 class BlockContent(NamedTuple):
-    """What a hash was made of."""
+    """The content that a block hash was computed from."""
 
     #: The hash of the block before it, None for a sequence's first.
     parent: bytes | None

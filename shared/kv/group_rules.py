@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 class GroupKind(StrEnum):
     """What the layers of a group read of a sequence; the value is its name on the wire."""
 
-    #: Every token before.
+    #: Every earlier token.
     FULL = "full"
 
 
 class GroupRule(Protocol):
-    """One kind."""
+    """Which blocks a sequence needs of a group of one kind."""
 
     def first_needed(self, num_tokens: int) -> int:
         """Return the first block that is read by the token behind `num_tokens` tokens.
@@ -42,7 +42,7 @@ class GroupRule(Protocol):
 
 
 class FullRule:
-    """Of layers that read every token before."""
+    """The rule of layers that read every earlier token."""
 
     def first_needed(self, num_tokens: int) -> int:
         """See `GroupRule.first_needed`."""

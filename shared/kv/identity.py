@@ -32,7 +32,7 @@ __all__ = [
 class PlacedItem:
     """An image or a sound whose rows take the place of a range of a prompt's tokens."""
 
-    #: Of the item's content, never of its name.
+    #: Hash of the item's content, never of its name.
     digest: bytes
     #: The first token that it takes the place of.
     start: int

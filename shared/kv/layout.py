@@ -78,17 +78,17 @@ class KVLayout:
 
     @property
     def num_groups(self) -> int:
-        """Block tables of a sequence."""
+        """The number of block tables of a sequence."""
         return len(self.groups)
 
     @property
     def num_layers(self) -> int:
-        """Of all groups."""
+        """The number of layers in all groups."""
         return sum(group.num_layers for group in self.groups)
 
     @property
     def is_quantized(self) -> bool:
-        """Whether there are scales."""
+        """Whether the blocks hold quantised values with scales."""
         return self.dtype in _SCALED
 
     def row_elements(self, group: KVGroup) -> int:

@@ -33,7 +33,7 @@ class PrefixBlocks:
 
     @property
     def blocks(self) -> list[int]:
-        """Of all groups, in the order of a transfer."""
+        """The blocks of all groups, in the order of a transfer."""
         return list(chain.from_iterable(self.tables))
 
 
@@ -68,12 +68,12 @@ class PrefixCache:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything can be found at all."""
+        """Whether the cache is turned on."""
         return self._enabled
 
     @property
     def num_groups(self) -> int:
-        """Blocks that one block of tokens takes, at most."""
+        """The number of groups: one block of tokens takes at most so many blocks of the pool."""
         return len(self._rules)
 
     def pinned(self) -> Counter[int]:
@@ -130,7 +130,7 @@ class PrefixCache:
         """Blocks for content that a peer will write, pinned; None if there is no room.
 
         At least `num_spare_blocks` stay free. What `publish_reserved` was not told of is blank
-        again after `unpin`, which must follow; before that, nobody may write to it any more.
+        again after `unpin`, which must follow. Writes to the blocks must have ended before it.
         """
         end = first_block + num_blocks
         sizes = [end - start for start in self._starts(first_block, end)]

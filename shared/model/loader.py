@@ -53,7 +53,7 @@ class LoadedModel:
         dtype: torch.dtype,
         fingerprint: str,
     ) -> LoadedModel:
-        """With the size that the model has now."""
+        """The loaded model, with the number of weight bytes that it takes now."""
         return cls(
             model=model,
             spec=spec,
@@ -118,7 +118,7 @@ def load_model(
 def _computing(
     model: CausalLM, method: LinearMethod, place: torch.device
 ) -> CausalLM | NativeCausalLM:
-    """What computes with the weights of a loaded model."""
+    """The model in the form that computes its steps, on its device."""
     # PyTorch is left with the calling thread: its own would spin on the same cores between the
     # steps, and what it still computes beside the native kernels is too small to share.
     torch.set_num_threads(1)

@@ -116,7 +116,10 @@ def llama3_scale(rope: RopeConfig) -> Llama3Scale:
 
 
 def yarn_scale(rope: RopeConfig) -> YarnScale:
-    """Raises TypeError, ValueError or ZeroDivisionError: a parameter is wrong."""
+    """Return the scale of the YaRN scheme.
+
+    Raises TypeError, ValueError or ZeroDivisionError if a parameter is wrong.
+    """
     params = rope.params
     factor = float(params.get("factor") or rope.max_positions / rope.original_max_positions)
     dim, theta = rope.head_dim, rope.theta

@@ -15,7 +15,7 @@ class Kind(Enum):
 
     WEIGHT = "weight"
     BIAS = "bias"
-    #: Of the model itself.
+    #: The model itself has these two.
     EMBEDDING = "embedding"
     HEAD = "lm_head"
 

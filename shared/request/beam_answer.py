@@ -1,4 +1,4 @@
-"""What a beam says when its search is over."""
+"""The text and finish reason of a beam when its search has ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def beam_finish(beam: Beam[Any]) -> FinishReason:
-    """Return why it ended."""
+    """Return why a beam ended."""
     return FinishReason.LENGTH if beam.stop_token_id is None else FinishReason.STOP
 
 

@@ -65,7 +65,7 @@ class Candidate(Generic[T]):
     """A token that may follow a beam."""
 
     token_id: int
-    #: Natural, of the raw logits.
+    #: Natural log probability by the raw logits.
     logprob: float
     detail: T
 
@@ -75,7 +75,7 @@ class Beam(Generic[T]):
     """Tokens of an answer, or of what may become one."""
 
     token_ids: tuple[int, ...] = ()
-    #: Sum over the tokens.
+    #: Sum of the tokens' log probabilities.
     logprob: float = 0.0
     details: tuple[T, ...] = ()
     #: Of an answer: what it is ranked by.

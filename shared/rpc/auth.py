@@ -50,8 +50,8 @@ def anybody(metadata: Metadata) -> None:
 class AuthInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls before their request is read. Health checks are open, as probes have no keys.
 
-    A service without a rule of its own, the reflection service included, has the default: what
-    somebody adds later is closed until somebody opens it.
+    A service without a rule of its own, the reflection service included, has the default: a
+    service that is added later is closed until it gets a rule.
     """
 
     def __init__(self, rules: Mapping[str, Rule], *, default: Rule) -> None:
@@ -86,7 +86,7 @@ def _refusal(error: AuthenticationError, method: str) -> Any:
 
 
 class ClusterToken:
-    """The secret that routers and workers share: who has it may speak to workers and directories.
+    """The secret that routers and workers share: its holder may call workers and directories.
 
     Its file has one token per line. The first is sent, all are accepted, so it can be changed
     without a pause: add the new one below, then on every machine swap the lines, then drop the old.

@@ -69,7 +69,7 @@ class ChannelPool:
         return channel if self._token is None else with_token(channel, self._token)
 
     async def drop(self, address: str) -> None:
-        """Close the channel to an address that nobody serves any more."""
+        """Close the channel to an address that is no longer served."""
         channel = self._channels.pop(address, None)
         if channel is not None:
             await channel.close()

@@ -1,4 +1,4 @@
-"""What may listen where: beyond this machine only what asks its callers who they are."""
+"""Which servers may listen where: beyond this machine only those that authenticate callers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def is_loopback(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None)
     except OSError:
-        # Nothing can listen there; should that change, it must not be open to everybody.
+        # Nothing can listen there; should that change, it must not be open to all callers.
         return False
     return all(ipaddress.ip_address(str(info[4][0]).split("%")[0]).is_loopback for info in found)
 
@@ -53,7 +53,7 @@ def require_guard(host: str, *, door: str, guarded: bool, flags: str, insecure: 
     """Do nothing if `door` may listen on `host`.
 
     Raises:
-        ConfigError: it is open to everybody, and `host` is not of this machine alone. The message
+        ConfigError: it is open to all callers, and `host` is not of this machine alone. The message
             names the `flags` that would guard it.
     """
     if guarded or insecure or is_loopback(host):

@@ -1,4 +1,4 @@
-"""Turns what a servicer raises into a status with metadata, and logs what nobody expected."""
+"""Turns what a servicer raises into a status with metadata, and logs unexpected errors."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def _abort(
 def describe_error(
     error: Exception, method: str
 ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
-    """What a caller of `method` is told: status, text and metadata. Logs what nobody expected."""
+    """What a caller of `method` is told: status, text and metadata. Logs unexpected errors."""
     if isinstance(error, BatonError):
         details = str(error)
     else:

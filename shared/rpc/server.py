@@ -54,7 +54,7 @@ class RpcServer:
         """`max_streams` of one connection run at a time; a client's library queues the others.
         `share_port`: other processes may listen on the same port, and the system spreads
         connections over them. Otherwise a port that is in use is an error. Without a `guard`
-        everybody may call everything that `tls` lets them.
+        every caller that `tls` accepts may call everything.
         """
         options = [
             *_OPTIONS,

@@ -45,7 +45,7 @@ class WatchedFile(Generic[T]):
 
     @property
     def value(self) -> T:
-        """What counts now."""
+        """The value of the last valid content."""
         return self._value
 
     def reload(self) -> None:

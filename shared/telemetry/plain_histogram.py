@@ -1,4 +1,4 @@
-"""A histogram of plain numbers, turned into a metric when somebody asks.
+"""A histogram of plain numbers, turned into a metric when it is collected.
 
 The Prometheus library's own takes a lock and searches its buckets one by one; this is for what
 happens per step or per token. Written to in one thread, read in any.

@@ -26,7 +26,7 @@ class Incoming:
     trace_id: str = ""
 
 
-#: Set by the doors of a router that traces, for whoever serves the request behind them. It is not
+#: Set by the doors of a router that traces, for the code that serves the request. It is not
 #: passed along because nothing in between has to know of it.
 INCOMING: ContextVar[Incoming | None] = ContextVar("baton_incoming_trace", default=None)
 

@@ -1,7 +1,7 @@
 """Spans of requests, exported by OpenTelemetry.
 
-Off unless its standard environment variables turn it on (`telemetry/tracing_settings.py`); whoever
-could make a span holds a `Tracer | None`, and where it is None nothing else happens.
+Off unless its standard environment variables turn it on (`telemetry/tracing_settings.py`); code
+that could make a span holds a `Tracer | None`, and where it is None nothing else happens.
 
 Everything here is measured with the monotonic clock, so spans take such times. They are moved to
 the wall clock by one offset per trace and process: a step of the clock bends no duration.
@@ -86,24 +86,24 @@ class Span:
         ended_s: float,
         attributes: Mapping[str, Value] | None = None,
     ) -> None:
-        """A span under this one that is over."""
+        """Add an ended span under this one."""
         self.child(name, began_s=began_s, attributes=attributes).end(max(began_s, ended_s))
 
     def set(self, attributes: Mapping[str, Value]) -> None:
-        """Say more about it."""
+        """Set attributes of the span."""
         self._span.set_attributes(attributes)
 
     def event(self, name: str, at_s: float) -> None:
-        """Something happened in it."""
+        """Add an event to the span; `at_s` by the monotonic clock."""
         self._span.add_event(name, timestamp=self._ns(at_s))
 
     def fail(self, error: BaseException) -> None:
-        """It will end because of `error`."""
+        """Mark the span as failed with `error`. Does not end it."""
         self._span.set_attribute("error.type", type(error).__name__)
         self._span.set_status(StatusCode.ERROR, str(error))
 
     def end(self, at_s: float | None = None) -> None:
-        """It is over."""
+        """End the span, now or at `at_s` by the monotonic clock."""
         self._span.end(self._ns(time.monotonic() if at_s is None else at_s))
 
     def _ns(self, at_s: float) -> int:
@@ -125,7 +125,7 @@ class Tracer:
         began_s: float | None = None,
         attributes: Mapping[str, Value] | None = None,
     ) -> Span:
-        """A span that serves somebody, whose trace context is in `headers`, if there is one."""
+        """Begin the span of serving a call, under the trace context in `headers`, if any."""
         offset_ns = time.time_ns() - time.monotonic_ns()
         at_s = time.monotonic() if began_s is None else began_s
         span = self._tracer.start_span(
@@ -144,7 +144,7 @@ class Tracer:
 
         def close() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+            with suppress(RuntimeError):  # the waiting has ended, and the loop is closed
                 loop.call_soon_threadsafe(closed.set)
 
         threading.Thread(target=close, name=CLOSING_THREAD, daemon=True).start()

@@ -28,7 +28,7 @@ _EXPORTERS = {
 
 
 def is_wanted(environ: Mapping[str, str]) -> bool:
-    """Whether anybody asked for traces: a named exporter, or an endpoint for them.
+    """Whether the environment asks for traces: it names an exporter, or an endpoint for them.
 
     Raises:
         ConfigError: the exporter is none that we have.
@@ -44,7 +44,7 @@ def is_wanted(environ: Mapping[str, str]) -> bool:
 
 
 def endpoint(environ: Mapping[str, str]) -> str:
-    """Where traces go."""
+    """The URL that traces are sent to."""
     named = (environ.get(name, "").strip() for name in _ENDPOINTS)
     return next(filter(None, named), "http://localhost:4317")
 

@@ -1,6 +1,6 @@
 """The sandbox that chat templates run in, with an end to what one rendering may take.
 
-A checkpoint's template is somebody else's program, and clients choose the values it works on.
+A checkpoint's template is untrusted code, and clients choose the values it works on.
 Jinja's sandbox keeps it from the process; this keeps it from the processor and the memory.
 """
 
@@ -45,7 +45,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters["format"] = _formatted(self.filters["format"])
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Every operation named above comes here."""
+        """Check an intercepted operation's size, then compute it. Raises SecurityError."""
         if operator == "%" and isinstance(left, str):
             _check_format(left)
         if operator == "**" and not _is_small_power(left, right):
@@ -59,7 +59,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Every call of a template comes here."""
+        """Check a template's call, then make it."""
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):
             if obj.__name__ in _PADDING:
@@ -94,18 +94,18 @@ class _Budget:
         self._left = MAX_COUNTED
 
     def range(self, *args: int) -> _Counted:
-        """As Python's."""
+        """Like Python's `range`, with every step counted."""
         return _Counted(range(*args), self)
 
     def spend(self) -> None:
-        """One step of a loop."""
+        """Count one step of a loop. Raises SecurityError when too many were counted."""
         self._left -= 1
         if self._left < 0:
             raise SecurityError("the chat template counts too far")
 
 
 class _Counted:
-    """A range whose every step is paid for."""
+    """A range whose every step is counted."""
 
     def __init__(self, numbers: range, budget: _Budget) -> None:
         self._numbers = numbers

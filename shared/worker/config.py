@@ -172,7 +172,7 @@ class WorkerConfig:
 
     @property
     def encrypts_transfers(self) -> bool:
-        """What --transfer-encryption comes to."""
+        """Whether transfers are encrypted, by --transfer-encryption."""
         if self.transfer_encryption == "auto":
             return self.tls.is_on
         return self.transfer_encryption == "on"
@@ -183,7 +183,7 @@ class WorkerConfig:
 
     @property
     def reachable_host(self) -> str:
-        """The host that others are told."""
+        """The host in the addresses that other processes are told."""
         if self.advertise_host is not None:
             return self.advertise_host
         return socket.gethostname() if self.host in _WILDCARDS else self.host

@@ -141,7 +141,7 @@ class KvEventPublisher:
         self._publisher.send_multipart((self._topic, sequence, payload), zmq.NOBLOCK)
 
     async def answer(self) -> None:
-        """Send again what somebody missed. Returns at once without a replay endpoint."""
+        """Answer requests for missed events. Returns at once without a replay endpoint."""
         while self._replay is not None:
             client, *_, first = await self._replay.recv_multipart()
             if len(first) != len(END_OF_REPLAY):

@@ -23,8 +23,8 @@ async def pumped(
 ) -> AsyncGenerator[T, None]:
     """What `source` yields, and after each `interval_s` without anything what `sign` gives, if any.
 
-    `source` runs from its first line to its last in one task, which is never anywhere else: whoever
-    cancels that task interrupts `source` and not the caller. When this is closed, `source` has
+    `source` runs from its first line to its last in one task, which runs nothing else: cancelling
+    that task interrupts `source` and not the caller. When this is closed, `source` has
     been cancelled and has cleaned up. What it yields waits here: it must be bounded by itself.
     """
     items: deque[T] = deque()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class BlockMover(Protocol):
     """Copies blocks between the accelerator and the pool, in any thread.
 
-    When a call returns, the copy is complete and visible to everybody.
+    When a call returns, the copy is complete and visible to all threads and devices.
     """
 
     @property
@@ -61,15 +61,15 @@ class Copier:
             raise ValueError(f"blocks {min(blocks)}..{max(blocks)} of {num_blocks}")
 
     async def to_host(self, blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
-        """See `BlockMover`. Whoever is cancelled meanwhile goes on only when it is over."""
+        """See `BlockMover`. A cancelled call raises only after the copy has ended."""
         await self._run(lambda: self._mover.to_host(blocks, host_blocks))
 
     async def to_device(self, host_blocks: Sequence[int], blocks: Sequence[int]) -> None:
-        """See `BlockMover`. Whoever is cancelled meanwhile goes on only when it is over."""
+        """See `BlockMover`. A cancelled call raises only after the copy has ended."""
         await self._run(lambda: self._mover.to_device(host_blocks, blocks))
 
     def close(self) -> None:
-        """No copy is running."""
+        """End the copying thread. No copy may be running."""
         self._thread.shutdown(wait=True)
 
     async def _run(self, work: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ class Copier:
 class StagedInbound:
     """An `InboundTransfer` whose blocks are on the accelerator.
 
-    What has arrived and was verified goes there at once, whether or not somebody waits.
+    Verified blocks are copied there at once, whether or not `wait` was called.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class StagedInbound:
         self._pool = pool
         self._copier = copier
         self.arrival = asyncio.create_task(self._arrive())
-        # Who waits gets the error; nobody has to.
+        # `wait` raises the error. It need not be called.
         self.arrival.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @property

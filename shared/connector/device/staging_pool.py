@@ -26,7 +26,7 @@ class StagingPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody has."""
+        """The number of free blocks."""
         return len(self._free)
 
     def take_now(self, num_blocks: int) -> list[int]:
@@ -82,7 +82,7 @@ class StagingPool:
             future.set_result(self._take(num_blocks))
 
     def _leave(self, place: tuple[int, asyncio.Future[list[int]]]) -> None:
-        """Whoever waits no longer must not be served, nor hold up those behind."""
+        """Take a caller that no longer waits out of the queue, and serve those behind it."""
         if place in self._waiting:
             self._waiting.remove(place)
             place[1].cancel()

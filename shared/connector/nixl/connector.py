@@ -134,7 +134,7 @@ class NixlConnector(FrameTransport):
             # Perhaps from one whose session is over: nothing to do.
             session.stopped(frame.transfer_id)
         elif session.sender is not None and frame.kind in (Kind.DONE, Kind.ABORT):
-            # These wait for pieces that are still on their way; nobody else shall.
+            # These wait for pieces that are still on their way; other frames must not.
             self._tasks.spawn(self._conclude(session, frame), on_exit=lambda _: None)
         else:
             await self._receiver.handle(session, frame, session)

@@ -23,7 +23,7 @@ class DeviceMemory(BlockMemory, Protocol):
 
     @property
     def address(self) -> int:
-        """Of the first block."""
+        """The address of the first block."""
         ...
 
     @property
@@ -32,7 +32,7 @@ class DeviceMemory(BlockMemory, Protocol):
         ...
 
     def use_here(self) -> None:
-        """Make the device the calling thread's."""
+        """Make the device the current one of the calling thread."""
         ...
 
     def read(self, blocks: Sequence[int]) -> NDArray[np.uint8]:

@@ -66,7 +66,7 @@ def load_nixl() -> Any:
             f"connector nixl needs the extra `nixl` (pip install 'nixl>=1.5'): {error}"
         ) from error
     finally:
-        logging.raiseExceptions = raise_exceptions  # nixl sets it for everybody
+        logging.raiseExceptions = raise_exceptions  # nixl sets it for the whole process
     logging.getLogger("nixl").setLevel(os.environ["NIXL_LOG_LEVEL"].replace("WARN", "WARNING"))
     return api
 
@@ -103,16 +103,16 @@ class Lane:
 
     @property
     def is_aimed(self) -> bool:
-        """Whether it can write."""
+        """Whether `aim` has been called, so that the lane can write."""
         return self._aimed is not None
 
     @property
     def is_busy(self) -> bool:
-        """Whether `poll` has anything to move on."""
+        """Whether `poll` has work: own writes under way, or peers that may be writing."""
         return bool(self._writes) or self.num_expected > 0
 
     def aim(self, metadata: bytes, address: int, num_blocks: int, device: int) -> None:
-        """Say into whose blocks `write` writes."""
+        """Set the peer's blocks that `write` writes into."""
         try:
             peer = self._agent.add_remote_agent(metadata)
             here = self._table("NIXL_INIT_AGENT", self.address, self._num_blocks, self.device)
@@ -147,7 +147,7 @@ class Lane:
             self._end(handle, "" if state == "DONE" else state)
 
     def poll(self) -> None:
-        """Move on what is under way."""
+        """Make progress on the writes under way."""
         for handle in tuple(self._writes):
             try:
                 state = self._agent.check_xfer_state(handle)

@@ -117,7 +117,7 @@ class Pump:
     def _work(self, work: Callable[[], _T], future: asyncio.Future[_T]) -> None:
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001 it belongs to whoever asked
+        except BaseException as error:  # noqa: BLE001 it belongs to the caller
             self.tell(partial(settle, future, None, error))
         else:
             self.tell(partial(settle, future, result, None))
@@ -133,7 +133,7 @@ def _poll(lane: Lane) -> None:
 
 
 def settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    """Give `future` its outcome, unless nobody waits for it any more."""
+    """Give `future` its outcome, unless it is done or cancelled."""
     if future.done():
         return
     if error is None:

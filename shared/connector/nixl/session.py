@@ -1,4 +1,4 @@
-"""The receiving side of `nixl`: a lane into our memory, and who may still be writing through it."""
+"""The receiving side of `nixl`: a lane into our memory, and the transfers that write through it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class LandingSession(Session, InPlace):
             landing.set_result(None)
 
     def _landing(self, transfer_id: bytes, first_index: int) -> asyncio.Future[None] | None:
-        """Whichever comes first makes it: the piece's frame, or its notification."""
+        """The future of a piece's arrival; made by its frame or notification, the first of them."""
         landings = self._landings.get(transfer_id)
         if landings is None or first_index >= self._memory.num_blocks:
             return None
@@ -173,7 +173,7 @@ class LandingSession(Session, InPlace):
         return landings[first_index]
 
     async def _await_stop(self, transfer_id: bytes) -> None:
-        """Blocks stay its own until it has stopped, or has not said so for too long."""
+        """Wait until the sender confirms that it stopped. After the limit, end the session."""
         try:
             async with asyncio.timeout(self._limits.release_timeout_s):
                 await asyncio.shield(self._writers[transfer_id])
@@ -182,7 +182,7 @@ class LandingSession(Session, InPlace):
             self._give_up(self, TransferError(TransferFailure.PEER_LOST, what))
 
     def _attend(self) -> None:
-        """Have the lane moved on while anybody may be writing through it, at once and often."""
+        """Tell the lane how many transfers may be writing, so that it is polled meanwhile."""
         lane = self._lane
         if lane is not None and lane.done() and not lane.cancelled() and lane.exception() is None:
             self._pump.post(partial(setattr, lane.result(), "num_expected", len(self._writers)))

@@ -62,7 +62,7 @@ class NixlWire(FrameWire):
         if frame.kind is Kind.OPEN:
             self._routes[frame.transfer_id] = _Route(frame.num_blocks)
         elif frame.kind is Kind.ABORT and not self._is_writing(frame.transfer_id):
-            # Nobody need release what was never written to.
+            # Blocks that were never written to need no release.
             self._routes.pop(frame.transfer_id, None)
         elif frame.kind is Kind.DONE:
             # The receiver looks after our writes until it hears this.
@@ -115,7 +115,7 @@ class NixlWire(FrameWire):
     def _learn(self, frame: Frame) -> None:
         route = self._routes.get(frame.transfer_id)
         if route is None:
-            return  # over, and said to be
+            return  # the transfer has ended, and was reported
         places = frame.sources.tolist()
         fits = frame.first_index + len(places) <= route.num_blocks
         if frame.first_index != len(route.places) or not places or not fits:
@@ -179,7 +179,7 @@ class NixlWire(FrameWire):
         route.known.set()
 
     def _confirm(self, transfer_id: bytes) -> None:
-        """The receiver wants its blocks back."""
+        """Stop a transfer's writes, and confirm to the receiver that they have stopped."""
         route = self._routes.get(transfer_id)
         if route is not None:
             self._stop(route)

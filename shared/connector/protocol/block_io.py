@@ -35,7 +35,7 @@ NUM_THREADS = 2
 
 
 class Activity:
-    """Work in progress on the blocks of one transfer, so that whoever ends it can end that too."""
+    """Work in progress on the blocks of one transfer; ending the transfer stops the work."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -44,7 +44,7 @@ class Activity:
         self._running: set[asyncio.Future[object]] = set()
 
     def add(self, future: asyncio.Future[_T]) -> None:
-        """Count `future` as running until it is done, whether or not somebody waits for it."""
+        """Count `future` as running until it is done, even if its caller no longer waits."""
         self._running.add(future)  # type: ignore[arg-type]  # Future is invariant; we only wait
         future.add_done_callback(self._running.discard)
 
@@ -56,21 +56,21 @@ class Activity:
 
 
 class BlockMemory(Protocol):
-    """What everybody may know of a worker's KV memory, wherever it lies."""
+    """The shape of a worker's KV memory, on the host or on a device."""
 
     @property
     def layout(self) -> KVLayout:
-        """Of each block."""
+        """The layout of each block."""
         ...
 
     @property
     def num_blocks(self) -> int:
-        """Blocks in all."""
+        """The number of blocks."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in all."""
+        """The number of bytes of all blocks."""
         ...
 
 
@@ -105,7 +105,7 @@ class BlockAccess(ABC):
         """Copy `sources`, one after the other, into `blocks`; the checksum of what is there now.
 
         `sources` are whole blocks, neighbours perhaps as one part. Without any nothing is
-        copied: somebody else has written the blocks.
+        copied: the sender has written the blocks.
 
         None if the activity was stopped on the way: nothing more is written then.
         """

@@ -14,7 +14,7 @@ MAX_PIECES = 256
 class Credits:
     """A window of bytes and pieces that many transfers share, first come, first served.
 
-    `take` returns a future that is done once the piece may go. Whoever got it and does not send
+    `take` returns a future that is done once the piece may go. A caller that does not send
     must `give` it back; a future that was cancelled or has failed by then was never granted.
     """
 

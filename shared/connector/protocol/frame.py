@@ -41,23 +41,23 @@ MAX_FRAME_BYTES = HEADER_BYTES + MAX_BODY_BYTES
 class Kind(IntEnum):
     """What a frame says. `→` goes from the sender of blocks to their receiver, `←` back."""
 
-    HELLO = 1  # → who I am and whom I mean; once, first
+    HELLO = 1  # → the sender's and the receiver's identity; once, first
     GRANT = 2  # ← welcome: the window (length) and the largest piece (body), in bytes
-    OPEN = 3  # → I start on this ticket
-    READY = 4  # ← go on
+    OPEN = 3  # → begin the transfer of this ticket
+    READY = 4  # ← the ticket is accepted: send pieces
     PIECE = 5  # → some blocks
     ACK = 6  # ← a piece was taken or refused: its bytes (length) are free again
     DONE = 7  # → all was sent; the digest
     VERIFIED = 8  # ← all was received; the digest
-    ABORT = 9  # → I stop, and why
-    ABORTED = 10  # ← nobody reads your blocks for this transfer any more
+    ABORT = 9  # → the sender stops, with the reason
+    ABORTED = 10  # ← the receiver no longer reads the sender's blocks for this transfer
     REFUSE = 11  # ← this transfer is over, or was never yours, and why
     PROBE = 12  # ← are you there; never answered
     # Where the sender writes into the receiver's memory itself (`nixl`):
     DOOR = 13  # ← how to reach my memory (body), its address (length), how many blocks it has, and
     # on what it is (first_index): 0 for the host, n for the CUDA device n - 1
     PLACES = 14  # ← which of its blocks (body) are meant by the next indices of this transfer
-    STOPPED = 15  # → no write of mine for this transfer is under way, nor will be
+    STOPPED = 15  # → no write for this transfer is under way, nor will be
 
 
 #: The wire's numbers. Append only.

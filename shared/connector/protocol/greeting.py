@@ -1,4 +1,4 @@
-"""The bodies of the two frames that open a connection: who meets whom, and how much may flow."""
+"""The bodies of the two frames that open a connection: both identities, and the window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The receiver's side of one transfer: what has arrived, whether it is true, and how it ended."""
+"""The receiver's side of one transfer: what has arrived and is verified, and how it ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shared.connector.protocol.block_io import BlockAccess
     from shared.connector.protocol.frame import Frame
 
-    #: The bytes of a piece.
+    #: The payload of a piece.
     Parts: TypeAlias = Sequence[NDArray[np.uint8]]
 
 
@@ -42,7 +42,7 @@ class InPlace(ABC):
 class Inbound:
     """An `InboundTransfer`. It ends once: by `done`, `fail`, `abort` or a deadline.
 
-    `on_end` is called at that moment, before anybody who waits has noticed. A piece that is being
+    `on_end` is called at that moment, before any waiting call returns. A piece that is being
     copied then is stopped; `wait` and `abort` return only after it has.
     """
 

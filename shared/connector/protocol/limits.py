@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLimits:
-    """Of one connector, in both directions."""
+    """The limits of one connector, in both directions."""
 
     #: Bytes that one peer may have under way to this worker. At least one block.
     window_bytes: int = 64 << 20
@@ -16,8 +16,9 @@ class TransferLimits:
     piece_bytes: int = 16 << 20
     #: A sender gives up on a receiver that takes nothing for so long.
     stall_timeout_s: float = 30.0
-    #: Whoever ends a transfer waits so long for the other's word that it touches the blocks no more
-    #: (a receiver that reads them, a sender that writes them), then cuts the connection.
+    #: The side that ends a transfer waits so long for the other side to confirm that it no longer
+    #: touches the blocks (a receiver reads them, a sender writes them). Then it cuts the
+    #: connection.
     release_timeout_s: float = 5.0
     #: Where cutting the connection does not stop a sender that writes itself (a device's memory),
     #: blocks are kept for so long after it,

@@ -1,4 +1,4 @@
-"""The sender's half of a connection to one receiver: its credits, and who gets which answer."""
+"""The sender's half of a connection to one receiver: its credits, and its transfers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Link:
         self.piece_bytes = 0
         self.transfers: dict[bytes, Outbound] = {}
         self.error: TransferError | None = None
-        #: Callers that wait for `ready`; a link that nobody waits for any more may be given up.
+        #: Callers that wait for `ready`; a link without any may be given up.
         self.num_waiting = 0
         self._block_bytes = ticket.layout.block_bytes
         self._on_lost = on_lost

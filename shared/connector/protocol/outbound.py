@@ -71,7 +71,7 @@ class Outbound:
             await self._accepted.wait()
             self._raise_if_failed()
         except BaseException:
-            # Nothing was sent that anybody could be reading.
+            # No block was sent, so the receiver reads none.
             self._send_abort(TransferFailure.ABORTED)
             self._forget()
             raise

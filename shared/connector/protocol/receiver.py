@@ -35,14 +35,14 @@ Payload: TypeAlias = "Parts | InPlace | Callable[[Frame], Parts]"
 
 #: Pieces of one session: one for each thread, and as many to go on with.
 _MAX_STORING = 2 * NUM_THREADS
-#: Pieces of one session that are yet to land; nobody has credits for so many.
+#: Pieces of one session that are yet to land; more than any sender has credits for.
 _MAX_LANDING = 2 * MAX_PIECES
 #: How many spent tickets are remembered, only to tell a late frame from a made-up one.
 _NUM_SPENT = 4096
 
 
 class Session:
-    """The receiver's half of one connection: who is there, and what it may fill."""
+    """The receiver's half of one connection: the sender, and the tickets that it may fill."""
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
         #: Queues a frame for the peer; must not block, nor raise if the peer is gone.

@@ -31,7 +31,7 @@ class BaseTransport(ABC):
     def __init__(
         self, *, worker: WorkerId, memory: BlockMemory, io: BlockAccess, limits: TransferLimits
     ) -> None:
-        """`io` becomes the connector's."""
+        """The connector owns `io` from now on, and closes it."""
         self._worker = worker
         self._limits = limits
         self._access = io
@@ -54,7 +54,7 @@ class BaseTransport(ABC):
         if self._closed:
             return
         self._closed = True
-        # Peers are answered until the end: only then do they know that nobody reads their blocks.
+        # Peers are answered until the end: the answers tell them that their blocks are not read.
         await self._sender.close()
         await self._receiver.close()
         await self._tasks.close()
@@ -100,7 +100,7 @@ class BaseTransport(ABC):
 
 
 class Transport(BaseTransport):
-    """Of a memory on the host."""
+    """A connector of KV memory on the host."""
 
     def __init__(self, *, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> None:
         self._memory = memory

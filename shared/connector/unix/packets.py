@@ -139,7 +139,7 @@ class Packets:
         except BlockingIOError:
             return False
         except OSError:
-            pass  # the peer is gone; whoever receives finds out
+            pass  # the peer is gone; the receiving side finds out
         return True
 
     def _flush(self) -> None:

@@ -25,7 +25,7 @@ def prepare(folder: Path) -> None:
     """Make `folder` if need be; only this user may enter it.
 
     Raises:
-        ConfigError: it cannot be made, or somebody else could enter it.
+        ConfigError: it cannot be made, or another user could enter it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

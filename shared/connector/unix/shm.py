@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shared.kv.memory import KVMemory
 
 _ACCEPT_RETRY_S = 0.1
-#: Of the socket's name.
+#: Beginning of the socket's name.
 _PREFIX = "baton-kv-"
 
 

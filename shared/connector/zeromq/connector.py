@@ -162,12 +162,12 @@ class FrameTransport(BaseTransport):
             self._sessions.pop(peer, None)
             await asyncio.sleep(0)
             return
-        # Only who has greeted is remembered.
+        # Only sessions whose peer has greeted are kept.
         if session.sender is not None:
             self._sessions[peer] = session
 
     def _require_known(self, session: Session, frame: Frame, part: zmq.Frame) -> None:
-        """A session is its sender's for as long as it lasts, and nobody else's."""
+        """Raise TransferError if the frame's key is not that of the session's sender."""
         sender = session.sender
         if sender is None and frame.kind is Kind.HELLO:
             sender = parties(frame)[0]

@@ -2,7 +2,7 @@
 
 CurveZMQ (rfc.zeromq.org/spec/26): every worker makes a key pair when it starts, and its public key
 is part of the address that it offers. An offer travels over gRPC, which with TLS only workers of
-the cluster can speak; so who has a key from there has it from its owner.
+the cluster can speak; so a key in an offer comes from its owner.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _USER = "User-Id"
 
 
 class Curve:
-    """A `SocketSecurity` of one worker: it lets in whom it has met, and only with their key."""
+    """A `SocketSecurity` of one worker: it accepts only workers that it has met, by their key."""
 
     #: The command's name, a nonce, the flags and the authentication code (rfc 26, MESSAGE).
     overhead_bytes: ClassVar[int] = 33

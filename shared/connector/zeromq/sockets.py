@@ -22,7 +22,7 @@ _HIGH_WATER_MARK = 16384
 #: A peer that answers no heartbeat for so many intervals is gone.
 _MISSED_HEARTBEATS = 3
 _EVENT = struct.Struct("=Hi")
-#: Between an address and the public key of whoever listens there.
+#: Stands between an address and the public key of its listener.
 KEY_MARK = "?curve="
 GONE = (
     zmq.EVENT_DISCONNECTED
@@ -39,7 +39,7 @@ class SocketSecurity(Protocol):
     What peers need to connect becomes part of the address that they are told.
     """
 
-    #: What a message grows by on its way.
+    #: Bytes that the security adds to a message.
     overhead_bytes: ClassVar[int]
 
     def start(self, context: zmq.asyncio.Context) -> None:
@@ -47,7 +47,7 @@ class SocketSecurity(Protocol):
         ...
 
     async def stop(self) -> None:
-        """The end of `start`. Idempotent."""
+        """Undo `start`. Idempotent."""
         ...
 
     def secure_server(self, socket: zmq.asyncio.Socket) -> None:
@@ -59,7 +59,7 @@ class SocketSecurity(Protocol):
         ...
 
     def advertise(self, address: str) -> str:
-        """What peers call our `address`."""
+        """Our `address` as peers are told it."""
         ...
 
     def can_reach(self, address: str) -> bool:
@@ -67,7 +67,7 @@ class SocketSecurity(Protocol):
         ...
 
     def meet(self, worker: WorkerId, address: str) -> None:
-        """Let a worker in that has offered this address."""
+        """Accept connections of a worker that has offered this address."""
         ...
 
     def vouches(self, part: zmq.Frame, worker: WorkerId) -> bool:
@@ -76,7 +76,7 @@ class SocketSecurity(Protocol):
 
 
 class PlainText:
-    """No encryption: for a network where nobody else can listen or connect."""
+    """No encryption: for a network that no untrusted process can reach."""
 
     overhead_bytes: ClassVar[int] = 0
 
@@ -191,7 +191,7 @@ def close(socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
 
 async def watch(monitor: zmq.asyncio.Socket, on_gone: Callable[[str], None]) -> None:
     """Call `on_gone` with the event's name each time a connection is gone."""
-    # What is called may well close the monitor.
+    # `on_gone` may close the monitor.
     while not monitor.closed:
         parts = await monitor.recv_multipart()
         event, _ = _EVENT.unpack(parts[0])

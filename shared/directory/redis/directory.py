@@ -78,7 +78,7 @@ class RedisDirectory:
         )
 
     def _sealed(self, worker: WorkerId, said: Registration) -> Registration:
-        """As of now, with the token that counts now."""
+        """The registration with a seal made now, by the current token."""
         if self._seals is None:
             return said
         return replace(said, seal=self._seals.make(worker, said.record))

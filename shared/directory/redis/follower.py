@@ -1,4 +1,4 @@
-"""Keeps a router's own picture of the directory up to date with Redis: who lives, who holds what.
+"""Keeps a router's own picture of the directory up to date with Redis: workers and blocks.
 
 Deltas come by the stream. Whatever they do not explain (a gap, an unknown incarnation, a snapshot
 that a worker put in place) makes the follower read that worker's set, and only that. Requests never
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Between two looks at who is alive; also the longest that the stream is waited for.
+#: Seconds between two reads of the live workers; also the longest that the stream is waited for.
 POLL_S = 1.0
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
@@ -158,7 +158,7 @@ class RedisFollower:
         try:
             entry = read_entry(fields)
         except MalformedError as error:
-            # Nobody knows whom it was about: the leases will tell whose blocks differ.
+            # The worker is unknown: the leases will tell which worker's blocks differ.
             self._num_malformed += 1
             log.warning("entry_malformed", reason=str(error))
             self._look_again = True

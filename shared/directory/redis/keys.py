@@ -39,7 +39,7 @@ class Keys:
 
     @property
     def epoch(self) -> str:
-        """The name of this life of the data."""
+        """The key of the epoch, which changes when Redis loses its data."""
         return f"{self.prefix}:{Kind.EPOCH}"
 
     @property

@@ -1,4 +1,4 @@
-"""Who lives, as far as a follower of Redis can tell.
+"""The workers that are alive, as far as a follower of Redis can tell.
 
 Absence from Redis means that a worker is gone only if Redis could have heard from it: after an
 outage, a restart or a FLUSHALL every worker gets the time of its lease to come back.
@@ -51,7 +51,7 @@ class Members:
         return worker in self._members
 
     def workers(self) -> list[RegistryEvent]:
-        """Everyone alive, each as a JOINED event."""
+        """All live workers, each as a JOINED event."""
         return [member.event for member in self._members.values()]
 
     async def watch(self) -> AsyncIterator[RegistryEvent]:
@@ -73,7 +73,7 @@ class Members:
         self._leave_listeners.append(listener)
 
     def next_end_s(self) -> float:
-        """Seconds until the end of the first lease can be seen, if nobody renews it.
+        """Seconds until the end of the first lease can be seen, if it is not renewed.
 
         Infinite if there are no members.
         """
@@ -81,11 +81,11 @@ class Members:
         return max(first_s - self._clock(), 0) + _MARGIN_S
 
     def lose_contact(self) -> None:
-        """Redis cannot be asked: nobody's absence means anything until it has been for a while."""
+        """Note that Redis cannot be asked. Absent workers stay until it is back for a lease."""
         self._steady_since_s = None
 
     def update(self, epoch: bytes, alive: Sequence[tuple[LeaseState, RegistryEvent]]) -> None:
-        """Redis has been asked."""
+        """Take over the live workers that Redis has named."""
         now_s = self._clock()
         if epoch != self._epoch or self._steady_since_s is None:
             self._steady_since_s = now_s
@@ -104,7 +104,7 @@ class Members:
             self._see(event, lease.lease_s, now_s + lease.left_s)
 
     def leave(self, worker: WorkerId, *, in_order: bool = False) -> None:
-        """This incarnation is gone; `in_order`: it says so. Unknown ones are ignored."""
+        """Remove an incarnation; `in_order`: it deregistered. Unknown ones are ignored."""
         member = self._members.pop(worker, None)
         if member is None:
             return

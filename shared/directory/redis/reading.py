@@ -1,7 +1,7 @@
-"""What is read from Redis, checked. Anybody who may write there may have written anything.
+"""Checks what is read from Redis: a client with write access may have written anything.
 
-What makes no sense is left out and counted by whoever reads: a router must neither stop nor believe
-it, and one worker's nonsense must not hide the others.
+The reader leaves out and counts malformed entries: a router must neither stop at them nor believe
+them, and one worker's malformed entry must not hide the others.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MAX_LEASE_MS = 366 * 86_400_000
 
 
 class MalformedError(ValueError):
-    """It cannot be what it stands for."""
+    """A value in Redis does not have the form that its key promises."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """What Redis knows of one live worker."""
+    """One live worker's lease as Redis has it."""
 
     name: str
     incarnation: str
@@ -42,21 +42,21 @@ class LeaseState:
     sequence: int
     lease_s: float
     refused: bool
-    #: Empty if there is none.
+    #: The seal of the record; empty if there is none.
     seal: bytes
-    #: Until the lease ends, unless it is renewed.
+    #: Seconds until the lease ends, unless it is renewed.
     left_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryState:
-    """Everyone alive, as of one entry of the stream."""
+    """All live workers, as of one entry of the stream."""
 
     #: Another one means that Redis has lost everything in between.
     epoch: bytes
     last_id: bytes
     leases: tuple[LeaseState, ...]
-    #: Names of workers whose leases make no sense.
+    #: Names of workers whose leases are malformed.
     damaged: tuple[bytes, ...] = ()
 
 

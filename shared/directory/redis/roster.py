@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was found out of one incarnation."""
+    """The result of checking one incarnation's record."""
 
     packed: bytes
     #: None if it must not be let in.
@@ -61,10 +61,9 @@ class Roster:
         return [refused for _, refused in self._refused.values()]
 
     async def read(self, leases: tuple[LeaseState, ...]) -> list[tuple[LeaseState, RegistryEvent]]:
-        """Everyone who may serve, as JOINED events, each with its lease.
+        """All workers that may serve, as JOINED events, each with its lease.
 
-        A record is constant for its incarnation: once it made sense, what is written there later
-        changes nothing.
+        A record is constant for its incarnation: after a valid one, later writes change nothing.
         """
         events = []
         before, self._known = self._known, {}
@@ -159,7 +158,7 @@ def _load(packed: bytes) -> WorkerLoad:
 
 
 def _address(packed: bytes) -> str:
-    """For people to read; empty if there is none."""
+    """The address in a packed record, for messages; empty if it cannot be read."""
     try:
         return directory_pb2.WorkerRecord.FromString(packed).address[:256]
     except DecodeError:

@@ -30,7 +30,7 @@ class Secret(Protocol):
     """What the holders of the cluster's token share. Safe in any thread."""
 
     def sign(self, message: bytes) -> bytes:
-        """The HMAC-SHA256 of it."""
+        """The HMAC-SHA256 of `message`."""
         ...
 
     def has_signed(self, message: bytes, signature: bytes) -> bool:

@@ -186,7 +186,7 @@ class RedisStore:
             await pipe.execute()
 
     async def state(self) -> DirectoryState:
-        """Everyone alive, and how far the stream is, as of one moment."""
+        """All live workers and the last entry of the stream, as of one moment."""
         keys = [self._keys.workers, self._keys.stream, self._keys.epoch]
         args = (self._keys.lease_prefix, secrets.token_hex(8))
         epoch, last_id, leases = await self._run("state", keys, args)
@@ -217,7 +217,7 @@ class RedisStore:
     async def snapshot(self, worker: WorkerId) -> tuple[int, dict[BlockTier, list[bytes]]] | None:
         """What the worker holds, as of a sequence or later; None if the incarnation is not known.
 
-        The set is read in pages and goes on changing meanwhile: whoever reads it must apply every
+        The set is read in pages and goes on changing meanwhile: the caller must apply every
         later update again, which ends at the same set. Blocks that are none are left out; raises
         MalformedError if the lease's sequence is none.
         """

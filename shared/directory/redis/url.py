@@ -61,7 +61,7 @@ def open_client(
     `?ssl_ca_certs=FILE`, and `&ssl_certfile=FILE&ssl_keyfile=FILE` to show a certificate; the
     server's must name the host. With a `password_file` the URL may name a user, and no password.
 
-    Nothing is tried twice: whoever calls knows what a lost answer means.
+    No command is retried: the caller decides what a lost answer means.
 
     Raises:
         ConfigError: it is none of these. The message has no password.

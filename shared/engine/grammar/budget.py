@@ -24,7 +24,7 @@ class CpuBudget:
         self._burst_s = burst_s
         self._share = share
         self._clock = clock
-        #: Seconds that were left, and when.
+        #: By owner: seconds that were left, and the time at which they were.
         self._left: dict[bytes, tuple[float, float]] = {}
 
     def left_s(self, owner: bytes) -> float:

@@ -1,4 +1,4 @@
-"""Threads that compile. Daemons: what takes for ever does not keep the process from ending."""
+"""Threads that compile. They are daemons: a compilation never keeps the process from ending."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CompileThreads(Generic[T]):
         return future
 
     def close(self) -> None:
-        """Let the threads end once they are done with what they are at. Nobody waits for them."""
+        """Let the threads end after the queued work. Returns at once."""
         for _ in self._threads:
             self._work.put(None)
 
@@ -46,7 +46,7 @@ class CompileThreads(Generic[T]):
                 continue
             try:
                 result = action()
-            except Exception as error:  # noqa: BLE001 it belongs to whoever waits
+            except Exception as error:  # noqa: BLE001 it belongs to the waiting caller
                 future.set_exception(error)
             else:
                 future.set_result(result)

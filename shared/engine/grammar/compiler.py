@@ -1,6 +1,6 @@
 """Grammars for requests: compiled once, and kept where they are followed.
 
-A request waits for its grammar before it is queued, so it holds nothing and nobody waits for it.
+A request waits for its grammar before it is queued, so it holds no blocks and delays no step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class GrammarCompiler:
         self._cache_bytes = cache_bytes
         self._timeout_s = timeout_s
         self.stats = stats
-        #: Guards what follows.
+        #: Guards the fields below.
         self._lock = threading.Lock()
         self._compiled: OrderedDict[GrammarSpec, PlacedGrammar] = OrderedDict()
         self._running: dict[GrammarSpec, Future[PlacedGrammar]] = {}
@@ -131,7 +131,7 @@ class GrammarCompiler:
     def _settle(
         self, spec: GrammarSpec, future: Future[PlacedGrammar], placed: Future[PlacedGrammar]
     ) -> None:
-        """Keep it before a request has it."""
+        """Cache the placed grammar, then give it to the requests that wait."""
         error = placed.exception()
         with self._lock:
             del self._running[spec]
@@ -235,7 +235,7 @@ def _refused(request: EngineRequest, place: int) -> Exception:
 
 
 def _shared(future: Future[T]) -> asyncio.Future[T]:
-    """It goes on if the one who waits goes away, and what it fails with is not lost then."""
+    """A waitable for `future`: cancelling the wait does not cancel `future` itself."""
     waiting = asyncio.wrap_future(future)
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     return asyncio.shield(waiting)

@@ -110,7 +110,7 @@ class LocalGrammar:
         #: Here, or there once `_hosted` is set.
         self._matcher = matcher
         self._hosted: Grammar | None = None
-        #: What was accepted here.
+        #: The tokens that the matcher in this process has accepted.
         self._path: list[int] = []
         self._opening: Future[Grammar] | None = None
         self._num_opened = 0

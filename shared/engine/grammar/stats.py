@@ -27,7 +27,7 @@ class GrammarStats:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def count_mask(self, took_ns: int) -> None:
-        """In whatever thread."""
+        """Count one computed mask. In any thread."""
         with self._lock:
             self.num_masks += 1
             self.mask_ns += took_ns

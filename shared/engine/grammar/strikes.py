@@ -28,7 +28,7 @@ class Strikes:
         self._out_until: dict[bytes, float] = {}
 
     def add(self, owner: bytes) -> None:
-        """A grammar of this owner was late."""
+        """Note that a grammar of this owner was late."""
         now_s = self._clock()
         with self._lock:
             times = self._times.pop(owner, deque(maxlen=MAX_STRIKES))

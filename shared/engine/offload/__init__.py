@@ -1,1 +1,1 @@
-"""KV blocks in host memory and on disk: the bytes behind shared/kv/offload, and who moves them."""
+"""KV blocks in host memory and on disk: the bytes behind shared/kv/offload, and their movers."""

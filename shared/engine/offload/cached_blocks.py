@@ -1,4 +1,4 @@
-"""Everything that an engine knows by content: its pool, and the tiers below if there are any."""
+"""All blocks that an engine finds by content: in its pool, and in the tiers below it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CachedBlocks:
 
     @property
     def is_loading(self) -> bool:
-        """Whether somebody waits for blocks of a lower tier."""
+        """Whether blocks of a lower tier are being loaded."""
         return self.offload is not None and self.offload.is_loading
 
     def count(self, block_hashes: Sequence[bytes], *, first_block: int = 0) -> int:
@@ -76,7 +76,7 @@ class CachedBlocks:
         return self.offload is not None and self.offload.poll()
 
     def after_step(self, num_tokens: Iterable[int], seconds: float) -> None:
-        """A step is over: store what it made final."""
+        """Note a step that has ended, and store the blocks that it made final."""
         if self.offload is not None:
             self.offload.note_step(num_tokens, seconds)
             self.offload.stores.start()
@@ -105,7 +105,7 @@ class CachedBlocks:
         return num
 
     def stats(self) -> dict[BlockTier, TierStats]:
-        """Of the lower tiers."""
+        """The state of each lower tier."""
         return {} if self.offload is None else self.offload.stats()
 
     def close(self) -> None:

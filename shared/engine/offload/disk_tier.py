@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: How long a failing disk is left alone.
+#: Seconds for which a failing disk is not used.
 RETRY_S = 30.0
 
 
 class _Health:
-    """Of one direction. A failure is logged when it begins and when it is over."""
+    """The health of one direction. A failure is logged when it begins and when it is over."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -100,7 +100,7 @@ class DiskTier:
         return tuple((key, wanted[key]) for key in plan.keys), tuple(key for key, _ in plan.evicted)
 
     def written(self, job: WriteJob) -> None:
-        """A write is over."""
+        """Process a write that has ended."""
         self.num_pending_writes -= 1
         self.manager.complete_store((job.key,), success=job.error is None)
         self.counters.store_seconds += job.seconds

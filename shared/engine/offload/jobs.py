@@ -1,4 +1,4 @@
-"""What the tiers' threads are asked to do, and what came of it.
+"""The jobs of the tiers' threads, with their results.
 
 A job belongs to the engine's thread before it is submitted and after it came back; in between to
 the threads.
@@ -28,7 +28,7 @@ class StoreJob:
     keys: tuple[bytes, ...]
     blocks: tuple[int, ...]
     slots: tuple[int, ...]
-    #: What is still in slots that somebody else gets now, and goes to disk first.
+    #: Evicted blocks whose slots this job reuses: they are written to disk first.
     spills: Slots = ()
     error: Exception | None = None
     seconds: float = 0.0
@@ -60,7 +60,7 @@ class LoadJob:
     finished_s: float = 0.0
 
     def keys_in(self, tier: BlockTier) -> tuple[bytes, ...]:
-        """Those that come from `tier`."""
+        """The keys of the blocks that come from `tier`."""
         return tuple(key for key, there in zip(self.keys, self.tiers, strict=True) if there is tier)
 
 

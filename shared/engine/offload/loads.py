@@ -24,7 +24,7 @@ class PrefixLoads:
     def __init__(self, tiers: TierSet, rule: LoadRule) -> None:
         self._tiers = tiers
         self._rule = rule
-        #: On their way from disk: whoever wants them too should wait.
+        #: Blocks on their way from disk: other sequences that need them wait.
         self._promoting: set[bytes] = set()
         #: They pass through the host tier, and must leave room there for others.
         self._max_from_disk = max(1, tiers.host.capacity // 2)
@@ -88,7 +88,7 @@ class PrefixLoads:
         return len(tiers)
 
     def end(self, job: LoadJob) -> None:
-        """A load is over."""
+        """Process a load that has ended."""
         host, disk = self._tiers.host, self._tiers.disk
         from_disk = job.keys_in(BlockTier.DISK)
         unread = from_disk[len(job.read) :]

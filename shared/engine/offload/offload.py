@@ -2,7 +2,7 @@
 
 Blocks are copied to the host tier as soon as they are final, so that evicting one from the pool
 costs nothing; what the host tier evicts goes to disk. Threads move the bytes; every block that they
-read or write has a reference of its own, so that nobody reuses it meanwhile.
+read or write has a reference of its own, so that it is not reused meanwhile.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class KVOffload:
         self._host, self._disk, self._threads = tiers.host, tiers.disk, tiers.threads
         self._rule = rule
         self._block_bytes = block_bytes
-        #: Over, and not yet taken note of.
+        #: Jobs that have ended and that `poll` has not processed yet.
         self._deferred: list[Job] = []
 
     @property
     def is_loading(self) -> bool:
-        """Whether somebody waits for blocks."""
+        """Whether a load is in progress."""
         return any(isinstance(job, LoadJob) for job in (*self._tiers.jobs, *self._deferred))
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is on its way, or should be."""
+        """Whether a job is in progress, or waits to begin."""
         waiting = self.stores.num_waiting or self._num_pending_writes
         return bool(waiting or self._tiers.jobs or self._deferred)
 
@@ -75,7 +75,7 @@ class KVOffload:
             self._disk.manager.touch(reversed(keys))
 
     def poll(self) -> bool:
-        """Take note of what is over; whether anything was."""
+        """Process the jobs that have ended; returns whether there was one."""
         jobs, self._deferred = self._deferred, []
         while not self._threads.done.empty():
             jobs.append(self._threads.done.get())
@@ -92,7 +92,7 @@ class KVOffload:
     def end_stores(self) -> bool:
         """Wait until no store uses blocks of the pool; whether one did. They take milliseconds.
 
-        For when somebody would be preempted for want of a block.
+        Called before a sequence would be preempted for want of a block.
         """
         had_stores = self.stores.num_storing > 0
         while self.stores.num_storing:
@@ -104,7 +104,7 @@ class KVOffload:
         return had_stores
 
     def settle(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until no job is in progress."""
         while self._tiers.jobs or self._deferred or self._num_pending_writes:
             self.wait()
 

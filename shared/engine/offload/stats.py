@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class TierCounters:
     """Counted since start, in the engine's thread. Blocks, unless the name says otherwise."""
 
-    #: Used by sequences and peers.
+    #: Blocks that sequences and peers used.
     hits: int = 0
     loads: int = 0
     stores: int = 0

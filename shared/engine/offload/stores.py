@@ -32,7 +32,7 @@ class HostStores:
 
     @property
     def num_waiting(self) -> int:
-        """Blocks that are not yet on their way."""
+        """The number of blocks whose copy has not begun."""
         return len(self._candidates)
 
     def note_final(self, keys: Iterable[bytes]) -> None:
@@ -40,7 +40,7 @@ class HostStores:
         self._candidates.update(dict.fromkeys(keys))
 
     def forget(self) -> None:
-        """Begin no more of those noted so far."""
+        """Drop the noted blocks whose copy has not begun."""
         self._candidates.clear()
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class HostStores:
                 )
 
     def end(self, job: StoreJob) -> None:
-        """A copy is over."""
+        """Process a copy that has ended."""
         self.num_storing -= len(job.keys)
         self._tiers.take_back(job)
         self._tiers.host.complete_store(job.keys, success=job.error is None)

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class _DiskQueue:
-    """Reads go first: somebody waits for them. They never depend on a write that is queued."""
+    """Reads go first: sequences wait for them. They never depend on a write that is queued."""
 
     def __init__(self) -> None:
         self._reads: deque[LoadJob] = deque()
@@ -63,7 +63,7 @@ class TierThreads:
         self.on_done: Callable[[], None] = lambda: None
         self._copies = copies
         self._folder = folder
-        #: Of the block in each slot.
+        #: The checksum of the block in each slot.
         self._checksums = np.zeros(len(copies.host), np.uint64)
         self._copy_queue: queue.SimpleQueue[StoreJob | LoadJob | None] = queue.SimpleQueue()
         self._disk_queue = _DiskQueue()
@@ -90,7 +90,7 @@ class TierThreads:
         self._disk_queue.put(job)
 
     def write_of(self, key: bytes, slot: int) -> WriteJob:
-        """What writes a slot's block to disk. Nobody may be writing to the slot."""
+        """The job that writes a slot's block to disk. No copy into the slot may be running."""
         return WriteJob(
             key=key, data=self._copies.host[slot].copy(), checksum=int(self._checksums[slot])
         )
@@ -133,7 +133,7 @@ class TierThreads:
         self._tell(job)
 
     def run_disk(self, job: LoadJob | WriteJob | RemoveJob) -> None:
-        """A job's files. In the disk's thread."""
+        """Read, write or delete a job's files. In the disk's thread."""
         folder = self._folder
         if folder is None:
             raise InternalError("there is no disk tier")

@@ -1,4 +1,4 @@
-"""What everybody who moves blocks between tiers works on."""
+"""The tiers and jobs that loads, stores and spills share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TierSet:
     host: BlockOffloadManager
     disk: DiskTier | None
     threads: TierThreads
-    #: Of the host tier.
+    #: Counters of the host tier.
     counters: TierCounters = field(default_factory=TierCounters)
     #: Submitted and not yet over: those with references to blocks of the pool.
     jobs: set[StoreJob | LoadJob] = field(default_factory=set)
@@ -37,7 +37,7 @@ class TierSet:
         self.threads.submit(job)
 
     def take_back(self, job: StoreJob | LoadJob) -> None:
-        """It is over. What is to be done with its blocks is done before this."""
+        """End a job, and drop its references to its blocks. Use the blocks before this call."""
         self.jobs.discard(job)
         self.pool.release(job.blocks)
 

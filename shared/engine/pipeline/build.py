@@ -57,7 +57,7 @@ def _build_speculator(
     *,
     max_model_len: int,
 ) -> Speculator | None:
-    """None if the settings ask for none."""
+    """The engine's speculation; None if the settings turn it off."""
     settings = config.speculation
     if settings is None:
         return None

@@ -39,7 +39,7 @@ class EngineCounters(Counter[str]):
         self.step_sizes = PlainHistogram(STEP_TOKENS)
 
     def add_step(self, num_tokens: int) -> None:
-        """A step was scheduled that computes so many tokens."""
+        """Count a scheduled step of `num_tokens` tokens."""
         self["engine_steps"] += 1
         self["computed_tokens"] += num_tokens
         self.step_sizes.add(num_tokens)

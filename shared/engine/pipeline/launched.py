@@ -1,4 +1,4 @@
-"""A step under way, with the sequences that it is of."""
+"""A launched step, with its sequences."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class StepPlanner:
     """
 
     def __init__(self, *, max_num_seqs: int, vocab_size: int) -> None:
-        #: Of each row: whose it is.
+        #: The sequence that each row belongs to.
         self._owners: list[Sequence | None] = [None] * max_num_seqs
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._num_words = -(-vocab_size // _WORD_BITS)

@@ -150,7 +150,7 @@ class Postprocessor:
         """Tokens up to the first that ends the sequence: those behind it were never sampled.
 
         The KV of the last token, if that was a draft, counts as not computed, as it would be
-        without drafts; that of rejected ones is overwritten before anybody reads it.
+        without drafts; that of rejected ones is overwritten before any step reads it.
         """
         draft, seq.draft = seq.draft, NO_DRAFT
         num_taken, reason = 0, None

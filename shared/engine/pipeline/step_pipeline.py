@@ -3,7 +3,7 @@
 Overlapped, a step is scheduled and launched while the one before it still runs: its input tokens
 are fed on the device, and the host learns one step late that a sequence has ended. What was
 computed of it by then is dropped. Sequences whose next token needs the host's knowledge of the last
-make their steps synchronous, and so does a shortage of blocks: nobody is preempted in flight.
+make their steps synchronous, and so does a shortage of blocks: no sequence is preempted in flight.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class StepPipeline:
             self._speculator.close()
 
     def abandon(self) -> None:
-        """Forget what is in flight."""
+        """Forget the step in flight, if there is one."""
         self._in_flight = None
 
     def _launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:

@@ -33,12 +33,12 @@ class PrefixHit:
 
     @property
     def num_blocks(self) -> int:
-        """Of the prefix."""
+        """The number of blocks of tokens in the prefix."""
         return self.found.num_blocks
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing of it is still to be computed."""
+        """Whether the KV of the whole prefix is final."""
         return self.num_final == self.found.num_blocks
 
 
@@ -48,10 +48,10 @@ class BlockManager:
     A block that a lookup can find is full and never written again; so the blocks that a sequence
     writes to are always its own. Besides the cache's blocks, a sequence can start from those that
     another one fills in the same step: every layer writes all keys and values of a step before it
-    reads any. Nobody outside the step sees these before they are final.
+    reads any. No lookup outside the step finds these before they are final.
     """
 
-    #: Gets what published blocks contain, if anybody wants to know.
+    #: Records the content of published blocks; None: it is not recorded.
     contents: ContentLog | None = None
     #: Makes a proposer release so many of the pool's blocks, if there is one.
     reclaim: Callable[[int], None] | None = None
@@ -175,7 +175,7 @@ class BlockManager:
     def grow_ahead(self, seq: Sequence, num_tokens: int, *, num_spare_blocks: int) -> int:
         """Make room for up to `num_tokens` drafts behind the last token; returns for how many.
 
-        Only blocks that nobody needs are taken: `num_spare_blocks` stay free.
+        Takes free blocks only, and leaves `num_spare_blocks` of them free.
         """
         num_free = max(0, self._pool.num_free // self._num_groups - num_spare_blocks)
         room = (seq.num_blocks + num_free) * self.block_size - seq.num_tokens
@@ -195,7 +195,7 @@ class BlockManager:
             seq.num_tabled_blocks = min(seq.num_tabled_blocks, num_needed)
 
     def publish(self, seq: Sequence) -> None:
-        """Show lookups the blocks that became full and final. Not before the step is over."""
+        """Let lookups find the blocks that became full and final. Call after the step."""
         first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
@@ -245,7 +245,7 @@ class BlockManager:
             table.extend(self._pool.allocate(num_blocks))
 
     def _place_states(self, seq: Sequence, num_spare_blocks: int) -> None:
-        """Blocks for hidden states that a peer sends or gets, if nobody will miss them."""
+        """Take blocks for hidden states that a peer sends or gets, if enough blocks are spare."""
         wish = seq.request.states
         if wish is None or not (seq.awaits_transfer or seq.request.hold_blocks):
             return

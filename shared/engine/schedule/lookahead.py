@@ -17,8 +17,8 @@ def add_drafts(
 ) -> None:
     """Let the step check as much of the sequences' drafts as there is room for.
 
-    Comes after every running sequence has its one token: nobody waits, or is preempted, for a
-    guess. What is left of a draft is what the step computes.
+    Comes after every running sequence has its one token: no sequence waits, or is preempted,
+    for a guess. What is left of a draft is what the step computes.
     """
     for seq in seqs:
         draft, num = seq.draft, 0

@@ -19,7 +19,7 @@ class SchedulerOutput:
     num_new_tokens: dict[Sequence, int] = field(default_factory=dict)
     admitted: list[Admitted] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
-    #: Somebody would have to be preempted, and nobody may be while a step is in flight.
+    #: A sequence would have to be preempted, which is not allowed while a step is in flight.
     is_blocked: bool = False
     num_cache_queries: int = 0
     num_cache_hits: int = 0
@@ -35,7 +35,7 @@ class SchedulerOutput:
         self.budget -= num_drafts
 
     def drop(self, seq: Sequence) -> None:
-        """Compute nothing of `seq` after all. Nobody was admitted, so nobody relies on it."""
+        """Compute nothing of `seq` after all. Only for a step without admissions."""
         self.budget += self.num_new_tokens.pop(seq, 0)
 
     def admit(self, seq: Sequence) -> None:

@@ -3,7 +3,7 @@ with its tokens, as far as the budget of the step and the free blocks allow.
 
 Running sequences come first, those that decode before those that still read their prompt; then
 waiting ones are admitted in order. A sequence is admitted with blocks for everything it has to
-compute, or not at all, and nobody is admitted in a step that had to preempt.
+compute, or not at all, and no sequence is admitted in a step that had to preempt.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Scheduler:
         #: Ended, but a step in flight still writes to their blocks.
         self.draining: list[Sequence] = []
         self.sequences: dict[str, Sequence] = {}
-        #: Lost their blocks, ended or preempted, since somebody has emptied this last.
+        #: Sequences that ended or were preempted since the speculator emptied this list.
         self.departed: list[Sequence] = []
-        #: Whether anybody does.
+        #: Whether `departed` is kept, because a speculator empties it.
         self.notes_departed = False
-        #: Have what they were loading, and nobody was told of their admission yet.
+        #: Sequences whose loads have ended, and whose admission is not reported yet.
         self._joined: list[Sequence] = []
 
     @property
@@ -96,8 +96,8 @@ class Scheduler:
     def schedule(self, *, may_preempt: bool = True) -> SchedulerOutput:
         """Choose what to compute, taking the blocks for it. An empty step changes nothing.
 
-        Where somebody would have to be preempted and nobody may be, the output is blocked: it must
-        not be computed. Blocks that it has taken stay with their sequences.
+        If a sequence would have to be preempted without `may_preempt`, the output is blocked: it
+        must not be computed. Blocks that it has taken stay with their sequences.
         """
         output = SchedulerOutput(self._max_num_batched_tokens)
         self.blocks.begin_step()
@@ -109,7 +109,7 @@ class Scheduler:
         return output
 
     def advance(self, seq: Sequence, num_new_tokens: int) -> None:
-        """A step computed these tokens: their KV is final."""
+        """Count tokens that a step computed: their KV is final."""
         seq.num_computed_tokens += num_new_tokens
         self.blocks.publish(seq)
 
@@ -120,7 +120,7 @@ class Scheduler:
             self.blocks.free(seq)
 
     def end_transfer(self, seq: Sequence, *, received: bool, first_token: int | None) -> None:
-        """Nobody writes to the blocks any more: let the sequence run.
+        """End a sequence's transfer, after the last write to its blocks: let the sequence run.
 
         If all was `received` and verified, its KV is final, except that without a first token the
         last one is computed again, to sample from. Otherwise nothing received is used. A first
@@ -192,7 +192,7 @@ class Scheduler:
 
     def _schedule_running(self, output: SchedulerOutput, *, may_preempt: bool) -> None:
         prefilling, drafting = [], []
-        # A copy: whoever is preempted leaves the list.
+        # A copy: a preempted sequence leaves the list.
         self._masks.open(self.running)
         for seq in self.running.copy():
             if not self._masks.lets(seq):
@@ -213,7 +213,7 @@ class Scheduler:
         self, seq: Sequence, num_pending: int, output: SchedulerOutput, may_preempt: bool
     ) -> None:
         if seq.status is not Status.RUNNING or output.is_blocked:
-            return  # it was preempted for one before it
+            return  # preempted for an earlier sequence
         num_new_tokens = self._num_to_compute(num_pending, output)
         if num_new_tokens and self._make_room(seq, num_new_tokens, output, may_preempt):
             self._compute(seq, num_new_tokens, output)
@@ -271,7 +271,7 @@ class Scheduler:
         hit = self.blocks.match_prefix(seq)
         num_loadable = self.blocks.num_loadable(seq, hit)
         if num_loadable is None:
-            return False  # somebody else is loading what it needs
+            return False  # another sequence is loading its blocks
         num_hit_tokens = self.blocks.num_tokens_in(hit.num_blocks)
         num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
         if not (num_new_tokens or seq.awaits_transfer or num_loadable):
@@ -315,7 +315,7 @@ class Scheduler:
             self.running.append(seq)
 
     def _num_growing(self) -> int:
-        """Sequences that may soon need one more block: who took it now would be preempted then."""
+        """Count the sequences that may soon need a block: one is kept free for each of them."""
         active = (*self.running, *self.loading.values(), *self.receiving.values())
         return sum(1 for seq in active if not seq.request.hold_blocks)
 

@@ -18,11 +18,11 @@ class WaitingQueue(Protocol):
         ...
 
     def put_back(self, seq: Sequence) -> None:
-        """Queue a sequence that was preempted: before everybody of its rank."""
+        """Queue a preempted sequence before all others of its rank."""
         ...
 
     def head(self) -> Sequence | None:
-        """Who is admitted next."""
+        """The sequence that is admitted next; None if the queue is empty."""
         ...
 
     def remove(self, seq: Sequence) -> None:
@@ -39,20 +39,20 @@ class FcfsQueue:
         self._queue: OrderedDict[str, Sequence] = OrderedDict()
 
     def add(self, seq: Sequence) -> None:
-        """At the end."""
+        """Queue a sequence at the end."""
         self._queue[seq.request_id] = seq
 
     def put_back(self, seq: Sequence) -> None:
-        """At the front."""
+        """Queue a sequence at the front."""
         self._queue[seq.request_id] = seq
         self._queue.move_to_end(seq.request_id, last=False)
 
     def head(self) -> Sequence | None:
-        """The oldest."""
+        """The sequence that has waited longest."""
         return next(iter(self._queue.values()), None)
 
     def remove(self, seq: Sequence) -> None:
-        """In O(1)."""
+        """Take out a sequence, in O(1)."""
         del self._queue[seq.request_id]
 
     def __len__(self) -> int:
@@ -68,16 +68,16 @@ class PriorityQueue:
         self._present: dict[str, Sequence] = {}
 
     def add(self, seq: Sequence) -> None:
-        """At its rank."""
+        """Queue a sequence by its priority and arrival."""
         self._present[seq.request_id] = seq
         heapq.heappush(self._heap, (seq.request.priority, seq.arrival, seq))
 
     def put_back(self, seq: Sequence) -> None:
-        """At its rank."""
+        """Queue a sequence by its priority and arrival."""
         self.add(seq)
 
     def head(self) -> Sequence | None:
-        """The most urgent."""
+        """The most urgent sequence."""
         while self._heap:
             seq = self._heap[0][2]
             if self._present.get(seq.request_id) is seq:

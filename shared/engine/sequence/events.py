@@ -31,7 +31,7 @@ class Admitted:
     num_final_tokens: int
     #: Blocks for its hidden states, if it wants them and there was room.
     states: PlacedStates | None = None
-    #: time.monotonic() of the admission; whoever waits for the event may see it later.
+    #: time.monotonic() of the admission; a reader may get the event later.
     at_s: float = field(default_factory=time.monotonic, compare=False)
 
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class KVSource(StrEnum):
-    """Who computes the prompt's KV."""
+    """Where the prompt's KV comes from."""
 
-    #: The engine itself.
+    #: The engine computes it.
     COMPUTE = "compute"
-    #: Somebody else fills the reserved blocks. The sequence waits, holding them, until
+    #: A peer fills the reserved blocks. The sequence waits, holding them, until
     #: `complete_transfer` or `fail_transfer` is called.
     TRANSFER = "transfer"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Status(Enum):
-    """Where a sequence is."""
+    """The state of a sequence in the engine."""
 
     #: In the queue, without blocks.
     WAITING = auto()
@@ -29,7 +29,7 @@ class Status(Enum):
     RUNNING = auto()
     #: Ended, but its blocks are kept until `release`.
     HELD = auto()
-    #: Gone.
+    #: Ended, and its blocks are freed.
     ENDED = auto()
 
 

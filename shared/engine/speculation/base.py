@@ -1,4 +1,4 @@
-"""The interface of a proposer: who guesses the tokens that the model then checks.
+"""The interface of a proposer, which guesses the tokens that the model then checks.
 
 One step of the engine, as a proposer sees it:
 
@@ -11,7 +11,7 @@ One step of the engine, as a proposer sees it:
 A proposer may see a sequence for the first time in `propose`: its KV may have come from a peer,
 from the prefix cache or from a lower tier, so `observe` does not tell of every token. The tokens
 themselves are always all there: `sequence.token_ids`. It is also not asked in every step: a step
-in which nobody drafts is still observed.
+without drafts is still observed.
 
 All calls come from the engine's thread. A proposer never changes a sequence, and keeps its own
 state by the sequence itself, from the first time it sees it until `forget`.
@@ -78,7 +78,7 @@ class ObservedStep:
     parts: Seq[ObservedPart]
     #: [num_tokens_of_step, hidden] in the model's dtype, or float32; None if it was not asked for.
     final_hidden: Tensor | None = None
-    #: By layer, the same.
+    #: By layer: hidden states of the same form.
     layer_hidden: Mapping[int, Tensor] = field(default_factory=dict)
 
 
@@ -116,26 +116,26 @@ class Proposer(Protocol):
 
     @property
     def hidden_needs(self) -> HiddenNeeds:
-        """Does not change."""
+        """The hidden states that the proposer needs; constant."""
         ...
 
     def may_guess(self, seq: Sequence) -> bool:
         """Whether it is worth waiting for the token of `seq` that is being computed, to guess on.
 
         `seq` lacks that token yet. Asked before every step that would wait, so it must be cheap;
-        False where `propose` would hardly find anything, True where nobody can say.
+        False where `propose` would hardly find anything, True where it cannot tell.
         """
         ...
 
     def propose(self, wishes: Seq[DraftWish]) -> Seq[Draft]:
         """One draft per wish, in order. What it takes counts as cost of speculating.
 
-        It may raise: then nobody drafts in this step, and speculation is turned off for good.
+        It may raise: then this step has no drafts, and speculation is turned off for good.
         """
         ...
 
     def observe(self, step: ObservedStep) -> None:
-        """A step is over. Comes before `forget` of the sequences that it ended."""
+        """Learn from a computed step. Comes before `forget` of the sequences that it ended."""
         ...
 
     def forget(self, seq: Sequence) -> None:
@@ -148,7 +148,7 @@ class Proposer(Protocol):
     def give_back(self, num_blocks: int) -> None:
         """The engine's sequences need that many blocks: release so many, or all there are.
 
-        Called before anybody is preempted. Drafts become worse for it, never wrong.
+        Called before a sequence is preempted. Drafts become worse for it, never wrong.
         """
         ...
 

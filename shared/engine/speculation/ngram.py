@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shared.engine.speculation.base import DraftWish, ObservedStep, ProposerContext
 
 #: Tokens that are indexed per sequence and step: a long prompt is taken in over several, so that
-#: nobody's step waits for it.
+#: no step waits for it.
 _INDEXED_PER_STEP = 8192
 
 
@@ -104,7 +104,7 @@ class NgramProposer:
         self._indexes.pop(seq, None)
 
     def give_back(self, num_blocks: int) -> None:
-        """It holds none."""
+        """Do nothing: no blocks are held."""
 
     def close(self) -> None:
         """See `Proposer.close`."""

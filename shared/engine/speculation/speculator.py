@@ -1,4 +1,4 @@
-"""Asks the proposer before a step, and tells it and the measurements what came of it."""
+"""Asks the proposer for drafts before a step; reports the results to it and the measurements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STATES_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step took."""
+    """The measurements of a step."""
 
     #: Tokens that were computed, drafts included.
     num_rows: int
@@ -80,17 +80,17 @@ class Speculator:
         self._max_model_len = max_model_len
         self._switch = SpeculationSwitch() if config.adaptive else None
         self._paces: dict[Sequence, DraftPace] = {}
-        #: Accepted drafts per draft of late, whoever's: what is expected of a new sequence.
+        #: Recent mean of accepted tokens per draft over all sequences; expected of a new one.
         self._usual = FIRST_MEAN
-        #: Accepted drafts by their place.
+        #: Accepted draft tokens by their place in the draft.
         self.accepted_per_pos = [0] * config.max_draft_tokens
         self._broken = False
-        #: Seconds that guessing took for the step being prepared; None if nobody was asked.
+        #: Seconds that guessing took for the step being prepared; None if there was no guessing.
         self.guessing_s: float | None = None
 
     @property
     def hidden_needs(self) -> HiddenNeeds:
-        """What the proposer wants to see."""
+        """The hidden states that the proposer needs."""
         return self._proposer.hidden_needs
 
     def wants_drafts(self, running: Seq[Sequence], *, must_wait: bool) -> bool:
@@ -113,7 +113,7 @@ class Speculator:
         wishes = []
         for seq in running:
             seq.draft = NO_DRAFT
-            # Exactly the last token is left to compute.
+            # Only the last token is left to compute.
             if seq.num_pending_tokens == 1 and seq.status is Status.RUNNING:
                 num = self._num_wanted(seq, len(running))
                 if num:
@@ -149,7 +149,7 @@ class Speculator:
             self._broken = True
 
     def reclaim(self, num_blocks: int) -> None:
-        """The engine's sequences need blocks."""
+        """Make the proposer release up to `num_blocks` blocks for the engine's sequences."""
         self._proposer.give_back(num_blocks)
 
     def after_step(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.base import DraftWish, ObservedStep, ProposerContext
 
-#: Tokens of a sequence that are taken in per step, so that a long prompt holds nobody up.
+#: Tokens of a sequence that are taken in per step, so that a long prompt delays no step.
 _INDEXED_PER_STEP = 1024
 #: Tokens of a sequence that are remembered: when there are so many, the older half is forgotten.
 _MOST_INDEXED = 65_536
@@ -93,7 +93,7 @@ class SuffixProposer:
             self._past.add(seq.token_ids[seq.num_prompt_tokens :])
 
     def give_back(self, num_blocks: int) -> None:
-        """It holds none."""
+        """Do nothing: no blocks are held."""
 
     def close(self) -> None:
         """See `Proposer.close`."""

@@ -35,7 +35,7 @@ class SuffixAutomaton:
         return len(self.lengths)
 
     def step(self, state: int, token_id: int) -> int | None:
-        """Where this token leads."""
+        """The state behind this token; None if it never followed."""
         table = self._tables.get(state)
         if table is not None:
             return table.get(token_id)
@@ -147,7 +147,7 @@ class SuffixWriter:
         self._recent, self._num_recent = ROOT, 0
 
     def append(self, token_id: int) -> None:
-        """One token more."""
+        """Append a token to the sequence."""
         automaton = self._automaton
         self.last = automaton.extend(self.last, token_id)
         recent = automaton.settle(self._recent, self._num_recent)

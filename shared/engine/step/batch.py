@@ -77,8 +77,8 @@ class BatchBuilder:
     def lend(self, plan: StepPlan, *, pad_to: int | None = None) -> Iterator[Batch]:
         """Lay out a plan. Each plan once, in order: its new blocks are taken.
 
-        `pad_to` adds sequences of one token, up to that many, that nobody reads; every sequence
-        must have one new token then, and the block tables get their full width.
+        `pad_to` adds sequences of one token, up to that many, whose results are unused. Every
+        sequence must have one new token then, and the block tables get their full width.
 
         The batch must not be used behind the context. On a device that computes in the order of
         its stream, what was launched within it may still run. Raises InternalError while another

@@ -61,7 +61,7 @@ class BatchLayout:
 
     @cached_property
     def num_bytes(self) -> int:
-        """All of it."""
+        """The number of bytes of all parts."""
         offset, dtype, num = self.parts["block_tables"]
         return offset + num * dtype.itemsize
 

@@ -92,7 +92,7 @@ class RunningStep:
     #: The tokens that it does not know, and whose they are: places in the plan.
     pending: PendingTokens | None
     pending_of: list[int]
-    #: What a proposer wants to see of it.
+    #: The hidden states that a proposer needs of the step.
     hidden: KeptHidden | None = None
 
 

@@ -40,7 +40,7 @@ class NewBlocks:
 
     row: int
     first: int
-    #: By group of layers; equally many of each.
+    #: The new blocks of each group of layers; equally many for each.
     block_ids: tuple[array[int], ...]
 
 

@@ -31,7 +31,7 @@ class StatesPool:
         self._dtype = loaded.dtype
         self._block_bytes = arena.layout.block_bytes
         self._device = arena.device
-        #: What peers may send of prompts that they compute; None: nobody here makes use of it.
+        #: The format of states that peers may send with a prompt; None: they are not used here.
         self.wanted: StatesFormat | None = None
         self._bytes = arena.bytes()
 

@@ -109,7 +109,7 @@ class _Step:
 
     @torch.inference_mode()
     def compute(self, num_rows: int) -> None:
-        """All tokens, then next tokens of so many sequences."""
+        """Run the model on all tokens, then choose the next token of `num_rows` sequences."""
         model = self._model
         hidden = model.forward(self._token_ids, self._positions, self._arena.groups, self._metadata)
         rows = hidden[:1].expand(num_rows, -1).contiguous()
@@ -124,7 +124,7 @@ class _Meter(Protocol):
 
 
 class _HostMeter:
-    """Of the process's resident memory."""
+    """Measures the process's resident memory."""
 
     def rise(self, action: Callable[[], None]) -> int:
         give_back_free()
@@ -135,7 +135,7 @@ class _HostMeter:
 
 
 class _CudaMeter:
-    """Of PyTorch's memory on a device."""
+    """Measures PyTorch's memory on a device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -29,7 +29,7 @@ NOTHING = -1
 class Chosen:
     """Tokens of a step, on the device: both int64 [n]."""
 
-    #: Always ids that exist: the next step computes them before anybody has looked.
+    #: Always ids that exist: the next step computes them before the host has checked them.
     to_feed: torch.Tensor
     #: The same, but NOTHING where no token was left to choose.
     for_host: torch.Tensor

@@ -24,17 +24,17 @@ class ArcPolicy:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        #: Wanted once; wanted more often. Least recently used first.
+        #: Keys wanted once, and keys wanted more often. Least recently used first.
         self._recent: Keys = OrderedDict()
         self._frequent: Keys = OrderedDict()
-        #: Evicted from there.
+        #: Keys evicted from `recent` and from `frequent`: remembered, but without bytes.
         self._recent_ghosts: Keys = OrderedDict()
         self._frequent_ghosts: Keys = OrderedDict()
         #: How many blocks `recent` should have, 0 to capacity.
         self.target = 0.0
 
     def insert(self, key: bytes) -> None:
-        """To `frequent` if it is remembered, to `recent` otherwise."""
+        """Add `key` to `frequent` if it is remembered, to `recent` otherwise."""
         self.target = self._adapted(self.target, key)
         if key in self._recent_ghosts or key in self._frequent_ghosts:
             self._recent_ghosts.pop(key, None)
@@ -45,7 +45,7 @@ class ArcPolicy:
         self._trim_ghosts()
 
     def touch(self, key: bytes) -> None:
-        """To the end of `frequent`."""
+        """Move `key` to the end of `frequent`."""
         self._recent.pop(key, None)
         self._frequent[key] = None
         self._frequent.move_to_end(key)
@@ -76,7 +76,7 @@ class ArcPolicy:
         return found
 
     def evict(self, key: bytes) -> None:
-        """Its bytes go, its name stays for a while."""
+        """Take `key` out of its list, and remember it among the evicted keys."""
         if key in self._recent:
             del self._recent[key]
             self._recent_ghosts[key] = None
@@ -93,7 +93,7 @@ class ArcPolicy:
             del self._frequent[key]
 
     def clear(self) -> None:
-        """As new."""
+        """Forget all keys, the evicted ones included."""
         for keys in self._lists():
             keys.clear()
         self.target = 0.0

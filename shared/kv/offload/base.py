@@ -1,4 +1,4 @@
-"""What a tier below the engine's pool promises, and what decides who leaves it.
+"""The interfaces of a tier below the engine's pool, and of the policy that evicts its blocks.
 
 A block of a tier is named by its hash (here: key) and lies in a slot. It is absent, being stored
 (neither found nor evicted), or ready; a ready one that is being loaded is pinned.
@@ -24,12 +24,12 @@ class StorePlan:
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        """Of `stores`."""
+        """The keys in `stores`."""
         return tuple(key for key, _ in self.stores)
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Of `stores`."""
+        """The slots in `stores`."""
         return tuple(slot for _, slot in self.stores)
 
 
@@ -65,7 +65,7 @@ class OffloadManager(Protocol):
         ...
 
     def touch(self, keys: Iterable[bytes]) -> None:
-        """Somebody wants these blocks. Give a prefix in reverse: its head then lives longest."""
+        """Note a use of these blocks. Give a prefix in reverse: its head is then evicted last."""
         ...
 
 
@@ -73,21 +73,21 @@ class EvictionPolicy(Protocol):
     """Orders the blocks of a tier, ready or not."""
 
     def insert(self, key: bytes) -> None:
-        """A block is new."""
+        """Add a new block."""
         ...
 
     def touch(self, key: bytes) -> None:
-        """A block is wanted again."""
+        """Note another use of a block."""
         ...
 
     def victims(
         self, num: int, *, incoming: Sequence[bytes], may_evict: Callable[[bytes], bool]
     ) -> list[bytes] | None:
-        """Who should make room for `incoming`; None if there are not enough. Changes nothing."""
+        """The blocks to evict for `incoming`; None if there are not enough. Changes nothing."""
         ...
 
     def evict(self, key: bytes) -> None:
-        """One of `victims` leaves."""
+        """Remove a block that `victims` named."""
         ...
 
     def remove(self, key: bytes) -> None:
@@ -95,7 +95,7 @@ class EvictionPolicy(Protocol):
         ...
 
     def clear(self) -> None:
-        """All are gone."""
+        """Remove all blocks."""
         ...
 
     def order(self) -> Iterable[bytes]:

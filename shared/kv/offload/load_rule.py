@@ -43,7 +43,7 @@ class LoadRule:
     """
 
     def __init__(self, *, block_size: float, always: bool = False) -> None:
-        """`block_size` is how many tokens' computing a block saves."""
+        """`block_size`: the number of tokens that need no computing when one block is loaded."""
         self._block_size = block_size
         self._always = always
         self._token_s = _Average()

@@ -1,4 +1,4 @@
-"""Least recently used: whoever was not wanted for the longest time leaves."""
+"""LRU: evicts the block whose last use was longest ago."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ class LruPolicy:
         self._order: OrderedDict[bytes, None] = OrderedDict()
 
     def insert(self, key: bytes) -> None:
-        """As the most recent."""
+        """Make `key` the most recently used."""
         self._order[key] = None
 
     def touch(self, key: bytes) -> None:
-        """As the most recent."""
+        """Make `key` the most recently used."""
         self._order.move_to_end(key)
 
     def victims(
         self, num: int, *, incoming: Sequence[bytes], may_evict: Callable[[bytes], bool]
     ) -> list[bytes] | None:
-        """The oldest that may be evicted."""
+        """The `num` oldest blocks that may be evicted; None if there are fewer."""
         found = list(islice(filter(may_evict, self._order), num))
         return found if len(found) == num else None
 
     def evict(self, key: bytes) -> None:
-        """Forgotten."""
+        """Forget the block."""
         del self._order[key]
 
     def remove(self, key: bytes) -> None:
-        """Forgotten."""
+        """Forget the block."""
         del self._order[key]
 
     def clear(self) -> None:
-        """All are gone."""
+        """Forget all blocks."""
         self._order.clear()
 
     def order(self) -> Iterable[bytes]:
@@ -49,4 +49,4 @@ class LruPolicy:
         return list(self._order)
 
     def check_integrity(self) -> None:
-        """One list cannot contradict itself."""
+        """Do nothing: a single list has no invariant to break."""

@@ -1,4 +1,4 @@
-"""The bookkeeping of one tier: slots, readiness, pins. The policy says who leaves."""
+"""The bookkeeping of one tier: slots, readiness, pins. A policy chooses what is evicted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OffloadPolicy(StrEnum):
-    """Who leaves a full tier."""
+    """Which block a full tier evicts."""
 
     LRU = "lru"
     ARC = "arc"
@@ -127,13 +127,13 @@ class BlockOffloadManager:
                 self._drop(key)
 
     def touch(self, keys: Iterable[bytes]) -> None:
-        """See `OffloadManager`. Blocks that are not ready were wanted by whoever stores them."""
+        """See `OffloadManager`. Blocks that are not ready are skipped."""
         for key in keys:
             if self.is_ready(key):
                 self._policy.touch(key)
 
     def forget(self, key: bytes) -> None:
-        """The bytes turned out to be useless. Nothing happens while somebody else loads them."""
+        """Forget a block whose bytes are unusable. Does nothing while another load uses it."""
         if self._may_leave(key):
             self._policy.remove(key)
             self._leave(key)

@@ -67,7 +67,7 @@ class HashCache:
                 temporary.unlink(missing_ok=True)
 
     def now_ns(self) -> int:
-        """The time of day."""
+        """The wall clock's time, in nanoseconds since the epoch."""
         return self._now_ns()
 
     def _path(self, stamp: FileStamp) -> Path:

@@ -87,5 +87,5 @@ class Dummy:
                 parameter.copy_(noise)
 
     def fingerprint(self, raw_config: Mapping[str, Any], dtype: str) -> str:
-        """Of what was filled in."""
+        """The fingerprint of the weights that `fill` gave the model."""
         return fingerprint_dummy(raw_config, dtype, self.seed)

@@ -30,7 +30,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class _StoppedError(Exception):
-    """The digests are no longer wanted."""
+    """Ends the hashing threads: the digests are no longer needed."""
 
 
 class ShardHashes:

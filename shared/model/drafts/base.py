@@ -16,12 +16,12 @@ class Target(Protocol):
     """The model whose tokens are guessed. Published heads leave out what they share with it."""
 
     spec: DecoderSpec
-    #: Of its weights.
+    #: The dtype of its weights.
     dtype: torch.dtype
 
     @property
     def hidden_dtype(self) -> torch.dtype:
-        """Of hidden states, as `compute_logits` takes them."""
+        """The dtype of hidden states that `compute_logits` takes."""
         ...
 
     def embed(self, token_ids: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ _BIN_NAME = "pytorch_model.bin"
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """What was read. Errors name `path`."""
+    """A head's config and tensors as read. Errors name `path`."""
 
     path: Path
     raw: Mapping[str, Any]
@@ -49,7 +49,7 @@ class StoredHead:
         return replace(self, tensors=tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of one tensor. Raises ModelLoadError: it is missing."""
+        """The shape of one tensor. Raises ModelLoadError if it is missing."""
         if name not in self.tensors:
             raise ModelLoadError(f"{self.path}: tensor {name!r} is missing")
         return tuple(self.tensors[name].shape)

@@ -1,4 +1,4 @@
-"""What a family is."""
+"""The interface of a family of architectures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class Family:
     """An architecture. Its functions are pure, and are called before anything is allocated."""
 
-    #: As configs name it.
+    #: The name of the architecture in a config.json.
     architecture: str
     model_type: str
     #: The decoder that a config.json describes. Raises ModelLoadError, or KeyError, TypeError or
     #: ValueError of the value that is wrong.
     describe: Callable[[Mapping[str, Any]], DecoderSpec]
-    #: What a checkpoint of such a decoder holds.
+    #: The tensors that a checkpoint of such a decoder holds, by name.
     names: Callable[[DecoderSpec], WeightMap]

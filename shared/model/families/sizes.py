@@ -33,7 +33,7 @@ _MAX_ANGLES = 2**33
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of a decoder whose layers are equally large."""
+    """The sizes of a decoder whose layers are equally large."""
 
     vocab_size: int
     hidden_size: int

@@ -43,7 +43,7 @@ class Product8(nn.Module):
     scales: Tensor
 
     def __init__(self, weight: Tensor, dtype: torch.dtype, implementation: str) -> None:
-        """weight: [out_features, in_features]"""
+        """Quantise `weight` [out_features, in_features] by rows to `dtype`."""
         super().__init__()
         values, scales = quantize_rows(weight, dtype, implementation=implementation)
         self.register_buffer("values", values)

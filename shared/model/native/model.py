@@ -94,7 +94,7 @@ class NativeCausalLM:
         self._hidden = OwnedRows(self.spec.hidden_size)
         self._logits = OwnedRows(self.spec.vocab_size)
         self._captured_memory = OwnedRows(self.spec.hidden_size)
-        #: Of the last `forward`, by layer.
+        #: Captured states of the last `forward`, by layer.
         self._captured: dict[int, Tensor] = {}
 
     @property

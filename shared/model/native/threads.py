@@ -31,13 +31,13 @@ class LibraryThreads:
     def __init__(self, plan: ThreadPlan) -> None:
         self.library = library = load_library()
         self._plan = plan
-        #: Whom the first core was given to.
+        #: The thread that was bound to the first core; 0: none yet.
         self._caller = 0
         cpus = (ctypes.c_int * len(plan.cpus))(*plan.cpus) if plan.cpus else None
         self.pool: int = library.baton_pool_new(plan.num_threads, cpus)
 
     def take_caller(self) -> None:
-        """The calling thread is the first of them."""
+        """Make the calling thread the first of the library's threads."""
         if self._plan.cpus and self._caller != threading.get_ident():
             self._caller = threading.get_ident()
             self._plan.pin_caller()

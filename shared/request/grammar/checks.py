@@ -1,4 +1,4 @@
-"""Refuses grammars that are wrong, or that nobody would follow exactly, before they are compiled.
+"""Refuses grammars that are wrong, or that no backend follows exactly, before they are compiled.
 
 Router and workers ask the same. What is left to the backends: the syntax of EBNF and of structural
 tags, and what only compiling shows. Needs no torch.

@@ -61,7 +61,7 @@ def check_schema(schema: Any, *, param: str) -> None:
 
 
 class _Walk:
-    """Through all schemas of a document, those that nobody refers to included."""
+    """Visits all schemas of a document, unreferenced ones included."""
 
     def __init__(self, root: dict[str, Any], param: str) -> None:
         self._root = root

@@ -108,7 +108,7 @@ def _values(schema: Any) -> frozenset[_Key] | None:
 
 
 def _types(schema: Any) -> frozenset[str] | None:
-    """Integers are numbers."""
+    """The types that a schema allows, integers as numbers; None if it names none."""
     given = schema.get("type") if isinstance(schema, dict) else None
     if given is None:
         return None

@@ -18,7 +18,7 @@ _WIRE_KINDS = {kind: wire for wire, kind in _KINDS.items()}
 
 
 def grammar_from_wire(message: common_pb2.Grammar) -> GrammarSpec:
-    """Raises InvalidRequestError if it is of no known kind."""
+    """Convert a grammar. Raises InvalidRequestError if its kind is unknown."""
     kind = _KINDS.get(message.kind)
     if kind is None:
         raise InvalidRequestError(

@@ -1,1 +1,1 @@
-"""Transport security: certificates, who their holders are, and what these may call."""
+"""Transport security: certificates, the identities in them, and what each role may call."""

@@ -19,13 +19,13 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 WORKERS = frozenset({PeerRole.PREFILL, PeerRole.DECODE})
 CLUSTER = WORKERS | {PeerRole.ROUTER, PeerRole.OPERATOR}
-#: By service. What is not here is for everybody of the cluster, and for no client.
+#: Roles that may call each service. Other services are for the whole cluster, and for no client.
 CALLERS = {
     "baton.v1.Decode": frozenset({PeerRole.ROUTER, PeerRole.DECODE}),
     "baton.v1.Prefill": frozenset({PeerRole.ROUTER, PeerRole.DECODE}),
     "baton.v1.Transfer": WORKERS | {PeerRole.OPERATOR},
 }
-#: What a router serves to whoever has reached its port; API keys are another matter.
+#: Services of a router that need no role; API keys are checked elsewhere.
 PUBLIC = frozenset(
     {"baton.v1.Router", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
 )

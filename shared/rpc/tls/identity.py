@@ -1,7 +1,7 @@
 """Who the holder of a certificate is: a URI among its alternative names says so.
 
 `baton://CLUSTER/ROLE/NAME`, e.g. baton://cluster/prefill/prefill-0. One certificate may have
-several. Where it is from does not matter here: whoever verified the chain did so.
+several. Its issuer is not checked here: the TLS library has verified the chain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PeerRole(StrEnum):
     DECODE = "decode"
     #: `baton doctor`, and whatever else looks after a cluster.
     OPERATOR = "operator"
-    #: Somebody who asks for answers.
+    #: A client that sends requests.
     CLIENT = "client"
 
 

@@ -42,7 +42,7 @@ class RequestGate:
 
     @property
     def num_inside(self) -> int:
-        """Requests that have not ended."""
+        """The number of requests that have not ended."""
         return self._num_inside
 
     @property
@@ -98,17 +98,17 @@ class RequestGate:
         return len(asked)
 
     def close(self) -> None:
-        """Let nobody in any more, for good."""
+        """Refuse all new requests from now on."""
         self.draining = True
         self._tell()
 
     def set_unhealthy(self, reason: str) -> None:
-        """Let nobody in for this reason, or, if it is empty, let them in again."""
+        """Refuse new requests for this reason, or, if it is empty, admit them again."""
         self.unhealthy = reason
         self._tell()
 
     async def drain(self, grace_s: float) -> int:
-        """Close the gate, wait up to `grace_s`, and expel who is still inside; returns how many."""
+        """Close the gate, wait up to `grace_s`, and end the requests inside; returns how many."""
         self.close()
         if await self.wait_empty(grace_s):
             return 0

@@ -1,8 +1,8 @@
 """Whether a worker can do what it is there for, judged by itself.
 
 Two things are watched: that the engine's thread gets on while it has something to do, and, when
-nobody wants anything, that a request of our own is answered. A worker that fails leaves `ready`:
-its health check says so, its heartbeats say so, it lets nobody in, and who is inside is sent away
+no request is served, that a request of our own is answered. A worker that fails leaves `ready`:
+its health check says so, its heartbeats say so, it refuses requests, and those inside are ended
 with UNAVAILABLE, to be served elsewhere. It comes back as soon as its own request is answered.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: How often it looks.
+#: Seconds between two checks.
 POLL_S = 0.5
 #: The first step may compile kernels, and allocate.
 FIRST_STEP_S = 120.0
@@ -69,12 +69,12 @@ class LivenessMetrics:
         )
 
     def left(self, reason: str) -> None:
-        """It cannot serve."""
+        """Note that the worker cannot serve."""
         self._healthy.set(0)
         self._failures.labels(reason).inc()
 
     def returned(self) -> None:
-        """It can serve again."""
+        """Note that the worker can serve again."""
         self._healthy.set(1)
 
 
@@ -105,7 +105,7 @@ class Liveness:
         self._num_failed = 0
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Call `look` every `POLL_S` seconds until cancelled."""
         while True:
             await asyncio.sleep(POLL_S)
             await self.look()

@@ -58,4 +58,4 @@ class ReleaseMeter:
 
 
 def _nothing(engine: Engine) -> None:
-    """Only the order counts."""
+    """Do nothing: only the command's place in the order matters."""

@@ -15,11 +15,11 @@ from shared.request.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from shared.engine.engine_thread import EngineThread
 
-#: Shorter than any block that anybody uses, so that nothing of it stays in the cache.
+#: Shorter than any block size in use, so that nothing of it stays in the cache.
 PROMPT = (1, 2, 3)
 #: One step computes the prompt, another one decodes.
 NUM_TOKENS = 2
-#: Before everybody else.
+#: Before all other requests.
 PRIORITY = -(2**31)
 
 

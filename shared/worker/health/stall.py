@@ -18,7 +18,7 @@ _LOOKS = 8
 
 
 class StallClock:
-    """Runs from the last sign of progress. Whoever waits says what counts as one."""
+    """Runs from the last sign of progress. The caller decides what counts as one."""
 
     def __init__(
         self, bound_s: float, *, peer: str, clock: Callable[[], float] = time.monotonic
@@ -36,7 +36,7 @@ class StallClock:
         return max(0.0, self._heard_at_s + self._bound_s - self._clock())
 
     def heard(self) -> None:
-        """There was a sign of progress."""
+        """Note a sign of progress."""
         self._heard_at_s = self._clock()
 
     def saw(self, amount: int) -> None:

@@ -1,7 +1,7 @@
 """Empties a worker that is stopped, within its grace period.
 
-Those inside may finish; who cannot is ended with DrainingError and continued on another worker by
-the router. What was computed here stays readable for a moment, so that nobody computes it again.
+Requests inside may finish; one that cannot is ended with DrainingError, and the router continues it
+on another worker. What was computed here stays readable for a moment, to save computing it again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CLOSING_SHARE = 0.1
 
 
 async def drain(parts: WorkerParts, grace_s: float) -> None:
-    """Return when nobody is inside and what was computed is no longer wanted.
+    """Return when no request is inside and what was computed is no longer wanted.
 
-    It leaves enough of `grace_s` for the process to end within it. With 0 nobody may finish, and
-    nothing stays readable: what is here cannot be trusted.
+    It leaves enough of `grace_s` for the process to end within it. With 0 no request may finish,
+    and nothing stays readable: what is here cannot be trusted.
     """
     config, gate = parts.config, parts.gate
     linger_s = min(config.drain_linger_s, _LINGER_SHARE * grace_s)

@@ -50,7 +50,7 @@ class Founding:
         self._warn()
 
     def look(self, present: Collection[WorkerRecord]) -> bool:
-        """Look who is there now, this worker included; says whether `record` has changed."""
+        """Compare with the workers that are present; returns whether `record` has changed."""
         record = self.record
         present = [*_comparable(present, record), record]
         known = known_identity(present, record.generation)

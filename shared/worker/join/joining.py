@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shared.worker.health.liveness import Watchdog
     from shared.worker.parts import WorkerParts
 
-#: An event loop that did not come by for so long serves nobody.
+#: Seconds of standstill after which an event loop counts as serving no request.
 LOOP_STALL_S = 10.0
 
 
@@ -126,8 +126,8 @@ def join(
 
 
 async def leave(joined: Joined) -> None:
-    """Go at once, not when the lease ends."""
-    # A beat after it would be answered with the question who that is.
+    """Leave the cluster at once, not when the lease ends."""
+    # The directory would refuse a heartbeat after the worker has left.
     await joined.heart.stop()
     await joined.membership.leave()
 

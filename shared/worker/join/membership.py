@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 LEASE_S = 6.0
 HEARTBEAT_S = LEASE_S / 3
-#: How often a worker looks who else is there of its generation.
+#: Seconds between two reads of the other workers of a worker's generation.
 LOOK_S = 15.0
 #: Longest that a worker which ends waits for its directory.
 LEAVE_S = 2.0
@@ -65,10 +65,10 @@ class Membership:
         self._registry = registry
         self._blocks = blocks
         self._engine = engine
-        #: What its generation is, once it has seen who was there first.
+        #: The founding of its generation; None until the other workers were read.
         self._founding: Founding | None = None
         self._changes: deque[CacheChange] = deque()
-        #: Of the last update; an incarnation's updates count from 1.
+        #: Number of the last update; an incarnation's updates count from 1.
         self._sequence = 0
         self._needs_snapshot = True
         self._has_news = asyncio.Event()

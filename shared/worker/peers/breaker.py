@@ -1,7 +1,7 @@
 """Leaves a peer that failed alone for a while, longer each time, then lets one request try it.
 
-The circuit breaker of M. Nygard, "Release It!": closed, open, half-open. One class serves whoever
-depends on peers: fetching prefixes, and handing prompts to prefill workers.
+The circuit breaker of M. Nygard, "Release It!": closed, open, half-open. One class serves all
+uses of peers: fetching prefixes, and handing prompts to prefill workers.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class _Record:
 
 
 class PeerBreaker:
-    """Per life of a worker: who restarts begins anew. A peer is forgotten when it succeeds, or
-    when nobody has heard of a failure for long.
+    """One record per incarnation: a restarted worker has none. A peer is forgotten when it
+    succeeds, or when it has not failed for long.
 
     A request calls `begin`, then exactly one of `succeeded`, `failed` and `gave_up`; `gave_up`
     after one of the others does no harm.
@@ -126,9 +126,9 @@ class PeerBreaker:
             self._note(BreakerEvent.CLOSED)
 
     def failed(self, worker: WorkerId, *, surely: bool = False) -> None:
-        """It cost time and brought nothing: one second of rest, then two, up to a minute.
+        """Count a failure: the peer is left alone for one second, then two, up to a minute.
 
-        With `surely` one failure is enough: nobody is there.
+        With `surely` one failure is enough: the peer would fail the next request, too.
         """
         now_s = self._clock()
         self._forget_old(now_s)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 async def close_inbound(inbound: InboundTransfer, arrival: asyncio.Task[Receipt]) -> None:
-    """End a transfer and whoever waits for it; once this is over, nobody writes to the blocks.
+    """End a transfer and the task that waits for it; then its blocks are not written to.
 
-    Also if it is cancelled meanwhile, which it passes on.
+    If cancelled, this ends the transfer all the same, and then raises CancelledError.
     """
     arrival.cancel()
     await run_to_end(_abort(inbound, arrival))

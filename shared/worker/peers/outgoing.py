@@ -1,4 +1,4 @@
-"""Checks a ticket that somebody asks this worker to send into."""
+"""Checks a ticket that this worker is asked to send into."""
 
 from __future__ import annotations
 

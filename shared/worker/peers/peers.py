@@ -61,8 +61,8 @@ class PeerBook:
     ) -> Peer:
         """The peer at `address`, after a handshake if this incarnation is new to us.
 
-        Whoever wants the same peer at the same time waits for one handshake: each by itself, one
-        after the other, would keep the last one waiting for all of a silent peer's timeouts.
+        Concurrent calls for the same peer wait for one handshake: one after the other, the last
+        call would wait for all of a silent peer's timeouts.
 
         Raises:
             IncompatiblePeerError: one side refused, or no connector reaches from it to us.

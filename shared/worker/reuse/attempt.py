@@ -167,7 +167,7 @@ class PeerAttempts:
         return decision.fetch
 
     def _fail(self, attempt: _Attempt, error: Exception) -> None:
-        """Tell apart who is to blame: a stale claim and our own lack of room are no failures."""
+        """Set the outcome. A stale claim or a lack of room here is not the peer's failure."""
         if isinstance(error, NoRoomError):
             attempt.outcome = FetchOutcome.NO_ROOM
         elif isinstance(error, TransferError) and error.reason is TransferFailure.INCOMPLETE:

@@ -75,7 +75,7 @@ class BlockFetcher:
     ) -> FetchedBlocks:
         """Bring consecutive blocks of a prefix: all of them, or none.
 
-        When this raises, whatever it is, nobody writes to our blocks and they are free again.
+        When this raises any error, the peer no longer writes to our blocks, and they are free.
 
         Raises:
             NoRoomError: nothing was asked for.

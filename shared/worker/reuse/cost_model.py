@@ -100,7 +100,7 @@ class CostModel:
         return self._connectors[name]
 
     def _peer(self, connector: str, worker: WorkerId) -> LinearCost:
-        """A peer nobody knows yet is taken for one like the others on its connector."""
+        """The cost of a peer; a new one starts from the rates of its connector's other peers."""
         key = (connector, worker)
         if key not in self._peers:
             others = self._connector(connector).rates

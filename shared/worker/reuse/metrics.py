@@ -54,16 +54,16 @@ class ReuseMetrics:
     def ended(
         self, outcome: FetchOutcome, *, connector: str, num_bytes: int, duration_s: float
     ) -> None:
-        """An attempt is over."""
+        """Count an attempt that has ended."""
         self._fetches.labels(outcome.value, connector).inc()
         self._seconds.labels(outcome.value, connector).inc(duration_s)
         if num_bytes:
             self._bytes.labels(connector).inc(num_bytes)
 
     def declined(self, connector: str) -> None:
-        """The cost model said no."""
+        """Count a fetch that the cost model declined."""
         self._declined.labels(connector).inc()
 
     def joined(self) -> None:
-        """Somebody fetches the same already."""
+        """Count a request that waits for another request's fetch of the same blocks."""
         self._joined.inc()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shared.worker.reuse.source import PrefixSource
     from shared.worker.reuse_settings import ReuseSettings
 
-#: How often a request looks again after somebody else's fetch of the same blocks.
+#: How often a request looks again after another request's fetch of the same blocks.
 _MAX_ROUNDS = 4
 
 
@@ -56,9 +56,9 @@ class _FlightEnd(Enum):
     """How a fetch that others wait for ended."""
 
     OVER = auto()
-    #: Nobody would bring the blocks. Who waited computes, too.
+    #: No peer sent the blocks. The waiting requests compute them, too.
     NOTHING_CAME = auto()
-    #: Its request went away: who waited may try.
+    #: Its request was cancelled: a waiting request may fetch.
     CANCELLED = auto()
 
 
@@ -185,7 +185,7 @@ class PrefixReuse:
         pins: list[int],
         report: PrefixFetchReport,
     ) -> None:
-        """Fetch, and let whoever wants the same wait for it."""
+        """Fetch; other requests for the same blocks wait for it."""
         flight: asyncio.Future[_FlightEnd] = asyncio.get_running_loop().create_future()
         self._flights[key] = flight
         end = _FlightEnd.CANCELLED

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Whoever has it gives it back with `EngineThread.unpin`, once nobody writes any more."""
+    """Reserved blocks. Give them back with `EngineThread.unpin` after the last write to them."""
 
     pin_id: int
     blocks: PrefixBlocks

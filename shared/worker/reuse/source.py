@@ -25,7 +25,7 @@ class PrefixSource:
 
 
 def sources_from_wire(messages: Iterable[common_pb2.PrefixSource]) -> tuple[PrefixSource, ...]:
-    """The hints that can be followed; one that names nobody is worth nothing, and no error."""
+    """The hints that can be followed; one without a valid worker or address is skipped."""
     sources = []
     for message in messages:
         try:

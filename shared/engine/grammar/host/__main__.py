@@ -68,7 +68,7 @@ def main(control: socket.socket) -> None:
 
 
 def limit_memory(num_bytes: int) -> None:
-    """Of this process, over what it has."""
+    """Let this process map at most `num_bytes` more than it has mapped now."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = pages * resource.getpagesize() + num_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -40,7 +40,7 @@ class HostedGrammar:
         self._began_terminated = opened.is_terminated
         self._path: list[int] = []
         self._place = 0
-        #: By place; the reader adds to them.
+        #: Masks by place; the reader thread adds to them.
         self._masks = {} if opened.is_terminated else {0: opened.mask}
         #: What the host has been told: so many tokens of the path, after taking back so many.
         self._num_told = 0
@@ -150,7 +150,7 @@ class HostedGrammar:
         return self._is_there() or self.error is not None
 
     def _cut(self) -> None:
-        """Forget the tokens behind this place: another one comes."""
+        """Forget the tokens behind the current place: a different one follows."""
         place = self._place
         if len(self._path) == place:
             return
@@ -163,7 +163,7 @@ class HostedGrammar:
                 del self._masks[old]
 
     def _unsay(self, place: int) -> None:
-        """The host must not be ahead of this place."""
+        """Have the host take back the tokens behind `place`."""
         if self._num_told > place:
             self._num_back += self._num_told - place
             self._num_told = place

@@ -56,7 +56,7 @@ class GrammarHosts:
         budget: CpuBudget,
         stats: GrammarStats,
     ) -> None:
-        """`start` is called with the first grammar: who needs none does not pay for it."""
+        """`start` is called with the first grammar: without grammars there is no process."""
         self._start = start
         self._zygote: Zygote | None = None
         self._memory_bytes = memory_bytes
@@ -64,7 +64,7 @@ class GrammarHosts:
         self._budget = budget
         self._stats = stats
         self._threads: CompileThreads[None] = CompileThreads(1)
-        #: Guards what follows, and the budget.
+        #: Guards the fields below, and the budget.
         self._lock = threading.Lock()
         self._owners: OrderedDict[bytes, _Owner] = OrderedDict()
         self._is_closed = False

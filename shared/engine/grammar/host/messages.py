@@ -41,7 +41,7 @@ class Fork(msgspec.Struct):
 
 
 class Forked(msgspec.Struct):
-    """The host runs."""
+    """The answer to a fork: the host's process runs."""
 
     pid: int
 

@@ -96,16 +96,16 @@ class GrammarHost:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing that it has is in use."""
+        """Whether it compiles, opens and follows no grammar."""
         return not (self._compiling or self._opening or len(self._followed))
 
     @property
     def may_compile(self) -> bool:
-        """Whether it takes grammars."""
+        """Whether it accepts grammars to compile."""
         return not (self.fault or self.is_retired)
 
     def compile(self, spec: GrammarSpec) -> Future[HostedCompiled]:
-        """One at a time."""
+        """Compile a grammar in the process. Only one may be compiling."""
         future: Future[HostedCompiled] = running()
         grammar_id = next(self._ids)
         with self.news:

@@ -215,7 +215,7 @@ class HostServer:
         return refused
 
     def _measure(self, compiled: CompiledGrammar) -> float:
-        """What cannot be measured is not cheap."""
+        """Seconds of the slowest token; infinite if measuring fails."""
         try:
             return measure_token_s(compiled, self._end_token_ids, self._vocab_size)
         except Exception:  # noqa: BLE001 its sequences will say what is wrong
@@ -230,7 +230,7 @@ class HostServer:
 
 
 def lower_priority(niceness: int) -> None:
-    """Of the calling thread alone."""
+    """Set the niceness of the calling thread alone."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 

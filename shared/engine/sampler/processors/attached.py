@@ -105,10 +105,10 @@ def apply_processors(logits: torch.Tensor, states: Seq[SamplingState]) -> None:
         for attached in sampling.processors:
             group = wanting.setdefault(attached.place, [])
             group.append((row, attached, attached.state_for(sampling)))
-    # Not in the order of their first rows: that would depend on who else is in the batch.
+    # Not in the order of their first rows: that would depend on the other sequences of the batch.
     for _, group in sorted(wanting.items()):
         rows = [row for row, _, _ in group]
-        # A copy, so that nobody can touch the rows of others.
+        # A copy, so that a processor cannot change the rows of other sequences.
         own = logits[rows]
         group[0][1].processor.apply(own, [state for _, _, state in group])
         logits[rows] = own

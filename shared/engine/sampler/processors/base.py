@@ -1,4 +1,4 @@
-"""The interface of a custom logits processor. Those who run a worker choose it, never a client.
+"""The interface of a custom logits processor. The operator of a worker chooses it, never a client.
 
 A processor is made once per engine, and is called in the engine's thread only. What it remembers
 of a sequence is an object of its own choice, made by `new_request` from the request and brought up

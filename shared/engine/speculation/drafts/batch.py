@@ -21,7 +21,7 @@ class DraftRow:
 
     token_ids: Seq[int]
     first: int
-    #: Its pages.
+    #: The pages of the sequence's draft KV.
     table: array[int]
     #: Position of the token at place 0.
     first_position: int = 0
@@ -29,7 +29,7 @@ class DraftRow:
 
 @dataclass(frozen=True, slots=True)
 class DraftBatch:
-    """On the model's device."""
+    """A packed batch, on the model's device."""
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64

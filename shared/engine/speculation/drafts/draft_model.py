@@ -38,11 +38,11 @@ class _State:
     table: array[int] = field(default_factory=lambda: array("i"))
     #: KV of so many of the sequence's tokens is there.
     num_computed: int = 0
-    #: And behind it of these, which were guessed.
+    #: Guessed tokens behind those, whose KV is there too.
     guessed: list[int] = field(default_factory=list)
 
     def confirm(self, token_ids: array[int]) -> None:
-        """Keep of what was guessed what turned out to be right."""
+        """Keep the guessed tokens that the sequence has taken."""
         for token in self.guessed:
             if self.num_computed >= len(token_ids) or token_ids[self.num_computed] != token:
                 break
@@ -83,7 +83,7 @@ class DraftModelProposer:
         return HiddenNeeds()
 
     def may_guess(self, seq: Sequence) -> bool:
-        """A model always can."""
+        """Return True: a model can always guess."""
         return True
 
     @torch.inference_mode()

@@ -45,7 +45,7 @@ class _View:
 
     first_position: int
     table: array[int] = field(default_factory=lambda: array("i"))
-    #: KV of so many is there.
+    #: The number of leading features whose KV is there.
     num_computed: int = 0
     #: Those behind it, [n, hidden] each, and of each the token behind its own.
     waiting: list[torch.Tensor] = field(default_factory=list)
@@ -96,7 +96,7 @@ class EagleProposer:
         return self._needs
 
     def may_guess(self, seq: Sequence) -> bool:
-        """A model always can."""
+        """Return True: a head can always guess."""
         return True
 
     @torch.inference_mode()

@@ -35,7 +35,7 @@ class MedusaProposer:
         return HiddenNeeds(final=True)
 
     def may_guess(self, seq: Sequence) -> bool:
-        """A model always can."""
+        """Return True: heads can always guess."""
         return True
 
     def propose(self, wishes: Seq[DraftWish]) -> Seq[Draft]:
@@ -69,7 +69,7 @@ class MedusaProposer:
         self._last.pop(seq, None)
 
     def give_back(self, num_blocks: int) -> None:
-        """There is nothing."""
+        """Do nothing: no blocks are held."""
 
     def close(self) -> None:
         """See `Proposer.close`."""

@@ -1,4 +1,4 @@
-"""What drafts keep per sequence, and who has to do without when the engine needs the blocks."""
+"""The drafts' state of each sequence; drops states when the engine needs their blocks."""
 
 from __future__ import annotations
 

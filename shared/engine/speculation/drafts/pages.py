@@ -80,7 +80,7 @@ class DraftPages:
         return True
 
     def release(self, table: array[int]) -> None:
-        """Empty `table`, and give back what nobody uses any more."""
+        """Empty `table`, and release the blocks whose pages are all unused."""
         for page in table:
             self._num_taken[self._block_of(page)] -= 1
         self._free.extend(table)
@@ -100,7 +100,7 @@ class DraftPages:
         return page * self._page_bytes // self._block_bytes
 
     def _pages_of(self, block: int) -> range:
-        """Those that lie in it with all their bytes."""
+        """The pages that lie wholly in `block`."""
         start, end = block * self._block_bytes, (block + 1) * self._block_bytes
         return range(-(-start // self._page_bytes), end // self._page_bytes)
 
