@@ -138,7 +138,7 @@ class TenantLimits:
         return account
 
     def _forget(self) -> None:
-        """Forget idle accounts; after a minute without requests an account equals a new one."""
+        """Forget idle accounts: a minute after its last request a tenant has a full bucket."""
         oldest_s = self._clock() - MINUTE_S
         for name, account in list(self._accounts.items()):
             if not account.num_running and account.at_s < oldest_s:

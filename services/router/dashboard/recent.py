@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from services.router.watch.observer import RequestEnd
 
 MAX_REQUESTS = 200
-#: Clients choose ids, and nobody reads more of one.
+#: Longest part of an id that is shown: clients choose ids of any length.
 MAX_ID_CHARS = 160
 
 
@@ -41,11 +41,11 @@ class RequestRow(msgspec.Struct, kw_only=True):
     completion_tokens: int
     cached_tokens: int
     queue_ms: float
-    #: None if there was no first token, or nobody said when it came.
+    #: None if there was no first token, or its time is unknown.
     ttft_ms: float | None
     itl_ms: float | None
     total_ms: float
-    #: Empty if the decode worker computed the prompt, or nobody said who did.
+    #: Empty if the decode worker computed the prompt, or the worker is unknown.
     prefill: str
     #: Empty if it was sent nowhere.
     decode: str

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TokenMetrics(Collector):
-    """What is counted for every token: plain numbers, turned into metrics when somebody asks.
+    """Counts every token in plain numbers, which `collect` turns into metrics.
 
     The library's own objects take a lock and search their buckets one by one. Everything here
     happens on one event loop.
