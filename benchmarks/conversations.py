@@ -56,7 +56,7 @@ class Tally:
     def add(self, answer: Answer, num_reusable: int) -> None:
         """One more."""
         self.reusable_tokens += num_reusable
-        # Nobody reuses more than the whole blocks that were there.
+        # No system reuses more than the whole blocks that were there.
         self.cached_tokens += min(answer.cached_tokens, num_reusable)
         self.fetched_tokens += answer.fetched_tokens
 

@@ -97,7 +97,7 @@ class Worker:
 
 @asynccontextmanager
 async def worker(model: Path, name: str, connector: str, policy: str) -> AsyncIterator[Worker]:
-    """A process; nobody serves the directory that it looks for."""
+    """Run a decode worker as a process for the context, without a directory."""
     port = free_port()
     with tempfile.TemporaryDirectory() as runtime_dir:
         process = await asyncio.create_subprocess_exec(

@@ -290,7 +290,7 @@ class Cluster:
         )
 
     def _port(self, name: str) -> int:
-        """One that nobody else gets, though nobody listens there yet."""
+        """Return a port for a process; in namespaces no other process gets the same one."""
         if isinstance(self.network, Namespaces):
             return next(_PORTS)
         return free_port()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: The sign of every other little-endian float32. Larger damage gives NaN, which engines refuse
-#: by themselves; this gives another answer, if nobody compares checksums.
+#: by themselves; this gives another answer, if no receiver compares checksums.
 _FLIP_EVERY_BYTES = 8
 _SIGN_BYTE, _SIGN_BIT = 3, 0x80
 
