@@ -54,7 +54,7 @@ class Tally:
     fetched_tokens: int = 0
 
     def add(self, answer: Answer, num_reusable: int) -> None:
-        """One more."""
+        """Add an answer's tokens to the sums."""
         self.reusable_tokens += num_reusable
         # No system reuses more than the whole blocks that were there.
         self.cached_tokens += min(answer.cached_tokens, num_reusable)

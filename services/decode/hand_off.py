@@ -212,9 +212,9 @@ class HandOff:
         )
 
     def _blame(self, worker: WorkerId, address: str, error: BatonError, request_id: str) -> None:
-        """Count and log the failure; if it is the worker's, open its breaker and forget the peer.
+        """Count and log the failure; report it to the breaker if it is the worker's.
 
-        A forgotten peer needs a new handshake before the next attempt.
+        A peer that may be lost or restarted is forgotten: the next attempt shakes hands again.
         """
         outcome = AttemptOutcome.FAILED
         match error:

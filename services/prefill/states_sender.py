@@ -38,7 +38,7 @@ class StatesSender:
         self._ending: asyncio.Task[int] | None = None
 
     def begin(self, event: Admitted, timeout_s: float) -> None:
-        """Connect, once the sequence has its blocks; nothing is sent if it has none for states."""
+        """Connect, once the sequence has its blocks; send nothing if it lacks blocks for states."""
         placed = event.states
         if placed is None or placed.num_skipped + len(placed.blocks) != self._ticket.num_blocks:
             return

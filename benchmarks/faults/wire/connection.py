@@ -26,7 +26,7 @@ class Way(Enum):
 
 
 class Channel(Enum):
-    """What is spoken."""
+    """Protocol of a connection."""
 
     GRPC = "grpc"
     ZMQ = "zmq"

@@ -20,7 +20,7 @@ _SIGN_BYTE, _SIGN_BIT = 3, 0x80
 
 
 class Damage(Enum):
-    """Kinds of it."""
+    """Kinds of damage to a unit on a wire."""
 
     DELAYED = "delayed"
     DROPPED = "dropped"
@@ -106,7 +106,7 @@ class Damager:
 
 
 def later(delay_s: float, action: Callable[[], None]) -> None:
-    """Call it then."""
+    """Call `action` after `delay_s`."""
     asyncio.get_running_loop().call_later(delay_s, action)
 
 
