@@ -54,9 +54,9 @@ class Tally:
     fetched_tokens: int = 0
 
     def add(self, answer: Answer, num_reusable: int) -> None:
-        """One more."""
+        """Add an answer's tokens to the sums."""
         self.reusable_tokens += num_reusable
-        # Nobody reuses more than the whole blocks that were there.
+        # No system reuses more than the whole blocks that were there.
         self.cached_tokens += min(answer.cached_tokens, num_reusable)
         self.fetched_tokens += answer.fetched_tokens
 

@@ -63,14 +63,14 @@ class Worker:
         self._id = common_pb2.WorkerId()
 
     async def wait_ready(self) -> None:
-        """Until it answers."""
+        """Wait until the worker answers."""
         info = await self._worker.GetInfo(
             worker_pb2.GetInfoRequest(), timeout=START_TIMEOUT_S, wait_for_ready=True
         )
         self._id = info.peer.worker
 
     def source(self, num_blocks: int) -> common_pb2.PrefixSource:
-        """As a holder of so many blocks."""
+        """Return the worker as the holder of `num_blocks`."""
         return common_pb2.PrefixSource(
             worker=self._id, address=self._address, num_blocks=num_blocks
         )
@@ -89,7 +89,7 @@ class Worker:
         return pieces[-1]
 
     async def forget(self) -> None:
-        """Empty its cache."""
+        """Empty the worker's prefix cache."""
         await self._worker.ResetPrefixCache(
             worker_pb2.ResetPrefixCacheRequest(), timeout=CALL_TIMEOUT_S
         )
@@ -97,7 +97,7 @@ class Worker:
 
 @asynccontextmanager
 async def worker(model: Path, name: str, connector: str, policy: str) -> AsyncIterator[Worker]:
-    """A process; nobody serves the directory that it looks for."""
+    """Run a decode worker as a process for the context, without a directory."""
     port = free_port()
     with tempfile.TemporaryDirectory() as runtime_dir:
         process = await asyncio.create_subprocess_exec(

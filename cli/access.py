@@ -64,7 +64,7 @@ def from_flags(
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """All that a cluster may ask of whoever looks at it."""
+    """What a command needs to reach a cluster: TLS files and the cluster's token."""
 
     secure: Secure | None = None
     #: Goes with every call: the cluster's token, if it has one.

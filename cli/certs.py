@@ -31,12 +31,12 @@ class CertificateFolder:
 
     @property
     def ca(self) -> Path:
-        """The CA's certificate, which everybody needs."""
+        """File of the CA's certificate, which every process and client needs."""
         return self.path / "ca.crt"
 
     @property
     def ca_key(self) -> Path:
-        """The CA's key, which nobody needs who runs a service."""
+        """File of the CA's key, which no service needs."""
         return self.path / "ca.key"
 
     def cert(self, role: PeerRole) -> Path:

@@ -44,7 +44,7 @@ class ClusterSpec:
     worker_flags: tuple[str, ...] = ()
     prefill_flags: tuple[str, ...] = ()
     decode_flags: tuple[str, ...] = ()
-    #: Where all share a machine, a prompt must not slow answers that somebody already reads.
+    #: Where all share a machine, a prompt must not slow answers that are being written.
     prefill_niceness: int = 10
     #: The directory; by default the routers have one.
     redis_url: str | None = None
@@ -201,7 +201,7 @@ class Cluster:
 
     def _process(self, name: str, role: str, flags: Sequence[str]) -> ServiceProcess:
         log = self.spec.log_folder / f"{name}.log"
-        # Everybody can read a command line, and the URL may have a password.
+        # All users of the machine can read a command line, and the URL may have a password.
         environ = {
             "BATON_REDIS_URL": self.spec.redis_url,
             "BATON_API_KEYS": _absolute(self.spec.api_keys),
@@ -232,8 +232,8 @@ class Cluster:
         return [*flags, *spec.router_flags]
 
     def _worker_flags(self, name: str) -> list[str]:
-        # Workers take a free port and tell it to every router. All are on this machine, so nobody
-        # else needs to reach them.
+        # Workers take a free port and tell it to every router. All are on this machine, so no other
+        # machine needs to reach them.
         host = self.spec.client_host
         flags = ["--name", name, "--host", "127.0.0.1", "--port", "0"]
         if self.spec.redis_url is None:

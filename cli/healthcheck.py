@@ -29,7 +29,7 @@ def find_target(kind: str) -> tuple[int, str] | None:
 
 
 def ask(port: int, path: str) -> str:
-    """The answer. Raises OSError if nobody gives one."""
+    """Return the HTTP answer as text. Raises OSError if the service cannot be reached."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())

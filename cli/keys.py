@@ -178,7 +178,10 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """Nobody else may read a new file; an old one keeps its owner and mode."""
+    """Replace the file at once. Only this user may read a new file; an old one keeps its mode.
+
+    The owner of an old file stays, too, where this process may set it.
+    """
     try:
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
         with os.fdopen(descriptor, "wb") as copy:

@@ -196,7 +196,7 @@ async def _held_by(cluster: Cluster, name: str) -> str:
 
 
 async def left_over_keys(cluster: Cluster) -> list[str]:
-    """Keys in Redis that belong to nobody who lives, a lease later."""
+    """Return the keys in Redis that belong to no live worker after a lease has passed."""
     allowed = {"baton:workers", "baton:stream", "baton:epoch"}
     for name in WORKERS:
         allowed |= {

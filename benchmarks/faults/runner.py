@@ -55,7 +55,7 @@ class Runner:
         self._asks = self.oracle.answer_all(load_asks(scale.num_asks))
 
     def close(self, *, keep_logs: bool = False) -> None:
-        """Give everything back."""
+        """End the oracle and remove the folder; with `keep_logs`, the logs stay."""
         self.oracle.close()
         if self._namespaces:
             if keep_logs:
@@ -81,7 +81,7 @@ class Runner:
     async def run(
         self, cells: Sequence[tuple[Fault, State]], show: Callable[[Cell], None]
     ) -> Results:
-        """All of them, in order."""
+        """Run all cells in order; return their results."""
         results = Results(
             machine=f"{platform.machine()}, {os.cpu_count()} cores",
             commit=commit(),
@@ -138,7 +138,7 @@ async def measure_quiet(load: Load) -> float:
 
 
 def commit() -> str:
-    """Of this tree."""
+    """Return the short hash of the working tree's commit, or "unknown"."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

@@ -36,7 +36,7 @@ class State(StrEnum):
     QUEUED = "queued"
     #: The router has chosen workers and sends it to the decode worker, which has not got it.
     TOKENISED = "tokenised"
-    #: The prefill worker has got it, and nobody has seen a block or a token.
+    #: The prefill worker has the request, and has sent no block or token.
     PREFILLING = "prefilling"
     #: Its first piece has left the prefill worker, and has not arrived.
     TRANSFERRING = "transferring"
@@ -101,7 +101,7 @@ class Victim:
 
     @property
     def state(self) -> State:
-        """Where it really is, as far as anybody outside can see."""
+        """The request's state, as far as it can be observed from outside."""
         num_tokens = self.record.num_tokens
         if self.record.ended_s is not None:
             return State.DONE

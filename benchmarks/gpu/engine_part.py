@@ -73,7 +73,7 @@ def make_engine(bench: Bench, loaded: LoadedModel, *, eager: bool, **settings: A
 
 
 def make_request(name: str, num_tokens: int, vocab_size: int, max_tokens: int) -> EngineRequest:
-    """A greedy request whose prompt nobody shares."""
+    """A greedy request whose prompt no other request shares."""
     generator = torch.Generator().manual_seed(hash_name(name))
     prompt = torch.randint(3, vocab_size, (num_tokens,), generator=generator).tolist()
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)

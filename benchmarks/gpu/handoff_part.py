@@ -55,7 +55,7 @@ class Side:
         await self.connector.start()
 
     def close(self) -> None:
-        """After the connector."""
+        """Free the staging memory and the engine; call it after the connector has ended."""
         self.staging.close()
         self.engine.close()
 

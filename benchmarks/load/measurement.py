@@ -45,7 +45,7 @@ class Load:
 
 
 async def measure(settings: LoadSettings, plan: Plan, console: Console) -> Measurement:
-    """Run once.
+    """Run the load once; return the measurement.
 
     Raises:
         UnavailableError: no server, or it fails the test request or a warm-up.

@@ -40,7 +40,7 @@ class Plan:
 
 
 def make_plan(settings: LoadSettings) -> Plan:
-    """Check and read.
+    """Check the settings and return the plan of the run.
 
     Raises:
         ConfigError: a value makes no sense; the message names its flag.

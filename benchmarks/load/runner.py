@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Completes(Protocol):
-    """Whatever answers a sample."""
+    """A client that gets the answer to a sample."""
 
     async def complete(self, sample: Sample, request_id: str) -> Outcome:
         """Send it and wait for the end. Raises nothing: failure is an outcome."""

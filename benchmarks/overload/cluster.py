@@ -64,7 +64,10 @@ class OverloadCluster:
         return loads
 
     def num_leaked_blocks(self, timeout_s: float = 10.0) -> int:
-        """Blocks that are not free although nobody asks for anything any more."""
+        """Return the number of blocks that are still not free after all requests have ended.
+
+        Waits up to `timeout_s` for them to become free.
+        """
         deadline_s = time.monotonic() + timeout_s
         while True:
             loads = self.loads().values()
@@ -91,7 +94,7 @@ def running(folder: Path, *, max_ttft_ms: float | None) -> Iterator[OverloadClus
             *common,
             *("--port", str(port), "--grpc-port", str(grpc_port)),
             *(() if max_ttft_ms is None else ("--max-ttft-ms", f"{max_ttft_ms:g}")),
-            # Nobody but this machine can reach it, so workers join without a token.
+            # Only this machine can reach the router, so workers join without a token.
             *("--api-keys", str(folder / "keys.toml"), "--insecure-bind"),
         ),
         folder / "router.log",

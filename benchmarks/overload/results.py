@@ -8,7 +8,7 @@ import msgspec
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at the cluster."""
+    """State of the cluster at one moment."""
 
     at_s: float
     rss_mib: dict[str, float]
@@ -46,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """One load, for some time."""
+    """Results of one load."""
 
     name: str
     #: Times the capacity that was found.
@@ -58,7 +58,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run."""
+    """Results of a whole run."""
 
     revision: str
     machine: dict[str, Any]

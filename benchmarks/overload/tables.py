@@ -26,7 +26,7 @@ def goodput(phase: Phase, max_ttft_ms: float) -> float:
 
 
 def peak(result: Result) -> float:
-    """The best goodput of any open-loop phase of nobody in particular."""
+    """Return the best goodput of the open-loop phases without a particular tenant."""
     return max(goodput(p, result.max_ttft_ms) for p in _loads(result))
 
 

@@ -59,11 +59,11 @@ class Prompts:
         self._vocab_size = vocab_size
 
     def draw(self, num_tokens: int) -> list[int]:
-        """Token ids of ordinary words."""
+        """Return random token ids of ordinary words."""
         return [self._random.randrange(FIRST_WORD, self._vocab_size) for _ in range(num_tokens)]
 
     def draw_many(self, num: int, num_tokens: int) -> list[list[int]]:
-        """Independent of each other."""
+        """Return `num` independent prompts."""
         return [self.draw(num_tokens) for _ in range(num)]
 
 

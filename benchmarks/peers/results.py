@@ -27,7 +27,7 @@ class Sample:
     system: str
     metric: str
     value: float
-    #: Cores that nobody of ours kept busy meanwhile.
+    #: Cores that processes outside the benchmark kept busy meanwhile.
     background_cores: float = 0.0
 
 

@@ -60,7 +60,7 @@ class Stream(asyncio.Protocol):
         self._is_done = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
+        """Send a request."""
         self._transport = cast("asyncio.Transport", transport)
         self._ask()
 
@@ -87,7 +87,7 @@ class Stream(asyncio.Protocol):
             self._fail(repr(exc).encode())
 
     def close(self) -> None:
-        """Hang up."""
+        """Abort the connection."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()

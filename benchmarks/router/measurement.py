@@ -56,7 +56,7 @@ class Load:
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """What came of it. Processor time is of all threads, user and system."""
+    """Results of one load. Processor time is of all threads, user and system."""
 
     load: Load
     num_tokens: int = 0

@@ -135,13 +135,13 @@ async def serve(names: list[str], directory: str, *, step_s: float, arrivals: Ar
         async with asyncio.TaskGroup() as tasks:
             for name in names:
                 worker = WorkerId.born(name)
-                # What nobody asks of it answers UNIMPLEMENTED.
+                # Methods that the benchmark does not call answer UNIMPLEMENTED.
                 mock = MockDecode(worker, step_s=step_s, arrivals=arrivals)  # type: ignore[abstract]
                 server = RpcServer(["baton.v1.Decode", "baton.v1.Worker"])
                 decode_pb2_grpc.add_DecodeServicer_to_server(mock, server.server)
                 worker_pb2_grpc.add_WorkerServicer_to_server(mock, server.server)
                 await server.start("127.0.0.1:0")
-                # Also keeps the server: one that nobody refers to ends.
+                # Also keeps a reference to the server: without one the server ends.
                 stack.push_async_callback(server.stop, 0)
                 tasks.create_task(mock.run())
                 tasks.create_task(_stay(registry, _record(worker, server.port)))

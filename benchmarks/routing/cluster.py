@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from benchmarks.routing.traces import Arrival
     from services.router.routing.book import Booking
 
-#: Nobody's KV pool is too small in these runs.
+#: No worker's KV pool is too small in these runs.
 PLENTY = 1_000_000
 
 

@@ -60,7 +60,7 @@ class Row:
     num_accepted: int = 0
 
     def cells(self) -> list[str]:
-        """As the page has them."""
+        """Return the cells of the page's row."""
         ratios = [b / a for a, b in zip(self.without, self.with_guesses, strict=True)]
         length = 1 + self.num_accepted / self.num_drafts if self.num_drafts else 1.0
         share = f"{100 * self.num_accepted / self.num_drafted:.0f} %" if self.num_drafted else "–"
@@ -127,7 +127,7 @@ def _foreseen(following: NDArray[np.int64], token_id: int, num_tokens: int) -> t
 def _run(
     llm: LLM, prompts: list[list[int]], expected: list[tuple[int, ...]], *, guess: bool
 ) -> float:
-    """Output tokens per second."""
+    """Run the prompts once; return output tokens per second."""
     sampling = SamplingParams(
         max_tokens=len(expected[0]),
         temperature=0.0,

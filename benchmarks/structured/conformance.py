@@ -39,7 +39,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it."""
+    """The answer to one case."""
 
     token_ids: tuple[int, ...]
     #: Ended by an end token, not by its length.
@@ -56,7 +56,7 @@ class Asks(Protocol):
 
 @dataclass(slots=True)
 class Conformance:
-    """What came of all cases."""
+    """Results of all cases."""
 
     num_cases: int = 0
     num_finished: int = 0

@@ -67,7 +67,7 @@ class _Maker:
         return schema
 
     def array(self, depth: int) -> Schema:
-        """Of one kind of items."""
+        """Return a schema of arrays with one kind of items."""
         low = self._rng.randint(0, 2)
         schema: Schema = {"type": "array", "items": self.any(depth + 1)}
         if low:

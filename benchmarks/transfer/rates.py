@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 RECEIVER = WorkerId("receiver", "1")
-#: What bounds each connector here: nobody is faster than this without sending less.
+#: The bound of each connector here: no connector is faster than it without sending less.
 BOUNDS = {
     "local": "memcpy",
     "shm": "memcpy",
@@ -133,7 +133,7 @@ class Bench:
 
 
 async def _max_gap_ms(over: asyncio.Event) -> float:
-    """The longest time that the event loop gave nobody a turn, until it is over."""
+    """Return the longest time [ms] in which the event loop ran no other task, until `over`."""
     longest, last = 0.0, time.perf_counter()
     while not over.is_set():
         await asyncio.sleep(0.0005)

@@ -46,10 +46,10 @@ class BatchClient:
         timeout_s: float,
         require_server: Callable[[], None],
     ) -> None:
-        """It is given up when nobody was answered for `patience_s`, however often it was tried.
+        """The batch fails when no request was answered for `patience_s`, after any number of tries.
 
         `timeout_s` is the longest time for one answer. `require_server` raises CommandError when
-        nobody can be there any more.
+        the server cannot be running any more.
         """
         self._patience_s = patience_s
         self._require_server = require_server
@@ -135,6 +135,6 @@ def _line(request: Request, response: httpx.Response) -> dict[str, Any]:
 
 
 def _retry_after_s(response: httpx.Response) -> float | None:
-    """In seconds; the other form, a date, is not used by anybody who counts in seconds."""
+    """Return the Retry-After header in seconds; None if it is missing or a date."""
     value = response.headers.get("retry-after", "")
     return float(value) if value.replace(".", "", 1).isdecimal() else None

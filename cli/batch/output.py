@@ -25,7 +25,7 @@ _READ_BYTES = 2**20
 
 
 class BatchOutput:
-    """Holds the file, and nobody else does, until `close`."""
+    """The output file, locked against other runs until `close`."""
 
     def __init__(self, path: Path) -> None:
         """Create the file, or go on with what a run before left in it.

@@ -1,4 +1,4 @@
-"""How far a batch has come: a bar where somebody looks, and a summary at the end."""
+"""Progress of a batch: a bar on a terminal, and a summary at the end."""
 
 from __future__ import annotations
 

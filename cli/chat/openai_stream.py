@@ -26,7 +26,7 @@ class Reply:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that nobody had to compute."""
+        """Number of prompt tokens that came from a cache."""
         details = self.usage.get("prompt_tokens_details") or {}
         return int(details.get("cached_tokens", 0))
 

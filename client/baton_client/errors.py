@@ -34,7 +34,7 @@ RETRY_AFTER_KEY = "baton-retry-after-s"
 class BatonError(Exception):
     """Base of everything this client raises on purpose. `status` is None for local errors.
 
-    `received` is exactly what came of the answers before it: their text, and the tokens behind it.
+    `received` has exactly the parts of answers that arrived before it: their text and its tokens.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ def _answer(index: int, pieces: Sequence[Piece]) -> Answer:
 
 
 def _deltas(message: contract.GenerateResponse) -> tuple[Delta, ...]:
-    """Where nobody reads the text, all of it is content."""
+    """Return the message's deltas; text that the server did not parse is content."""
     if message.reading != _IN_DELTAS:
         return (ContentDelta(message.text),) if message.text else ()
     read = (_delta(item) for item in message.deltas)

@@ -52,7 +52,7 @@ class PromptSources:
     computed: int = 0
     local_hit: int = 0
     transferred: int = 0
-    #: Of `transferred`: nobody computed it for this request; it came from a cache.
+    #: Part of `transferred` that came from a cache, not computed for this request.
     transferred_hit: int = 0
     #: Of `transferred_hit`: fetched from a peer of the worker that computed the rest.
     fetched: int = 0
@@ -64,7 +64,7 @@ class Usage:
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    #: Prompt tokens that nobody had to compute.
+    #: Prompt tokens that came from a cache.
     cached_tokens: int = 0
     sources: PromptSources = field(default_factory=PromptSources)
     #: Tokens whose KV was computed once more because a server was lost, and how often that was.
@@ -178,7 +178,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialAnswer:
-    """What came of an answer before an error ended the request: nothing is missing in between."""
+    """The beginning of an answer that arrived before an error ended the request, without gaps."""
 
     index: int
     text: str = ""

@@ -47,7 +47,7 @@ class QuantizedCache:
         blocks: int8 or float8_e4m3fn, contiguous
         [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim + 4]. Of the last two
         dimensions together, the first block_size * head_dim bytes are the values, the rest are the
-        scales; the shape is for whoever moves blocks. block_size * head_dim must be a multiple
+        scales; the shape is for code that moves blocks. block_size * head_dim must be a multiple
         of 4.
         """
         block_size, row = blocks.shape[4:]

@@ -65,7 +65,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
 
 
 def _states_policy(config: DecodeConfig, parts: WorkerParts) -> StatesPolicy | None:
-    """None where nobody would read hidden states of prompts."""
+    """Return the policy; None if this worker has no draft head that reads hidden states."""
     outcomes = states_counter(parts.metrics)
     speculation = config.worker.engine.speculation
     if parts.states.wanted is None or speculation is None:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """Filled in while the answer is made. Times are of this worker's monotonic clock."""
+    """Records the cost of one answer while it is made. Times are of the monotonic clock."""
 
     def __init__(self, *, num_prompt_tokens: int, num_resumed_tokens: int = 0) -> None:
-        """`num_resumed_tokens` of the answer were emitted before it came here."""
+        """`num_resumed_tokens`: tokens of the answer that another worker emitted before."""
         self.place = PrefillPlace.LOCAL_NO_WORKER
         self.num_prompt_tokens = num_prompt_tokens
         self._num_resumed_tokens = num_resumed_tokens
@@ -40,16 +40,16 @@ class Account:
         return self._admitted_s is not None
 
     def fetched(self, fetch: PrefixFetchReport) -> None:
-        """This worker tried to get a prefix from a peer before it queued the request."""
+        """Record the attempt to fetch a prefix from a peer, made before the request was queued."""
         self._fetch = fetch
 
     def admit(self, num_cached_tokens: int, at_s: float) -> None:
-        """The sequence got its blocks, with this many tokens in the worker's own cache."""
+        """Record that the sequence has its blocks, with so many tokens in this worker's cache."""
         self._admitted_s = at_s
         self._num_cached_tokens = num_cached_tokens
 
     def settle(self, report: HandOffReport) -> None:
-        """The hand-off ended, well or not."""
+        """Record the result of the hand-off, successful or failed."""
         self._report = report
         self._has_news = True
         if not report.succeeded:
@@ -61,22 +61,22 @@ class Account:
         return news
 
     def count(self, num_tokens: int) -> None:
-        """Tokens were sent to the caller."""
+        """Record tokens that were sent to the caller."""
         if self._first_token_s is None:
             self._first_token_s = time.monotonic()
         self._num_output_tokens += num_tokens
 
     def guessed(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Tokens were guessed and checked, and so many of them were right."""
+        """Record how many draft tokens were checked and how many of them were accepted."""
         self._num_draft_tokens += num_draft_tokens
         self._num_accepted_tokens += num_accepted_tokens
 
     def usage(self) -> common_pb2.Usage:
-        """By source; the sources add up to the prompt.
+        """Return the tokens by source; the sources add up to the prompt.
 
         An answer that ended with its first token never waited for the transfer. Its prompt was
-        nevertheless computed elsewhere, so it counts as transferred. Of an answer that goes on
-        here, the prompt's share is told: what was held or moved is the beginning of the sequence.
+        nevertheless computed elsewhere, so it counts as transferred. A resumed answer reports the
+        prompt's tokens alone: tokens that were held or moved are the beginning of the sequence.
         """
         moved = fetched = self._fetch.num_used(self._num_cached_tokens)
         here = self._num_cached_tokens - moved
@@ -105,7 +105,11 @@ class Account:
     def _of_prompt(
         self, here: int, moved: int, fetched: int, *, is_remote: bool
     ) -> common_pb2.PromptSources:
-        """Of the tokens held `here`, then `moved` as a hit, the last of those `fetched`."""
+        """Return the prompt's sources, cut from the sequence's.
+
+        `here` leading tokens were held, the next `moved` ones came as a hit, the last `fetched`
+        of these from a peer.
+        """
         num_here = min(here, self.num_prompt_tokens)
         num_moved = min(moved, self.num_prompt_tokens - num_here)
         rest = self.num_prompt_tokens - num_here - num_moved
@@ -118,7 +122,7 @@ class Account:
         )
 
     def stages(self) -> Iterator[tuple[str, float, float]]:
-        """What this worker did, from when to when, up to now."""
+        """Yield name, begin and end [s] of each stage on this worker until now."""
         now_s = time.monotonic()
         admitted_s = now_s if self._admitted_s is None else self._admitted_s
         fetched_s = min(admitted_s, self._arrived_s + self._fetch.duration_ms / 1e3)

@@ -89,9 +89,9 @@ class DecodeCall:
                         pass
 
     async def _submit(self) -> RequestStream:
-        """Queue the request. Who computes the prompt first fetches what peers hold of it.
+        """Queue the request; fetch its prefix from peers first if this worker computes the prompt.
 
-        Before that it waits for its grammar, if it has one: a wrong one has cost nothing then.
+        Before that, wait for the request's grammar: an invalid grammar then costs no other work.
         """
         ready = await self._grammars.ready(self._engine_request())
         request = self._request
@@ -151,7 +151,7 @@ class DecodeCall:
             report,
             self._span,
         )
-        # Closed before anything below: nobody may write to blocks that the engine uses.
+        # Closed before the code below: no transfer may write to blocks that the engine uses.
         async with aclosing(tokens):
             async for token in tokens:
                 first_token = token.token_id
@@ -198,7 +198,7 @@ class DecodeCall:
 
     def _accounted(self, piece: decode_pb2.DecodeResponse) -> decode_pb2.DecodeResponse:
         self.account.count(len(piece.token_ids))
-        # A caller that finds a stop string never sees the last piece, so it is told early, too.
+        # A caller that finds a stop string never sees the last piece: usage is sent early, too.
         if piece.finish_reason or self.account.take_news():
             piece.usage.CopyFrom(self.account.usage())
             piece.timings.CopyFrom(self.account.timings())

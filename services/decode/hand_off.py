@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: So often within the time after which silence counts as a stall is a worker asked to speak.
+#: Progress messages that a prefill worker is asked to send per `stall_s`.
 _SIGNS_PER_STALL = 4
 
 
@@ -66,11 +66,11 @@ class AttemptOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a prompt goes, of which `first_block` blocks are here: by group, blocks for its KV."""
+    """Blocks that a hand-off fills, by group. The prompt's first `first_block` blocks are here."""
 
     tables: tuple[Sequence[int], ...]
     first_block: int
-    #: And for its hidden states, which may come as well and need not.
+    #: Blocks for the prompt's hidden states, which are optional.
     states: PlacedStates | None = None
 
 
@@ -90,10 +90,10 @@ class HandOff:
         max_attempts: int,
         states: StatesPolicy | None = None,
     ) -> None:
-        """`own_source` names this worker as the holder of so many blocks of a prompt.
+        """`own_source` returns this worker as the holder of a number of a prompt's blocks.
 
-        All attempts for one prompt share `timeout_s`; a worker without a sign of progress for
-        `stall_s` is given up.
+        All attempts for one prompt share `timeout_s`. An attempt fails after `stall_s` without
+        progress of its worker.
         """
         self._peers = peers
         self._channels = channels
@@ -123,7 +123,7 @@ class HandOff:
 
         Yields the first token as soon as a prefill worker has it, once, then goes on until the
         blocks are complete and verified, every candidate has failed, or the time is up; `report`
-        tells which. When the iterator ends or is closed, nobody writes to the blocks any more.
+        tells which. After the iterator has ended or was closed, no transfer writes to the blocks.
         """
         deadline_s = time.monotonic() + self._timeout_s
         self._retries.earn()
@@ -212,7 +212,10 @@ class HandOff:
         )
 
     def _blame(self, worker: WorkerId, address: str, error: BatonError, request_id: str) -> None:
-        """Let the worker rest, if it is to blame, and shake hands again before the next time."""
+        """Count and log the failure; report it to the breaker if it is the worker's.
+
+        A peer that may be lost or restarted is forgotten: the next attempt shakes hands again.
+        """
         outcome = AttemptOutcome.FAILED
         match error:
             case DrainingError():
@@ -264,7 +267,7 @@ class HandOff:
             wanted_states=None if states is None else states.wanted,
         )
         if to.first_block:
-            # A chat's earlier answer is here and nowhere else.
+            # The KV of a chat's earlier answer is on this worker alone.
             message.prefix_sources.append(self._own_source(to.first_block))
         metadata = None if span is None else tuple(span.headers.items())
         return stub.Prefill(message, timeout=timeout_s, metadata=metadata)

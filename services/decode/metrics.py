@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from services.decode.account import Account
 
-#: Of a metric that is older than the rule that times are in seconds.
+#: Milliseconds: the metric is older than the rule that metrics of time are in seconds.
 _MS_BUCKETS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
 class DecodeMetrics:
-    """What the answers of this worker cost, summed up."""
+    """Counters and histograms of what this worker's answers cost."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._times = RequestTimes(registry)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class HandOffReport:
-    """How a hand-off went. `receipt` is there once every block has arrived and was verified."""
+    """Result of a hand-off. `receipt` is None until every block has arrived and was verified."""
 
     receipt: Receipt | None = None
     done: prefill_pb2.PrefillDone | None = None
@@ -50,8 +50,8 @@ class HandOffReport:
 class PrefillAttempt:
     """Owns an inbound transfer and the call that asks for it; used once.
 
-    A worker that is at it says so, and blocks arrive: either may take as long as the request has.
-    One that does neither for `stall_s` is given up, though its connection may look alive.
+    A worker that sends progress messages or blocks may take until the request's deadline. A worker
+    that sends neither for `stall_s` counts as lost, even if its connection looks alive.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PrefillAttempt:
         stall_s: float,
         open_states: Callable[[Peer], StatesInbox] | None = None,
     ) -> None:
-        """With `open_states` hidden states are asked for, if the worker knows what these are."""
+        """`open_states`: request hidden states, too, if the worker's version can send them."""
         self._open_states = open_states if peer.sends_states else None
         self._peer = peer
         self._request_id = request_id
@@ -82,20 +82,20 @@ class PrefillAttempt:
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
         """Open a transfer, `start` the call with its ticket, and yield the first token.
 
-        Ends when the blocks are complete and verified. When it has ended, however it did, nobody
-        writes to the blocks any more.
+        Ends when the blocks are complete and verified. After any end, an error's included, no
+        transfer writes to the blocks.
 
         Raises:
             WorkerLostError: the worker is gone, or made no progress for too long.
-            TransferError: what came cannot be used.
-            BatonError: what the worker answered.
+            TransferError: the received blocks cannot be used.
+            BatonError: the worker's own error.
         """
         peer = self._peer
         inbound = peer.connector.open(
             request_id=self._request_id, sender=peer.worker, blocks=self._blocks
         )
         arrival = asyncio.create_task(inbound.wait(self._timeout_s))
-        # Each of them is closed, though a cancellation may strike while another is.
+        # The stack closes each of them, even if closing one is cancelled.
         async with AsyncExitStack() as stack:
             stack.push_async_callback(close_inbound, inbound, arrival)
             states = None
@@ -137,7 +137,7 @@ class PrefillAttempt:
             raise from_rpc_error(error, peer=str(self._peer.worker)) from error
         finally:
             await _dropped(reading, call)
-        # All is computed once there is a first token: then only what is sent counts.
+        # The first token ends the computation: after it, only sent blocks count as progress.
         if response is not None and response.HasField("progress") and self._first_token_s:
             self._stall.saw(inbound.num_blocks_received + response.progress.num_sent_blocks)
         else:
@@ -146,7 +146,7 @@ class PrefillAttempt:
 
 
 async def _dropped(reading: asyncio.Future[T], call: Call) -> None:
-    """Leave no read behind: without its call it ends at once."""
+    """Cancel `call` if its read is pending, and wait until the read has ended."""
     if not reading.done():
         call.cancel()
         await asyncio.wait({reading})
@@ -155,7 +155,11 @@ async def _dropped(reading: asyncio.Future[T], call: Call) -> None:
 
 
 def _verify(receipt: Receipt, done: prefill_pb2.PrefillDone | None, request_id: str) -> Receipt:
-    """The sender's account, which came by another channel, must match what was received."""
+    """Return `receipt` if it matches the sender's count and digest, which came over gRPC.
+
+    Raises:
+        TransferError: the sender sent no count, or one that differs.
+    """
     if done is None:
         raise TransferError(
             TransferFailure.INCOMPLETE, f"request {request_id}: the prefill worker did not finish"

@@ -69,7 +69,7 @@ class AnswerSession:
             await run_to_end(self._close(reading, beating))
 
     async def _beat(self) -> None:
-        """Nothing is done for it as long as there are other messages."""
+        """Have an empty message sent after each `HEARTBEAT_S` without another message."""
         while True:
             num_before = self._num_messages
             await asyncio.sleep(HEARTBEAT_S)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.request.sampling_params import SamplingParams
     from shared.worker.peers.peers import Peer
 
-#: Before anything was moved: a wait for states behind the KV, and a byte of them. Milliseconds.
+#: Initial estimate of the wait for states after the KV: milliseconds per prompt and per byte.
 _DELAY_PRIOR = Rates(0.5, 3e-7)
 _PRIOR_WEIGHT = 0.1
 _HALF_LIFE_S = 120.0
@@ -48,7 +48,7 @@ class StatesOutcome(StrEnum):
 
 
 def states_counter(registry: CollectorRegistry) -> Counter:
-    """Every decode worker has it, whether it ever asks or not."""
+    """Return the counter of states by outcome; each decode worker registers it at its start."""
     return Counter(
         "baton_hand_off_states",
         "Prompts whose hidden states were asked for, by what became of them.",
@@ -58,7 +58,7 @@ def states_counter(registry: CollectorRegistry) -> Counter:
 
 
 class StatesPolicy:
-    """Whether states are asked for, and how long they are waited for, by what both took lately."""
+    """Decides whether to request states and how long to wait, from recent costs of both."""
 
     def __init__(
         self,
@@ -70,8 +70,9 @@ class StatesPolicy:
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tokens_per_step`: only the states of a prompt's last step are waited for. `patience_s`:
-        how long, if they are to come by all means.
+        """`tokens_per_step` bounds the states that a wait is for: those of a prompt's last step.
+
+        `patience_s`: longest wait if the configuration always transfers states.
         """
         self._wanted = wanted
         self._always = config.hand_off == HandOffPolicy.TRANSFER
@@ -85,7 +86,7 @@ class StatesPolicy:
         self._outcomes = outcomes
 
     def wish(self, num_tokens: int, sampling: SamplingParams) -> StatesWish | None:
-        """For a prompt of so many tokens; None: do without."""
+        """Return which states to request for a prompt of `num_tokens`; None: request none."""
         if sampling.num_speculative_tokens == 0 or sampling.max_tokens < _MIN_TOKENS:
             return None
         delay_ms = self._delay.rates().total_ms(1, self._exposed_bytes(num_tokens))
@@ -95,16 +96,16 @@ class StatesPolicy:
         return None
 
     def patience_s(self, done: prefill_pb2.PrefillDone) -> float:
-        """How long to wait for states once the KV is here."""
+        """Return how long to wait for states after the KV has arrived."""
         return self._patience_s if self._always else self._max_share * done.compute_ms / 1e3
 
     def computed(self, num_tokens: int, done: prefill_pb2.PrefillDone) -> None:
-        """A prefill worker has computed a prompt of so many tokens, asked for states or not."""
+        """Learn what a prefill worker took for a prompt, with or without states."""
         num_computed = max(0, num_tokens - done.cached_tokens)
         self._compute.observe(1, num_computed, done.compute_ms)
 
     def waited(self, outcome: StatesOutcome, num_tokens: int, took_s: float) -> None:
-        """States of so many tokens were waited for."""
+        """Count the outcome of a wait for states of `num_tokens`, and learn how long it took."""
         self._outcomes.labels(outcome.value).inc()
         if outcome in (StatesOutcome.RECEIVED, StatesOutcome.LATE):
             self._delay.observe(1, self._exposed_bytes(num_tokens), took_s * 1e3)
@@ -126,7 +127,7 @@ class StatesInbox:
         num_tokens: int,
         timeout_s: float,
     ) -> None:
-        """Of a prompt of so many tokens."""
+        """Open the transfer for the states of a prompt of `num_tokens`."""
         self._policy = policy
         self._placed = placed
         self._num_tokens = num_tokens - placed.first_position
@@ -137,7 +138,7 @@ class StatesInbox:
 
     @property
     def wanted(self) -> prefill_pb2.WantedStates:
-        """What the prefill worker is asked for."""
+        """The states that the prefill worker is to send, with the ticket."""
         form = self._placed.format
         return prefill_pb2.WantedStates(
             layers=form.layers,
@@ -148,7 +149,10 @@ class StatesInbox:
         )
 
     async def collect(self, done: prefill_pb2.PrefillDone) -> int | None:
-        """The KV is here: position of the first token whose states are, if they come in time."""
+        """Wait for the states, after the KV has arrived.
+
+        Returns the position of the first token that has states; None if they failed or are late.
+        """
         began_s = time.monotonic()
         outcome = await self._wait(done)
         self._policy.waited(outcome, self._num_tokens, time.monotonic() - began_s)
@@ -156,7 +160,7 @@ class StatesInbox:
         return done.sent_states.first_position if is_here else None
 
     async def close(self) -> None:
-        """Once this returns, nobody writes to the blocks."""
+        """Close the transfer. After this returns, the sender writes to no block."""
         await close_inbound(self._inbound, self._arrival)
 
     async def _wait(self, done: prefill_pb2.PrefillDone) -> StatesOutcome:

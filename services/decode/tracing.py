@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def begin_span(tracer: Tracer, request: decode_pb2.DecodeRequest) -> Span:
-    """A span of one answer; its trace's id is in all further log lines of this task."""
+    """Start the span of one answer; later log lines of this task have its trace id."""
     span = tracer.start(
         "decode",
         headers=dict(request.trace_context),
@@ -35,7 +35,7 @@ def begin_span(tracer: Tracer, request: decode_pb2.DecodeRequest) -> Span:
 
 @contextmanager
 def under(parent: Span | None, name: str, *, worker: str) -> Iterator[Span | None]:
-    """A span of asking `worker`; None if nobody traces."""
+    """Span of a call to `worker`, for the context; None without a `parent`."""
     if parent is None:
         yield None
         return
@@ -50,7 +50,7 @@ def under(parent: Span | None, name: str, *, worker: str) -> Iterator[Span | Non
 
 
 def trace_transfer(span: Span, report: HandOffReport, opened_s: float) -> None:
-    """Everything has arrived and was verified: what was waited for beside the computation."""
+    """Add a stage for a verified transfer from `opened_s` until now; none for a failed one."""
     if report.receipt is None:
         return
     attributes: dict[str, Value] = {
@@ -62,7 +62,7 @@ def trace_transfer(span: Span, report: HandOffReport, opened_s: float) -> None:
 
 
 def trace_account(span: Span, account: Account) -> None:
-    """The stages of an answer that has ended, one behind the other without a gap."""
+    """Add the usage and the stages of an answer that has ended; the stages leave no gap."""
     usage = account.usage()
     span.set(
         {

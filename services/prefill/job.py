@@ -40,10 +40,10 @@ class PrefillJob:
         progress: prefill_pb2.PrefillProgress,
         states: StatesSender | None = None,
     ) -> None:
-        """`moved` are, by group, the blocks of the prompt that go out.
+        """`moved`: the blocks of the prompt to send, by group.
 
-        `prefix_fetch` is over: what comes now is not counted to it. `progress` is kept up to date;
-        all waits together end within `timeout_s`. With `states` hidden states go out, too.
+        `prefix_fetch` has ended: its time is no part of the queue's. The job keeps `progress` up to
+        date. All waits together end within `timeout_s`. With `states`, hidden states are sent, too.
         """
         self._request_id = request_id
         self._ticket = ticket
@@ -55,13 +55,13 @@ class PrefillJob:
         self._progress = progress
         self._publisher: Publisher | None = None
         self._states = states
-        #: The receiver has the KV: only hidden states may be missing, which nobody has to wait for.
+        #: The receiver has the KV. Hidden states may be missing; no request has to wait for them.
         self.is_done = False
         self.num_cached_tokens = 0
         self.arrived_s = self.admitted_s = self.sampled_s = time.monotonic()
 
     def stages(self, now_s: float) -> Iterator[tuple[str, float, float]]:
-        """What was done, from when to when, if it was over at `now_s`."""
+        """Yield name, begin and end [s] of each stage; a transfer ends at `now_s`."""
         fetch_s = self.prefix_fetch.duration_ms / 1e3
         if self.prefix_fetch.attempted:
             yield "prefix_fetch", self.arrived_s - fetch_s, self.arrived_s
@@ -73,17 +73,17 @@ class PrefillJob:
 
     @property
     def queue_s(self) -> float:
-        """From the arrival, without the fetching of a prefix, to the first step."""
+        """Seconds from the arrival in the queue, after a prefix fetch, to the first step."""
         return self.admitted_s - self.arrived_s
 
     @property
     def compute_s(self) -> float:
-        """From the first step to the first token."""
+        """Seconds from the first step to the first token."""
         return self.sampled_s - self.admitted_s
 
     @property
     def num_fetched_tokens(self) -> int:
-        """Of the cached ones: what came from a peer for this request."""
+        """Cached tokens that came from a peer for this request."""
         return self.prefix_fetch.num_used(self.num_cached_tokens)
 
     async def run(
@@ -122,7 +122,7 @@ class PrefillJob:
         return max(0.0, self._deadline_s - time.monotonic())
 
     async def _begin(self, event: Admitted) -> None:
-        # The step that admits it may have begun a moment before it came.
+        # The step that admits the request may have begun just before the request arrived.
         self.admitted_s = max(self.arrived_s, event.at_s)
         self.num_cached_tokens = event.num_cached_tokens
         outbound = await self._connector.connect(self._ticket, self._remaining_s)
@@ -148,12 +148,12 @@ class PrefillJob:
             self._states.advance(num_computed_tokens)
 
     async def _finish_states(self) -> None:
-        """What is left of them; the KV did not wait for it."""
+        """Send the rest of the hidden states, after the KV; a failure is logged only."""
         if self._states is None:
             return
         try:
             await self._states.finish(self._remaining_s)
-        except TransferError as error:  # whoever wanted them does without
+        except TransferError as error:  # the decode worker does without states
             log.info("states_not_sent", request_id=self._request_id, error=str(error))
 
     async def _finish(self) -> prefill_pb2.PrefillDone:

@@ -19,7 +19,7 @@ class PrefillOutcome(StrEnum):
     """How a prefill ended; the label of a metric."""
 
     OK = "ok"
-    #: It never began: the worker takes no more, or cannot do what is asked.
+    #: It never began: the worker is full or draining, or cannot serve the request.
     REFUSED = "refused"
     #: It failed here, or its transfer did.
     FAILED = "failed"
@@ -28,7 +28,7 @@ class PrefillOutcome(StrEnum):
 
 
 class PrefillMetrics:
-    """What prefills on this worker took."""
+    """Counters and histograms of this worker's prefills."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._times = RequestTimes(registry)
@@ -48,11 +48,11 @@ class PrefillMetrics:
             self._prefills.labels(outcome.value)
 
     def count(self, outcome: PrefillOutcome) -> None:
-        """A prefill has ended."""
+        """Count a prefill that has ended."""
         self._prefills.labels(outcome.value).inc()
 
     def succeeded(self, job: PrefillJob) -> None:
-        """What one that has ended well took."""
+        """Record what a successful prefill took."""
         self._times.queue_s.observe(job.queue_s)
         self._times.prefill_s.observe(job.compute_s)
         self._times.prompt_tokens.observe(job.num_tokens)

@@ -30,7 +30,7 @@ class Publisher:
         moved: Sequence[range],
         progress: prefill_pb2.PrefillProgress,
     ) -> None:
-        """Send, by group, the blocks `moved` of a table. `progress` is told what was sent."""
+        """Start to send the blocks `moved` of each group's table; counts them in `progress`."""
         self._outbound = outbound
         self._tables = tables
         self._moved = moved
@@ -38,7 +38,7 @@ class Publisher:
         #: By group: index in the transfer of the first block that moves.
         self._first_index = list(accumulate((len(blocks) for blocks in moved), initial=0))
         self._end = moved[0].stop
-        #: Leading blocks of the tables that are final, and that were sent as far as they move.
+        #: Number of leading blocks of the tables that are final, and that have been sent.
         self._num_final = self._num_sent = min(blocks.start for blocks in moved)
         self._advanced = asyncio.Event()
         #: When the first piece was sent.
@@ -47,11 +47,11 @@ class Publisher:
 
     @property
     def transfer_ms(self) -> float:
-        """Since the first piece was sent."""
+        """Milliseconds since the first piece was sent; 0 before that."""
         return 0.0 if self.started_s is None else (time.monotonic() - self.started_s) * 1e3
 
     def advance(self, num_final_blocks: int) -> None:
-        """The first `num_final_blocks` blocks of the prompt will not change any more."""
+        """Declare the first `num_final_blocks` blocks of the prompt final: they may be sent."""
         if num_final_blocks > self._num_final:
             self._num_final = min(num_final_blocks, self._end)
             self._advanced.set()
@@ -90,7 +90,7 @@ class Publisher:
             self._num_sent = end
 
     async def _send(self, start: int, end: int) -> None:
-        """The blocks of this range of the tables, as far as they move."""
+        """Send those blocks of the tables' range from `start` to `end` that move."""
         for table, moved, index in zip(self._tables, self._moved, self._first_index, strict=False):
             blocks = table[max(start, moved.start) : end]
             if blocks:

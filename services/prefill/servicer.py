@@ -72,7 +72,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
     async def Prefill(  # noqa: N802 the name in the contract
         self, request: prefill_pb2.PrefillRequest, context: Context
     ) -> AsyncIterator[prefill_pb2.PrefillResponse]:
-        """The first token as soon as it is sampled; `done` when the receiver has everything."""
+        """Send the first token when it is sampled, and `done` when the receiver has the KV."""
         progress = prefill_pb2.PrefillProgress()
         responses = pumped(
             self._responses(request, context, progress),
@@ -84,7 +84,10 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                 yield response
 
     def _sign(self, progress: prefill_pb2.PrefillProgress) -> prefill_pb2.PrefillResponse | None:
-        """Silence while the engine makes no progress: the caller had better ask somebody else."""
+        """Return a progress message; None, which sends none, while the engine makes no progress.
+
+        The caller then gives this worker up and asks another one.
+        """
         if not self._is_healthy():
             return None
         return prefill_pb2.PrefillResponse(progress=progress)
@@ -124,12 +127,12 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
     async def _submit(
         self, request: prefill_pb2.PrefillRequest, wish: StatesWish | None
     ) -> tuple[RequestStream, PrefixFetchReport]:
-        """Fetch what peers hold and is worth it, then queue the request.
+        """Fetch the prefix from a peer if that pays, then queue the request.
 
-        The first token obeys the request's grammar, so it waits for that before anything else.
+        The first token obeys the request's grammar, so the request waits for its grammar first.
         """
         ready = await self._grammars.ready(_engine_request(request, wish))
-        # Logprobs of the prompt come from computing it.
+        # Only a computed prompt has logprobs: a fetched prefix has none.
         needs_all = request.sampling.HasField("prompt_logprobs")
         sources = () if needs_all else sources_from_wire(request.prefix_sources)
         return await self._reuse.submit(ready, sources=sources)
@@ -140,14 +143,14 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         return StatesSender(connector, ticket)
 
     async def _end(self, job: PrefillJob, stream: RequestStream) -> None:
-        # No order but this: nobody reads the blocks any more when they are released.
+        # The order matters: the transfer must have stopped reading before blocks are released.
         await job.close()
         await stream.aclose()
         await self._engine.release(stream.request_id)
 
 
 def _interval_s(request: prefill_pb2.PrefillRequest) -> float | None:
-    """How often the caller wants a sign; bounded, as it is the caller's word."""
+    """Return the interval of progress messages that the caller wants, bounded from below."""
     wanted_s = request.progress_interval_s
     return max(_MIN_INTERVAL_S, wanted_s) if wanted_s else None
 
@@ -170,7 +173,7 @@ def _moved(request: prefill_pb2.PrefillRequest, ticket: Ticket) -> tuple[range, 
     """Return, by group, the blocks of the prompt that the ticket is for.
 
     Raises:
-        InvalidRequestError: it is for more, or for less.
+        InvalidRequestError: the ticket is for another number of blocks.
     """
     moved = ticket.layout.moved(request.first_block, len(request.token_ids))
     check_group_blocks(request.ticket, [len(blocks) for blocks in moved])

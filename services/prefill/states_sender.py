@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from shared.engine.sequence.events import Admitted
     from shared.engine.step.states_pool import StatesPool
 
-#: How long a receiver's last word is waited for after its call has ended.
+#: How long to wait for the receiver's confirmation after its call has ended.
 _LAST_WORD_S = 0.25
 
 
 class StatesSender:
-    """Owns a transfer of its own. Whatever happens to it, the KV gets to where it is wanted.
+    """Owns the transfer of the states. A failure of it does not affect the KV's transfer.
 
-    States of all steps but the last are sent while later ones run, those of the last once the
+    States of a step are sent while later steps run; those of the last step are sent after the
     receiver has the KV.
     """
 
@@ -38,7 +38,7 @@ class StatesSender:
         self._ending: asyncio.Task[int] | None = None
 
     def begin(self, event: Admitted, timeout_s: float) -> None:
-        """The sequence has its blocks. It does without these if they were short."""
+        """Connect, once the sequence has its blocks; send nothing if it lacks blocks for states."""
         placed = event.states
         if placed is None or placed.num_skipped + len(placed.blocks) != self._ticket.num_blocks:
             return
@@ -47,22 +47,22 @@ class StatesSender:
         self._connecting = asyncio.create_task(self._connect(placed, timeout_s))
 
     def advance(self, num_computed_tokens: int) -> None:
-        """States of the first so many tokens of the prompt are final."""
+        """Declare the states of the prompt's first `num_computed_tokens` tokens final."""
         if self._placed is not None:
             self._move_to(self._placed.num_final(num_computed_tokens))
 
     def sent(self) -> prefill_pb2.SentStates | None:
-        """What the receiver is told, once all is computed; None if nothing comes."""
+        """Return what the receiver is to expect, for `done`; None if no states come."""
         connecting = self._connecting
         if connecting is None or (connecting.done() and connecting.exception() is not None):
             return None
         return prefill_pb2.SentStates(first_position=self._first_position)
 
     async def finish(self, timeout_s: float) -> None:
-        """Everything is computed: send the rest, and wait until the receiver has it.
+        """Send the rest, once all states are computed, and wait until the receiver has them.
 
         Raises:
-            TransferError: it is gone, took too long, or does not want it any more.
+            TransferError: the receiver is gone, took too long, or no longer wants them.
         """
         if self._connecting is not None:
             publisher = await self._connecting
@@ -73,7 +73,7 @@ class StatesSender:
     async def close(self) -> None:
         """Stop sending. Once this returns, none of the blocks is read."""
         if self._ending is not None:
-            # A receiver that has everything ends the call; its own word for it is on its way.
+            # A receiver that has all states ends the call; its confirmation may come later.
             await asyncio.wait({self._ending}, timeout=_LAST_WORD_S)
             self._ending.cancel()
             await asyncio.gather(self._ending, return_exceptions=True)
@@ -92,7 +92,7 @@ class StatesSender:
         outbound = await self._connector.connect(self._ticket, timeout_s)
         self._publisher = Publisher(
             outbound,
-            # A ticket is filled as a whole. In its first blocks nothing is looked at.
+            # A ticket is filled as a whole. The receiver reads nothing in the skipped blocks.
             tables=((placed.blocks[0],) * placed.num_skipped + placed.blocks,),
             moved=(range(placed.num_skipped + len(placed.blocks)),),
             progress=prefill_pb2.PrefillProgress(),
@@ -102,7 +102,7 @@ class StatesSender:
 
 
 def wish_of(request: prefill_pb2.PrefillRequest, pool: StatesPool) -> StatesWish | None:
-    """What of a prompt's hidden states is to be kept; None if none are wanted, or can be had."""
+    """Return which hidden states to keep; None if none are wanted, or the pool cannot hold them."""
     wanted = request.wanted_states
     form = pool.format(HiddenNeeds(final=wanted.final, layers=tuple(wanted.layers)))
     if form is None or form.dtype != wanted.dtype:

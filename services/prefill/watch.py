@@ -1,4 +1,4 @@
-"""Looks at prefills: counts them, and traces them if anybody does."""
+"""Counts prefills, and traces them if a tracer is configured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Watched:
 
 
 class PrefillWatch:
-    """Stands around the serving of each call."""
+    """Observes each call of the Prefill service."""
 
     def __init__(self, metrics: PrefillMetrics, tracer: Tracer | None) -> None:
         self._metrics = metrics
@@ -39,7 +39,7 @@ class PrefillWatch:
     def over(
         self, request: prefill_pb2.PrefillRequest, metadata: Iterable[tuple[str, str | bytes]]
     ) -> Iterator[Watched]:
-        """Until the prefill has ended. Log lines of this task have its ids from here on."""
+        """Observe the prefill that runs in the context; log lines of this task get its ids."""
         bind_contextvars(request_id=request.request_id)
         span = None if self._tracer is None else _begin(self._tracer, request, metadata)
         watched = Watched()
@@ -54,7 +54,7 @@ class PrefillWatch:
             raise
         finally:
             if watched.job is not None and watched.job.is_done:
-                outcome = PrefillOutcome.OK  # the caller did not wait for what it can do without
+                outcome = PrefillOutcome.OK  # the caller did not wait for the optional states
             self._metrics.count(outcome)
             if watched.job is not None and outcome is PrefillOutcome.OK:
                 self._metrics.succeeded(watched.job)

@@ -23,7 +23,7 @@ DIRECTORY_SERVICE = "baton.v1.Directory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSecurity:
-    """What checks clients, and what checks the cluster's own; None: nobody is asked."""
+    """The keys of clients and the token of the cluster's processes; None: no check."""
 
     keys: KeyRing | None
     token: ClusterToken | None
@@ -34,10 +34,10 @@ class RouterSecurity:
         return [each.file for each in (self.keys, self.token) if each is not None]
 
     def caller_of_call(self, metadata: Metadata) -> Caller:
-        """Whose gRPC call it is.
+        """Return the caller of a gRPC call.
 
         Raises:
-            AuthenticationError: nobody's.
+            AuthenticationError: the metadata has no valid key.
         """
         return ANYBODY if self.keys is None else self.keys.caller_of_call(metadata)
 

@@ -58,7 +58,7 @@ def load_asks(num_asks: int, seed: int = 0) -> list[Ask]:
 
 
 def victim_ask(number: int) -> Ask:
-    """A long prompt that nobody holds, seeded: a wrong replay cannot be right by chance."""
+    """A long prompt in no cache, seeded: a wrong replay cannot be right by chance."""
     rng = random.Random(f"victim-{number}")
     params = {"max_tokens": VICTIM_TOKENS, "ignore_eos": True}
     return Ask(_tokens(rng, VICTIM_PROMPT_TOKENS), params | _KINDS[(1, 2, 0)[number % 3]])

@@ -92,7 +92,7 @@ class Fault(ABC):
 
 
 class Lasting(Fault):
-    """A fault that goes on until the victim has its outcome: nobody is saved by its end."""
+    """A fault that lasts until the victim has its outcome, so its end saves no request."""
 
     is_crash = True
     #: At least so long: others must get over it, too. At most so long: nothing else would end.

@@ -49,7 +49,7 @@ class OutOfBlocks(Fault):
             scene.load.ask(ask)
 
     def touched(self, scene: Scene) -> set[str]:
-        """See `Fault`: whoever waits for blocks waits."""
+        """See `Fault`: requests that wait for blocks wait."""
         return set(scene.cluster.processes)
 
 

@@ -12,7 +12,7 @@ SPARE_S = 5.0
 
 
 class Drain(Fault):
-    """SIGTERM: it must end with 0 within its grace period, and nobody may notice."""
+    """SIGTERM: the process must end with 0 within its grace period, and no client may notice."""
 
     def __init__(self, role: str) -> None:
         self.name = f"drain {role}"

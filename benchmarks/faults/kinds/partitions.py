@@ -1,4 +1,4 @@
-"""Two processes lose sight of each other, while everybody else sees both."""
+"""Two processes cannot reach each other, while all other processes reach both."""
 
 from __future__ import annotations
 

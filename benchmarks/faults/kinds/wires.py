@@ -17,7 +17,7 @@ DELAY_S = 1.5
 class Wire(Fault):
     """The next few pieces of KV, or the next few packets of gRPC, are damaged.
 
-    Encrypted, nobody can say whose packets they are: those to any worker are damaged.
+    The request of an encrypted packet is unknown, so packets to any worker are damaged.
     """
 
     def __init__(self, channel: Channel, damage: Damage, *, encrypted: bool = False) -> None:

@@ -139,7 +139,7 @@ class Cluster:
         return await self._worker(name).GetLoad(worker_pb2.GetLoadRequest(), timeout=5)
 
     async def incarnation(self, name: str) -> str:
-        """Of a worker."""
+        """Return the incarnation of a worker."""
         info = await self._worker(name).GetInfo(worker_pb2.GetInfoRequest(), timeout=5)
         return info.peer.worker.incarnation
 
@@ -164,7 +164,7 @@ class Cluster:
             return {str(key) for key in await client.keys("baton:*")}
 
     async def forget_keys(self, keys: set[str]) -> None:
-        """Delete them."""
+        """Delete keys in Redis."""
         async with self._redis() as client:
             await client.delete(*keys)
 
@@ -290,7 +290,7 @@ class Cluster:
         )
 
     def _port(self, name: str) -> int:
-        """One that nobody else gets, though nobody listens there yet."""
+        """Return a port for a process; in namespaces no other process gets the same one."""
         if isinstance(self.network, Namespaces):
             return next(_PORTS)
         return free_port()
@@ -299,7 +299,7 @@ class Cluster:
         return {name: process.pid for name, process in self.processes.items() if process.running}
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """To a process."""
+        """Send a signal to a process."""
         self.processes[name].send(number)
 
 

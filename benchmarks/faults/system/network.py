@@ -55,7 +55,7 @@ class Network(Protocol):
 
 
 class Loopback:
-    """127.0.0.1 for everybody; the owner of a socket is looked up."""
+    """127.0.0.1 for all processes; the owner of a socket is looked up."""
 
     name = "loopback"
 
@@ -119,7 +119,7 @@ class Namespaces:
 
     def command(self, process: str, command: Sequence[str]) -> list[str]:
         """See `Network`."""
-        # Not `ip netns exec`: it mounts /sys again, and nobody here needs that.
+        # Not `ip netns exec`: it mounts /sys again, which no process here needs.
         return ["/usr/bin/nsenter", f"--net=/run/netns/{process}", *command]
 
     def source_of(self, host: str, port: int) -> str:

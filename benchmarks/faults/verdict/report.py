@@ -22,7 +22,7 @@ END = "<!-- end of the generated part -->"
 
 
 def line_of(cell: Cell, promises: Mapping[str, str]) -> str:
-    """One cell, for a terminal."""
+    """Return one cell's result as a line for a terminal."""
     name = f"{cell.fault} @ {cell.state}"
     if cell.skipped:
         return f"skip  {name}: {cell.skipped}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Cell(msgspec.Struct, kw_only=True):
-    """One fault at one moment."""
+    """One fault, injected in one state of the victim."""
 
     fault: str
     state: str
@@ -68,11 +68,11 @@ class Results(msgspec.Struct, kw_only=True):
 
 
 def write(results: Results, path: Path) -> None:
-    """As JSON."""
+    """Write the results as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
 
 
 def read(path: Path) -> Results:
-    """What `write` wrote."""
+    """Read the results that `write` wrote."""
     return msgspec.json.decode(path.read_bytes(), type=Results)

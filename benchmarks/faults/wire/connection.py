@@ -26,7 +26,7 @@ class Way(Enum):
 
 
 class Channel(Enum):
-    """What is spoken."""
+    """Protocol of a connection."""
 
     GRPC = "grpc"
     ZMQ = "zmq"
@@ -102,7 +102,7 @@ class Connection:
             transport.abort()
 
     def freeze(self, *, frozen: bool) -> None:
-        """Let nothing pass, and let nobody know, until it is undone."""
+        """Stop reading on both sides, without closing, or start it again."""
         self._frozen = frozen
         for transport in self._sides.values():
             if transport.is_closing():

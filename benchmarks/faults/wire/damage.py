@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: The sign of every other little-endian float32. Larger damage gives NaN, which engines refuse
-#: by themselves; this gives another answer, if nobody compares checksums.
+#: by themselves; this gives another answer, if no receiver compares checksums.
 _FLIP_EVERY_BYTES = 8
 _SIGN_BYTE, _SIGN_BIT = 3, 0x80
 
 
 class Damage(Enum):
-    """Kinds of it."""
+    """Kinds of damage to a unit on a wire."""
 
     DELAYED = "delayed"
     DROPPED = "dropped"
@@ -106,7 +106,7 @@ class Damager:
 
 
 def later(delay_s: float, action: Callable[[], None]) -> None:
-    """Call it then."""
+    """Call `action` after `delay_s`."""
     asyncio.get_running_loop().call_later(delay_s, action)
 
 

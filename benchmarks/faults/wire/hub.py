@@ -73,7 +73,7 @@ class Hub:
         self._watched, self._capture, self.num_pieces_of_watched = request_id, None, 0
 
     def between(self, one: str, other: str) -> list[Connection]:
-        """Live connections of two processes, whoever connected."""
+        """Return the live connections between two processes, in either direction."""
         pair = {one, other}
         return [c for c in self._connections if {c.source, c.target} == pair]
 
@@ -85,7 +85,7 @@ class Hub:
             connection.freeze(frozen=frozen)
 
     def connected(self, peer: tuple[str, int], target: str, channel: Channel) -> Connection:
-        """Somebody has connected."""
+        """Record a new connection to `target`; it is frozen if its pair of processes is."""
         connection = Connection(self, self._source_of(*peer), target, channel)
         self._connections.add(connection)
         if frozenset((connection.source, target)) in self._frozen:
@@ -93,7 +93,7 @@ class Hub:
         return connection
 
     def forget(self, connection: Connection) -> None:
-        """It is over."""
+        """Remove a connection that has ended."""
         self._connections.discard(connection)
         self._tails.pop(connection, None)
 

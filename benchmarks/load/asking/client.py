@@ -20,7 +20,7 @@ ERROR_LENGTH = 300
 
 
 class Delta(msgspec.Struct):
-    """Of a chat chunk."""
+    """The delta of a chat chunk."""
 
     content: str | None = None
 

@@ -35,7 +35,7 @@ class ProcessTree:
                 process.suspend()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume all processes of the tree."""
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.resume()

@@ -1,4 +1,4 @@
-"""How much of the machine somebody else took during a measurement."""
+"""How much of the machine other processes used during a measurement."""
 
 from __future__ import annotations
 

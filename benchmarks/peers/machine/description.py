@@ -38,7 +38,7 @@ def measured_cores() -> tuple[int, int]:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """Of the first processor."""
+    """Return the fields of the first processor in /proc/cpuinfo."""
     path = Path("/proc/cpuinfo")
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())

@@ -28,7 +28,7 @@ def plan_units(
     systems: Mapping[str, Sequence[str]],
     leaders: Mapping[str, Sequence[str]],
 ) -> list[Unit]:
-    """First the leaders of every measure together, then everybody else one by one.
+    """Return the units: the leaders of each measure together, then the other systems one by one.
 
     `systems` and `leaders` are by measure.
     """

@@ -63,7 +63,7 @@ class Runner:
             self._save()
 
     def _measure_limits(self, models: Sequence[str]) -> None:
-        """Before and after everything else: somebody may disturb one of the two."""
+        """Measure limits, before and after the rest: other processes may disturb one of the two."""
         self._note("limits of this machine")
         limits = measure_limits(models, measured_cores())
         self._results.limits = higher(self._results.limits, limits)

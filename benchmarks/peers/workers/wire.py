@@ -86,7 +86,7 @@ class Timeline:
                 self._num_by_then = self._num_tokens
 
     def end(self) -> Many:
-        """All of them are there."""
+        """Return the measurement, after all answers have ended."""
         return Many(
             prefilled_s=self._prefilled_s,
             num_by_then=self._num_by_then,

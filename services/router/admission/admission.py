@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 #: How much the newest request counts in averages.
 _NEWEST_WEIGHT = 0.1
-#: Workers' queues also shrink, and workers come, without any request of ours ending.
+#: Interval of checks for room: workers' queues also shrink, and workers also join, while no request
+#: of this router ends.
 _LOOK_AGAIN_S = 0.05
 _LONGEST_RETRY_S = 60.0
 
@@ -46,7 +47,7 @@ class Admitted:
     """A request's place inside."""
 
     queue_ms: float
-    #: To be filled in by who holds it, if workers were given anything to do: its tenant pays that.
+    #: The holder sets these if workers computed anything: the tenant is charged for them.
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
 
@@ -65,7 +66,7 @@ class Admission:
         has_room: Callable[[int], bool] = _always,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`has_room` says whether workers should be given a prompt of so many tokens now."""
+        """`has_room` tells whether workers should get a prompt of a number of tokens now."""
         self._limits = limits
         self._has_room = has_room
         self._clock = clock
@@ -81,22 +82,22 @@ class Admission:
 
     @property
     def num_queued(self) -> int:
-        """Requests that wait."""
+        """Number of requests that wait."""
         return self._queue.num_requests
 
     @property
     def num_queued_tokens(self) -> int:
-        """Their prompts' tokens."""
+        """Number of prompt tokens of the requests that wait."""
         return self._queue.num_tokens
 
     def queue_lengths(self) -> dict[str, int]:
-        """Requests that wait, by the name of their tenant."""
+        """Number of requests that wait, by the name of their tenant."""
         return self._queue.lengths()
 
     def expected_wait_s(
         self, num_tokens: int, *, priority: int = 0, tenant: Tenant = ANONYMOUS
     ) -> float:
-        """How long a request with such a prompt that came now would wait for its place."""
+        """Expected wait for a place [s] of a request of `num_tokens` that arrived now."""
         if not self._queue and self._may_enter(num_tokens):
             return 0.0
         return self._wait_s(tenant, priority)
@@ -110,10 +111,12 @@ class Admission:
         tenant: Tenant = ANONYMOUS,
         max_wait_s: float | None = None,
     ) -> AsyncIterator[Admitted]:
-        """Hold a place inside. `max_wait_s`: if it is shorter than everybody's longest wait.
+        """Wait for a place inside and hold it for the context.
+
+        `max_wait_s` bounds the wait if it is shorter than the limit of all requests.
 
         Raises:
-            OverloadedError: the queue is full, or became full of others who have more right to
+            OverloadedError: the queue is full, or requests with more right to its places filled
                 it, or the wait took too long.
         """
         started_s = self._clock()
@@ -132,12 +135,12 @@ class Admission:
             if place.num_prompt_tokens:
                 self._learn(self._clock() - entered_s, place.num_output_tokens)
             elif waited:
-                # It had waited too long, and left its turn to the next one.
+                # The request waited, and no worker computed for it: its turn took no time.
                 self._pace.take_back(cost)
             self._give_back(tenant, cost, place.num_prompt_tokens + place.num_output_tokens)
 
     def look(self) -> None:
-        """The workers may have room now: let in who is next, if there is a place."""
+        """Let the next request in if there is a place and workers have room."""
         head = self._queue.head()
         if head is not None and not self._is_entering and self._may_enter(head.num_tokens):
             entry = self._queue.pop()
@@ -148,8 +151,8 @@ class Admission:
                 self._give_back(entry.tenant, entry.cost, 0.0)
             else:
                 entry.item.set_result(None)
-            # The next one has to wait until this one's task has run, and has told the book what
-            # it takes of the workers' time: all would see the same room otherwise.
+            # The next request waits until this one's task has run and has booked its work at a
+            # worker. Otherwise both would see the same room.
             self._is_entering = True
             asyncio.get_running_loop().call_soon(self._look_at_next)
         if not self._queue:
@@ -173,7 +176,7 @@ class Admission:
     def _may_enter(self, num_tokens: int) -> bool:
         if self.num_inside >= self._limits.max_concurrent_requests:
             return False
-        # What has nobody before it is never held up by what is thought of the workers.
+        # With no request inside, the estimate of the workers' room holds no request up.
         return not self.num_inside or self._has_room(num_tokens)
 
     async def _wait(
@@ -199,7 +202,7 @@ class Admission:
                 message, tenant, priority, RefusalReason.QUEUE_TIMEOUT
             ) from error
         finally:
-            # It may have got its place in the very moment in which it gave up.
+            # The request may have got its place in the moment in which its wait ended.
             if not is_in and not self._queue.remove(entry) and _was_let_in(entry):
                 self._give_back(tenant, cost, 0.0)
 
@@ -236,7 +239,7 @@ class Admission:
     def _overloaded(
         self, message: str, tenant: Tenant, priority: int, reason: RefusalReason
     ) -> OverloadedError:
-        """With the time after which the queue of now should be through."""
+        """Return the error, with the expected time until the present queue is served."""
         wait_s = self._wait_s(tenant, priority)
         retry_after_s = min(_LONGEST_RETRY_S, max(1.0, wait_s))
         return OverloadedError(message, retry_after_s=retry_after_s, reason=reason)
@@ -246,7 +249,7 @@ class Admission:
         s_per_cost = self._pace.s_per_cost
         if s_per_cost is not None:
             return (cost + self._pace.mean_cost) * s_per_cost
-        # Nobody has ever had to wait: all that is known is how long a place is held.
+        # No pace is known before a request has waited: use how long a place is held.
         return (num_requests + 1) / self._limits.max_concurrent_requests * self._request_s
 
 

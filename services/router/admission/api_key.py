@@ -16,7 +16,7 @@ _KEY = re.compile(rb"bt-([0-9a-f]{16})-[A-Za-z0-9_-]{43}")
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made: the only moment at which anybody but its owner has it."""
+    """A key that was just made. Only its owner has the key later; the cluster keeps a hash."""
 
     key_id: str
     text: str = field(repr=False)

@@ -1,4 +1,4 @@
-"""Who sent a request, as the door found out, and what its cached prefixes are kept apart by."""
+"""The sender of a request, as authentication found it, and the salt of its cached prefixes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _OPEN_SALT = b"baton-cache-salt\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whoever has a key of a tenant; or, where no keys are configured, anybody."""
+    """The holder of a tenant's key; any client where no keys are configured."""
 
     tenant: Tenant = ANONYMOUS
-    #: May see what concerns all tenants: metrics, and how requests are routed.
+    #: May read data of all tenants: metrics, and how requests are routed.
     is_operator: bool = False
-    #: The cluster's, from the keys file; empty where no keys are configured.
+    #: The cluster's secret, from the keys file; empty where no keys are configured.
     salt_secret: bytes = field(default=b"", repr=False)
 
     def cache_salt(self, given: str | None) -> bytes:
-        """What separates this request's cached prefixes from others'; empty: nothing does.
+        """Return the salt of this request's block hashes; empty: its prefixes are shared by all.
 
-        It is made of the tenant, and `given` by the client divides that further: it is mixed in
-        and never leaves the tenant. The secret keeps hashes of blocks, which other workers and
-        Redis see, from being computed by somebody who knows a tenant's name and guesses prompts.
+        The salt is made of the tenant's name and of `given`, the client's own salt, which divides
+        the tenant's prefixes further. Workers and Redis see block hashes: without the secret, an
+        attacker who knows a tenant's name could guess prompts and compute their hashes.
         """
         if self.salt_secret:
             message = _TENANT_SALT + _framed(self.tenant.name) + _framed(given or "")
@@ -43,7 +43,7 @@ ANYBODY = Caller()
 
 
 def _framed(text: str) -> bytes:
-    """With its length, so that no two pairs of texts have the same bytes."""
+    """Return the text's bytes after their length, so that no two pairs of texts are equal."""
     # A client's JSON may hold half of a surrogate pair.
     data = text.encode("utf-8", "surrogatepass")
     return len(data).to_bytes(8, "little") + data

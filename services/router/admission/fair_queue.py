@@ -1,4 +1,4 @@
-"""Requests that wait, by tenant: who is next, who must give way, and who is before a newcomer.
+"""Requests that wait, by tenant: which is next, which are dropped, which precede a new one.
 
 Tenants are served by start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing",
 SIGCOMM 1996): service is charged to a tenant in units of its weight, and the one that has been
@@ -25,18 +25,18 @@ MAX_IDLE_FLOWS = 64
 
 
 class QueueFullError(Exception):
-    """There is no place for a newcomer, and nobody takes more than it would."""
+    """There is no place for a new request, and no tenant takes more than its own would."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[T]):
-    """Something that waits."""
+    """A request that waits."""
 
     tenant: Tenant
     priority: int
     #: First come, first served among equals.
     order: int
-    #: What it takes of the queue's bound on tokens, and what its service is expected to cost.
+    #: Its share of the queue's bound on tokens, and the expected cost of its service.
     num_tokens: int
     cost: float
     item: T
@@ -53,29 +53,29 @@ def _key(entry: Entry[T]) -> tuple[int, int]:
 
 @dataclass(slots=True, eq=False)
 class _Flow(Generic[T]):
-    """One tenant."""
+    """One tenant's requests and service."""
 
     weight: float
-    #: The service that it has had, over its weight; never behind the queue's clock while it waits.
+    #: Service of the tenant over its weight; at least the queue's clock while requests wait.
     tag: float = 0.0
     entries: list[Entry[T]] = field(default_factory=list)
     num_tokens: int = 0
     cost: float = 0.0
-    #: Of what was taken and has not been settled.
+    #: Number of requests that were charged and are not settled.
     num_served: int = 0
 
 
 class FairQueue(Generic[T]):
-    """Within a tenant, lower priorities go first, then who came first."""
+    """Queue of all tenants. Within a tenant, lower priorities go first, then earlier arrivals."""
 
     def __init__(self, *, max_requests: int, max_tokens: int) -> None:
-        """A request with more than `max_tokens` may wait if nobody else does."""
+        """A request with more than `max_tokens` may wait if no other request does."""
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._flows: dict[str, _Flow[T]] = {}
         self._waiting: dict[str, _Flow[T]] = {}
         self._order = itertools.count()
-        #: The tag of whom was served last.
+        #: The tag of the tenant that was served last, before its charge.
         self._clock = 0.0
         self._num_served = 0
         self.num_requests = 0
@@ -85,16 +85,18 @@ class FairQueue(Generic[T]):
         return self.num_requests
 
     def lengths(self) -> dict[str, int]:
-        """Requests that wait, of each tenant that has some."""
+        """Number of requests that wait, by the name of their tenant."""
         return {name: len(flow.entries) for name, flow in self._waiting.items()}
 
     def push(
         self, tenant: Tenant, item: T, *, num_tokens: int, cost: float, priority: int = 0
     ) -> tuple[Entry[T], list[Entry[T]]]:
-        """Wait; also says who had to leave for it: of the tenants that take most, the last ones.
+        """Add a request; return its entry, and the entries that were dropped for it.
+
+        Dropped are the last requests of the tenants that take most, relative to their weights.
 
         Raises:
-            QueueFullError: this tenant itself takes most, relative to its weight.
+            QueueFullError: this tenant itself takes most.
         """
         entry = Entry(tenant, priority, next(self._order), num_tokens, cost, item)
         victims = self._victims(entry)
@@ -109,13 +111,13 @@ class FairQueue(Generic[T]):
         return entry, victims
 
     def head(self) -> Entry[T] | None:
-        """Who is next."""
+        """Return the next request; None if none waits."""
         if not self._waiting:
             return None
         return min(self._waiting.values(), key=lambda flow: flow.tag).entries[0]
 
     def pop(self) -> Entry[T]:
-        """Take who is next, and charge its tenant. `settle` must follow when it has ended."""
+        """Remove the next request and charge its tenant; `settle` must follow at its end."""
         entry = self.head()
         if entry is None:
             raise IndexError("nobody waits")
@@ -124,7 +126,7 @@ class FairQueue(Generic[T]):
         return entry
 
     def remove(self, entry: Entry[T]) -> bool:
-        """It no longer wants to wait; whether it did."""
+        """Remove a request from the queue; return whether it was waiting."""
         flow = self._waiting.get(entry.tenant.name)
         if flow is None:
             return False
@@ -139,7 +141,7 @@ class FairQueue(Generic[T]):
         return True
 
     def charge(self, tenant: Tenant, cost: float) -> None:
-        """Somebody of this tenant is served; who found a place at once does not wait here."""
+        """Charge a tenant for a request that is served, also one that never waited here."""
         flow = self._flow(tenant)
         self._clock = flow.tag = max(flow.tag, self._clock)
         flow.tag += cost / flow.weight
@@ -147,18 +149,18 @@ class FairQueue(Generic[T]):
         self._num_served += 1
 
     def settle(self, tenant: Tenant, *, charged: float, cost: float) -> None:
-        """What was charged did cost so much."""
+        """Replace the cost that a request was `charged` by its actual `cost`."""
         flow = self._flow(tenant)
         flow.num_served -= 1
         flow.tag += (cost - charged) / flow.weight
         self._num_served -= 1
         if not self._num_served and not self._waiting:
-            # A busy time has ended: the next one owes nobody anything.
+            # No request waits or is served: past service is forgotten.
             self._flows.clear()
             self._clock = 0.0
 
     def ahead(self, tenant: Tenant, *, priority: int = 0) -> tuple[int, float]:
-        """How many requests would be served before a newcomer of `tenant`, and their cost."""
+        """Return how many requests would be served before a new one, and their total cost."""
         flow = self._flows.get(tenant.name)
         own: list[Entry[T]] = flow.entries if flow is not None else []
         before = bisect_left(own, (priority + 1, -1), key=_key)
@@ -176,7 +178,7 @@ class FairQueue(Generic[T]):
         return num_requests, cost
 
     def _victims(self, newcomer: Entry[T]) -> list[Entry[T]]:
-        """Whom to drop, nobody being dropped yet: it may turn out that the newcomer must go."""
+        """Return the requests to drop, without dropping them: `newcomer` may be refused instead."""
         num_requests = self.num_requests + 1
         num_tokens = self.num_tokens + newcomer.num_tokens
         if num_requests <= self._max_requests and num_tokens <= self._max_tokens:
@@ -203,12 +205,12 @@ class FairQueue(Generic[T]):
             if len(self._flows) >= MAX_IDLE_FLOWS:
                 self._forget_idle()
             flow = self._flows[tenant.name] = _Flow(tenant.weight)
-        # It may have been configured anew.
+        # The keys file may have changed the weight.
         flow.weight = tenant.weight
         return flow
 
     def _forget_idle(self) -> None:
-        """Those who would begin at the clock in any case."""
+        """Forget the tenants whose tag would be the clock in any case."""
         for name, flow in list(self._flows.items()):
             if not flow.entries and not flow.num_served and flow.tag <= self._clock:
                 del self._flows[name]
@@ -221,7 +223,7 @@ class FairQueue(Generic[T]):
 
 
 class _Taken(Generic[T]):
-    """What one tenant takes of the queue, while it is decided who must leave."""
+    """One tenant's part of the queue, while requests to drop are chosen."""
 
     def __init__(self, flow: _Flow[T]) -> None:
         self._entries = list(flow.entries)
@@ -230,12 +232,12 @@ class _Taken(Generic[T]):
 
     @property
     def requests(self) -> float:
-        """Over the weight."""
+        """Number of requests over the weight."""
         return len(self._entries) / self._weight
 
     @property
     def tokens(self) -> float:
-        """Over the weight. Who has nothing left comes last, even behind empty prompts."""
+        """Number of tokens over the weight; -1 without requests, to rank below empty prompts."""
         return self._num_tokens / self._weight if self._entries else -1.0
 
     def add(self, entry: Entry[T]) -> None:

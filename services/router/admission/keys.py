@@ -1,4 +1,4 @@
-"""The door of the router: finds out from a request's headers whose it is."""
+"""Authentication: finds a request's tenant by the API key in its headers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 AUTHORIZATION = b"authorization"
 #: What Anthropic's clients send instead.
 API_KEY = b"x-api-key"
-#: Compared with where there is no such key: finding one takes as long as finding none.
+#: Compared with where no such key exists, so that unknown keys take as long as known ones.
 _NO_DIGEST = bytes(32)
 
 _REASONS = {
@@ -42,7 +42,7 @@ _REASONS = {
 
 
 class KeyRing(Collector):
-    """Every key that counts, from a file that may change. Its metrics are what it counted."""
+    """The valid keys, from a file that may change; also collects metrics of refusals."""
 
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         """`now` is Unix time.
@@ -55,10 +55,10 @@ class KeyRing(Collector):
         self._refused = Counter(dict.fromkeys(_REASONS, 0))
 
     def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
-        """Whose request has these headers; names are in lower case.
+        """Return the caller that the headers' key belongs to; header names are in lower case.
 
         Raises:
-            AuthenticationError: nobody's. Its message never holds what was sent.
+            AuthenticationError: no valid key. The message never contains what was sent.
         """
         reason, caller = self._find(headers)
         if caller is None:
@@ -67,7 +67,7 @@ class KeyRing(Collector):
         return caller
 
     def caller_of_call(self, metadata: Metadata) -> Caller:
-        """The same for a gRPC call."""
+        """Do as `caller` for the metadata of a gRPC call."""
         pairs = ((_bytes(name), _bytes(value)) for name, value in metadata)
         return self.caller(pairs)
 
@@ -76,7 +76,7 @@ class KeyRing(Collector):
         self.caller_of_call(metadata)
 
     def collect(self) -> Iterator[Metric]:
-        """Keys, refusals, and whether the file on disk is the one that counts."""
+        """Yield the number of keys, refusals, and whether the file on disk is in use."""
         refused = CounterMetricFamily(
             "baton_auth_refused", "Requests refused at the door, by reason", labels=["reason"]
         )
@@ -91,7 +91,7 @@ class KeyRing(Collector):
         )
 
     def _find(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, Caller | None]:
-        """The caller, or None and why not."""
+        """Return an empty reason and the caller, or the reason of a refusal and None."""
         given: set[bytes] = set()
         for name, value in headers:
             if name == AUTHORIZATION:
@@ -103,7 +103,7 @@ class KeyRing(Collector):
             given.add(value.strip())
         if not given - {b""}:
             return "missing", None
-        # Two that differ: whoever is in between may have checked the other one.
+        # Two keys that differ are refused: a proxy may have checked the other one.
         key_id = key_id_of(key := given.pop()) if len(given) == 1 else None
         if key_id is None:
             return "malformed", None

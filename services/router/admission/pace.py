@@ -1,8 +1,8 @@
-"""How fast a queue moves: learned while somebody waits in it."""
+"""Pace of a queue, learned while requests wait in it."""
 
 from __future__ import annotations
 
-#: How much is kept of what was learned with every request: some fifty of them count.
+#: Weight that older requests keep with each new one: about the last fifty count.
 _KEPT = 0.98
 
 
@@ -15,20 +15,20 @@ class Pace:
 
     @property
     def s_per_cost(self) -> float | None:
-        """None as long as nothing is known."""
+        """Seconds per unit of cost; None before the first measurement."""
         return self._s / self._cost if self._cost else None
 
     @property
     def mean_cost(self) -> float:
-        """Of one request."""
+        """Mean cost of a request; 0 before the first measurement."""
         return self._cost / self._num if self._num else 0.0
 
     def begin(self, now_s: float) -> None:
-        """Somebody waits."""
+        """Start the measurement: the first request waits."""
         self._last_s = now_s
 
     def note(self, now_s: float, cost: float) -> None:
-        """A request left the queue."""
+        """Learn from a request that left the queue."""
         last_s, self._last_s = self._last_s, now_s
         if last_s is not None:
             self._num = _KEPT * self._num + 1
@@ -36,11 +36,11 @@ class Pace:
             self._s = _KEPT * self._s + now_s - last_s
 
     def take_back(self, cost: float) -> None:
-        """One that was noted did not take anybody's time."""
+        """Remove a noted request that used no time of the workers."""
         if self._cost > cost:
             self._cost -= cost
             self._num -= 1
 
     def rest(self) -> None:
-        """Nobody waits: the time until somebody does again says nothing."""
+        """Pause the measurement: no request waits."""
         self._last_s = None

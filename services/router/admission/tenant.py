@@ -1,4 +1,4 @@
-"""Whom a request belongs to: what it may use, and whose prefixes it may see."""
+"""Tenants: a request's tenant decides what it may use and which prefixes it may share."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class Tenant:
     max_tokens_per_minute: int | None = None
 
 
-#: Everybody, where no keys are configured.
+#: The tenant of all requests where no keys are configured.
 ANONYMOUS = Tenant(name="")

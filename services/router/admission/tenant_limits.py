@@ -29,7 +29,7 @@ _MANY_ACCOUNTS = 1024
 class Permit:
     """A request that is within its tenant's limits."""
 
-    #: To be filled in: what it used of the tokens that were set aside for it.
+    #: The holder sets this: tokens that the request used of those set aside for it.
     num_tokens: int = 0
 
 
@@ -60,14 +60,14 @@ class TenantLimits:
 
     @contextmanager
     def enter(self, tenant: Tenant, num_tokens: int) -> Iterator[Permit]:
-        """Count a request as running, and `num_tokens`, the most that it can use, as used.
+        """Count a request as running and `num_tokens`, the most that it can use, as used.
 
-        At the end of the context the request no longer counts, and of the tokens only those do that
-        the caller has entered into the permit.
+        At the end of the context the request no longer counts as running, and only the tokens that
+        the caller has entered into the permit count as used.
 
         Raises:
-            OverloadedError: over a limit now; `retry_after_s` is when the tokens will be there,
-                or when one of the tenant's requests should have ended.
+            OverloadedError: over a limit now; `retry_after_s` is the time until the tokens are
+                available, or until one of the tenant's requests should have ended.
             InvalidRequestError: the request alone is over the limit of a minute.
         """
         account = self._account(tenant)
@@ -119,7 +119,7 @@ class TenantLimits:
             raise InvalidRequestError(message, param="max_tokens")
         account.drain(self._clock(), limit)
         num_missing = account.num_used + num_tokens - limit
-        # The bucket's arithmetic must not refuse who waited exactly as long as it was told to.
+        # Rounding must not refuse a client that waited exactly `retry_after_s`.
         if num_missing > 1e-6 * limit:
             raise OverloadedError(
                 f"{num_tokens} tokens are asked for, and "
@@ -138,7 +138,7 @@ class TenantLimits:
         return account
 
     def _forget(self) -> None:
-        """Who has nothing running and came last more than a minute ago has a full bucket."""
+        """Forget idle accounts: a minute after its last request a tenant has a full bucket."""
         oldest_s = self._clock() - MINUTE_S
         for name, account in list(self._accounts.items()):
             if not account.num_running and account.at_s < oldest_s:
@@ -154,7 +154,7 @@ def _headers(what: str, limit: int, remaining: int, reset_s: float) -> list[tupl
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: 0s, 20ms, 1s, 6m0s. Rounded up: who waits so long is in time."""
+    """Return the text of a duration as OpenAI writes it (0s, 20ms, 1s, 6m0s), rounded up."""
     ms = math.ceil(seconds * 1000)
     if 0 < ms < 1000:
         return f"{ms}ms"

@@ -22,7 +22,7 @@ _LABELS = ("tenant",)
 
 
 class TenantMetrics(Collector):
-    """Plain numbers, turned into metrics when somebody asks. All on one event loop."""
+    """Plain numbers that `collect` turns into metrics. For use on one event loop only."""
 
     def __init__(
         self,

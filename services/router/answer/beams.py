@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Attempts(Protocol):
-    """Gives a stream's pieces, by other workers if one is lost; the pipeline's own."""
+    """The pipeline's function that yields a stream's pieces and replays it on a lost worker."""
 
     def __call__(
         self, job: Job, stream: AnswerStream, route: Route, *, follows: bool = False
@@ -66,7 +66,7 @@ class BeamAnswers:
             yield self._piece(index, beam)
 
     async def _step(self, beams: Sequence[Beam[TokenDetail]], route: Route) -> list[TokenDetail]:
-        """What may follow each beam."""
+        """Return the candidates for the next token of each beam."""
         sampling = self._search.step_sampling()
         is_first = not self._num_streams
         if is_first:

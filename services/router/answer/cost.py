@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class AnswerCost:
-    """Its first worker says where the prompt came from, the later ones what they repeated."""
+    """Cost of one answer. The first worker reports the prompt's sources, later ones replays."""
 
     def __init__(self) -> None:
         self._usage: common_pb2.Usage | None = None
         self._timings: common_pb2.Timings | None = None
-        #: By the last worker, and by those between the first and the last.
+        #: Recomputed tokens: by the last worker, and by the workers before it.
         self._num_recomputed = 0
         self._num_recomputed_before = 0
-        #: Guesses, in the same way: all of them, and those that were right.
+        #: Draft tokens, divided in the same way: checked, and accepted.
         self._guesses = (0, 0)
         self._guesses_before = (0, 0)
         self._is_settled = False
@@ -31,7 +31,7 @@ class AnswerCost:
         self.num_replays = 0
 
     def note(self, message: decode_pb2.DecodeResponse) -> None:
-        """A worker's message; each time it says all that it knows."""
+        """Record a worker's message, whose usage and timings are cumulative."""
         if message.HasField("usage"):
             self._num_recomputed = message.usage.recomputed_tokens
             self._guesses = message.usage.num_draft_tokens, message.usage.num_accepted_tokens
@@ -44,7 +44,7 @@ class AnswerCost:
             self._lost_s = None
 
     def replay(self, *, emitted: bool) -> None:
-        """The worker was lost, and another one takes over, with tokens or from the beginning."""
+        """Record a replay on another worker; `emitted`: the answer has tokens already."""
         self.num_replays += 1
         self._is_settled = emitted
         self._num_recomputed_before += self._num_recomputed
@@ -55,22 +55,25 @@ class AnswerCost:
 
     @property
     def num_recomputed_tokens(self) -> int:
-        """Over all replays."""
+        """Recomputed tokens over all replays."""
         return self._num_recomputed_before + self._num_recomputed
 
     @property
     def num_guesses(self) -> tuple[int, int]:
-        """Tokens that were guessed, and those that were right, over all replays."""
+        """Numbers of draft tokens checked and accepted, over all replays."""
         before, now = self._guesses_before, self._guesses
         return before[0] + now[0], before[1] + now[1]
 
     @property
     def replay_ms(self) -> float:
-        """From the losses to the next word of a worker."""
+        """Milliseconds from each loss to the next worker's first message, summed."""
         return self._replay_s * 1000
 
     def usage(self) -> Usage | None:
-        """None if no worker said anything. Of the answer's replays nothing but the recomputing."""
+        """Return the first worker's usage, with the recomputed and draft tokens of all workers.
+
+        None if no worker reported usage.
+        """
         if self._usage is None:
             return None
         drafted, accepted = self.num_guesses
@@ -82,5 +85,5 @@ class AnswerCost:
         )
 
     def timings(self) -> Timings | None:
-        """Of the worker that began; None if it said nothing."""
+        """Return the timings of the worker that began; None if it reported none."""
         return None if self._timings is None else timings_from_wire(self._timings)

@@ -39,7 +39,7 @@ class Job:
     estimated_ttft_ms: float = 0.0
     first_token_s: float | None = None
     last_token_s: float | None = None
-    #: Of the prompt; None until somebody needed them.
+    #: Hashes of the prompt's blocks; None until routing needs them.
     block_hashes: Sequence[bytes] | None = None
     #: Which workers may go on with its answers.
     pin: Pin = field(default_factory=Pin)
@@ -69,7 +69,7 @@ class Job:
         return len(self.request.prompt_token_ids)
 
     def ttft_left_s(self) -> float | None:
-        """Time until the first token is late; None: it never is."""
+        """Return the seconds until the first token exceeds its bound; None without a bound."""
         if self.max_ttft_ms is None:
             return None
         return max(0.0, self.arrival_s + self.max_ttft_ms / 1000 - time.monotonic())
@@ -105,10 +105,10 @@ class Job:
                 self._learn_margin()
 
     def usage(self) -> Usage:
-        """What the request cost. The first answer paid for the prompt."""
+        """Return what the request cost. The prompt's sources are those of the first answer."""
         costs = [stream.cost for stream in self.streams]
         said = (usage for cost in costs if (usage := cost.usage()) is not None)
-        # Without a worker's word, nothing may be called a cache hit.
+        # Without a worker's usage, all of the prompt counts as computed.
         known = next(said, None) or Usage(computed_tokens=self.num_prompt_tokens)
         num_answer_tokens = self.num_beam_tokens
         if num_answer_tokens is None:

@@ -16,19 +16,19 @@ class Pin:
     """Belongs to one request; its answers and the steps of its beams share it."""
 
     def __init__(self, identity: str = "") -> None:
-        """`identity`: what another router began the answers with; empty: nothing yet."""
+        """`identity`: the weights that a resumed answer began with; empty: no worker has begun."""
         self.identity = identity
         self._generation: int | None = None
 
     def hold(self, record: WorkerRecord) -> None:
-        """The worker gave tokens that the client will have: only its like may go on."""
+        """Pin the answers to the worker's weights: it gave tokens that the client will get."""
         if not self.identity:
             self.identity = identity_of(record)
         if self.identity == identity_of(record):
             self._generation = record.generation
 
     def gone(self, request_id: str, lost: Exception | None) -> GenerationGoneError:
-        """What to tell the client where no such worker is left."""
+        """Return the error for the client if no worker with these weights is left."""
         number = "" if self._generation is None else f"generation {self._generation}, "
         message = (
             f"the answer to {request_id} cannot go on: no decode worker is left that has the "

@@ -96,7 +96,7 @@ class Pipeline:
             self._request_ids.discard(job.request_id)
 
     def _unique_id(self, request_id: str) -> str:
-        """Clients repeat their ids; on a worker two requests of one name cannot be told apart."""
+        """Return the id, with a suffix if a running request has it: workers need unique ids."""
         unique, suffix = request_id, 1
         while unique in self._request_ids:
             suffix += 1
@@ -104,7 +104,7 @@ class Pipeline:
         return unique
 
     async def _answers(self, job: Job) -> AsyncGenerator[AnswerPiece, None]:
-        """All answers, interleaved; the very last piece says what it cost."""
+        """Yield the pieces of all answers, interleaved; the last one has usage and timings."""
         self._retries.budget.earn()
         streams = list(self._streams(job))
         num_unfinished = len(streams)
@@ -127,7 +127,7 @@ class Pipeline:
                 yield piece
 
     def _streams(self, job: Job) -> Iterator[AnswerStream]:
-        """One per answer that has not ended before."""
+        """Yield a stream per answer, except resumed ones that have ended."""
         request = job.request
         resumed = {answer.index: answer for answer in request.resumed}
         for index in range(request.params.n):
@@ -144,10 +144,10 @@ class Pipeline:
     async def _several(
         self, job: Job, streams: Sequence[AnswerStream], route: Route
     ) -> AsyncGenerator[AnswerPiece, None]:
-        """The first leads; the others find its prompt in the decode worker's cache.
+        """Run the first answer; start the others when its prompt is in the decode worker's cache.
 
-        With a prefill worker the first token comes before the blocks do, so the second one, or
-        the end, says that they are there.
+        With a prefill worker the first token arrives before the blocks do. The second token, or the
+        answer's end, shows that they have arrived.
         """
         leader, *others = streams
         num_tokens_before = 2 if route.prefill else 1
@@ -167,7 +167,7 @@ class Pipeline:
     async def _attempts(
         self, job: Job, stream: AnswerStream, route: Route, *, follows: bool = False
     ) -> AsyncGenerator[AnswerPiece, None]:
-        """One answer. Where a worker is lost, another one goes on behind its last token."""
+        """Yield one answer's pieces; replay it on another worker after each loss, if possible."""
         job.streams.append(stream)
         losses = Losses()
         while True:
@@ -192,10 +192,10 @@ class Pipeline:
             self._note_replay(call, stream, route, losses)
 
     async def _first_route(self, job: Job, stream: AnswerStream) -> Route:
-        """Where to begin. At once, unless all have just gone: a lease may end, and its worker not.
+        """Return the first route; wait for one only if the last decode workers have just left.
 
-        Nothing may be awaited where a worker can be had: admission counts on it that who is let
-        in is booked before the next one.
+        A live worker may have missed its heartbeats and come back. If a worker is available nothing
+        may be awaited here: admission relies on booking a request before it lets the next one in.
         """
         while True:
             try:
@@ -206,7 +206,7 @@ class Pipeline:
             await asyncio.sleep(min(POLL_S, job.remaining_s()))
 
     async def _route_again(self, job: Job, stream: AnswerStream, losses: Losses) -> Route:
-        """Where to go on. Who has just joined, or has to prove itself, is waited for a little."""
+        """Return the route of a replay; wait up to `WAIT_FOR_WORKER_S` for a worker to be ready."""
         waited_s = 0.0
         while True:
             try:
@@ -240,7 +240,7 @@ class Pipeline:
         self, job: Job, stream: AnswerStream, route: Route, attempt: int, *, follows: bool
     ) -> Call:
         emitted = stream.token_ids
-        # Somewhere the attempt before may still be running, for as long as it takes to notice.
+        # A worker that has not noticed the loss may still run the previous attempt.
         suffix = f".{attempt}" if attempt else ""
         request = decode_pb2.DecodeRequest(
             request_id=f"{job.request_id}-{stream.index}{suffix}",
@@ -253,7 +253,7 @@ class Pipeline:
             priority=job.request.priority,
         )
         if stream.index or emitted:
-            # The prompt's logprobs are the same for all answers, and cost the cached prefix.
+            # All answers share the prompt's logprobs. Asking for them prevents use of the cache.
             request.sampling.ClearField("prompt_logprobs")
         span = None
         if job.request.trace is not None:
@@ -273,7 +273,7 @@ class Pipeline:
         )
 
     def _report(self, route: Route, error: BatonError, *, emitted: bool) -> None:
-        """Tell the pool what may be the worker's fault."""
+        """Report the error to the pool if it may be the worker's fault."""
         hung = isinstance(error, DeadlineError) and not emitted
         if hung or isinstance(error, WorkerLostError | DrainingError | InternalError):
             self._endpoints.report_failure(route.decode, error)

@@ -36,7 +36,7 @@ _INT32 = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyBounds:
-    """What every request must be expected to meet. None: anything."""
+    """Latency bounds of all requests; None: no bound."""
 
     max_ttft_ms: float | None = None
     max_itl_ms: float | None = None
@@ -67,7 +67,7 @@ class AnswerPlanner:
         return self._chooser.policy.name
 
     def plan(self, request: GenerationRequest, request_id: str) -> Job:
-        """Everything that can be refused without asking anybody.
+        """Check the request without a call to a worker; return its job.
 
         Raises:
             InvalidRequestError: a parameter is wrong.
@@ -107,24 +107,24 @@ class AnswerPlanner:
         )
 
     def check(self, job: Job, *, wait_s: float) -> None:
-        """Refuse at once what would be too late after a wait of `wait_s` for its place.
+        """Refuse a request that would miss its bounds after a wait of `wait_s` for a place.
 
         Raises:
-            OverloadedError: nobody is expected to meet the request's bounds.
+            OverloadedError: no worker is expected to meet the request's bounds.
         """
         if job.max_ttft_ms is not None or job.max_itl_ms is not None:
             self._chooser.check(self._routing_request(job, wait_s=wait_s))
 
     def route(self, job: Job, token_ids: Sequence[int] = (), losses: Losses | None = None) -> Route:
-        """Where to send an answer, or the rest of one that has `token_ids` already.
+        """Return the route of an answer, or of the rest of one that has `token_ids` already.
 
-        If nobody is left to go on, what was lost first tells more than that.
+        Without a route for a replay, the lost worker's error is raised, or GenerationGoneError.
 
         Raises:
-            NoWorkerError: no decode worker can take it now.
-            GenerationGoneError: there are some, but none with the weights that it began with.
-            UnsupportedError: those that could are too old to understand it.
-            OverloadedError: nobody is expected to meet the request's bounds.
+            NoWorkerError: no decode worker can take the answer now.
+            GenerationGoneError: no decode worker has the weights that the answer began with.
+            UnsupportedError: the workers that could serve it are too old for its parameters.
+            OverloadedError: no worker is expected to meet the request's bounds.
         """
         started_s = time.monotonic()
         request = self._routing_request(job, token_ids=token_ids, losses=losses)
@@ -166,7 +166,7 @@ class AnswerPlanner:
         if max_ttft_ms is not None:
             spent_s = time.monotonic() - job.arrival_s
             max_ttft_ms = max(0.0, max_ttft_ms - (spent_s + wait_s) * 1000)
-        # Work has been done for a request that is tried again: bounds no longer refuse it.
+        # A replay is not refused for its bounds: work has been done for the request.
         again = losses is not None or bool(token_ids)
         constrained = job.sampling.grammar is not None or job.sampling.extra_args
         return RoutingRequest(
@@ -182,7 +182,7 @@ class AnswerPlanner:
         )
 
     def _block_hashes(self, job: Job, token_ids: Sequence[int]) -> Sequence[bytes]:
-        """Of the prompt and `token_ids`; the prompt's are computed once per request."""
+        """Return block hashes of the prompt and `token_ids`; the prompt's are computed once."""
         if token_ids:
             return self._hashed(job, (*job.request.prompt_token_ids, *token_ids))
         if job.block_hashes is None:
@@ -201,9 +201,10 @@ class AnswerPlanner:
 
 
 def _from_drained(route: Route, losses: Losses, *, num_tokens: int) -> Route:
-    """The worker that drains holds nearly all of it: the next one fetches that, without a detour.
+    """Return the route with the draining worker as the first prefix source.
 
-    Its own word may not have come by the directory yet. If it is gone, computing it is.
+    It holds nearly all of the sequence's KV, though the directory may not know that yet. If it has
+    gone when the next worker fetches, that worker computes the sequence.
     """
     drained = losses.endpoint
     if drained is None or drained.record.namespace != route.decode.record.namespace:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
 
-#: Losses of one answer in a row without a new token in between. Whatever takes a worker down with
-#: it must not be shown to all of them.
+#: Losses of one answer in a row without a new token in between. A request that makes workers fail
+#: must not be sent to all of them.
 MAX_FRUITLESS = 3
-#: The same where the worker lives and says that it cannot: that may well be the request's fault.
+#: The same if the worker lives and reports an internal error: the request may have caused it.
 MAX_FRUITLESS_ERRORS = 1
 #: Losses of one answer in all.
 MAX_LOSSES = 16
@@ -48,10 +48,10 @@ class Losses:
         return isinstance(self.error, DrainingError) and not self.num_fruitless
 
     def add(self, endpoint: Endpoint, error: BatonError, *, fruitful: bool) -> None:
-        """One more failed there; `fruitful` if it gave tokens before."""
+        """Record a failed attempt at `endpoint`; `fruitful`: it gave tokens before it failed."""
         self.num += 1
         if fruitful:
-            # Who failed long ago may be well again, and then it is ready.
+            # Workers that failed before may have recovered: then they are ready.
             self.num_fruitless = 0
             self.workers.clear()
         else:
@@ -63,9 +63,9 @@ class Losses:
 class RetryPolicy:
     """Decides about further attempts, for all requests of a router.
 
-    The first one of an answer is free: a worker that dies takes as many answers with it as it had,
-    and each is work that was let in before. What is lost twice draws from the budget, and so does
-    whatever a full worker refused: nothing was lost, and the others may be as full.
+    The first retry of an answer is free: a worker that dies loses all of its answers, and each was
+    admitted before. Later retries draw from the budget. So does each retry after a full worker's
+    refusal: no work was lost, and the other workers may be full, too.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class RetryPolicy:
 
 
 def may_succeed_elsewhere(error: BatonError) -> bool:
-    """Whether another worker could serve what this one could not.
+    """Whether another worker could serve the request after this error.
 
-    What is wrong with the request, or with its time, is so everywhere.
+    No other worker helps with an invalid request or a passed deadline.
     """
     return isinstance(error, UnavailableError | OverloadedError | InternalError)
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What it takes to ask a decode worker for one answer."""
+    """Arguments of one call to a decode worker for one answer."""
 
     route: Route
     book: Book
     sessions: SessionPool
     request: decode_pb2.DecodeRequest
     timeout_s: float
-    #: Of the prompt, for the book; empty if nobody asked who holds it.
+    #: Hashes of the prompt's blocks, for the book; empty if routing does not use them.
     block_hashes: Sequence[bytes] = ()
     #: The worker has the prompt's KV already, from another answer.
     follows: bool = False
@@ -52,7 +52,7 @@ class Call:
 class AnswerStream:
     """One answer's text, tokens and cost, over as many workers as it takes.
 
-    Whatever worker goes on with it after `token_ids`, the pieces go on where they were.
+    A worker that resumes the answer continues after `token_ids`, and so do the pieces.
     """
 
     def __init__(
@@ -87,13 +87,12 @@ class AnswerStream:
         return self._text.num_tokens
 
     async def pieces(self, call: Call) -> AsyncGenerator[AnswerPiece, None]:
-        """What the worker said, one piece for all that came since the last; the last one has a
-        finish reason.
+        """Yield the worker's output as pieces; the last one has a finish reason.
 
-        Closing the iterator cancels the answer.
+        All output since the last read is one piece. Closing the iterator cancels the answer.
 
         Raises:
-            BatonError: what the worker answered, or WorkerLostError if it did not.
+            BatonError: the worker's error; WorkerLostError if the worker is gone.
         """
         route = self.route = call.route
         identity = identity_of(route.decode.record)
@@ -138,7 +137,7 @@ class AnswerStream:
         )
 
     def _learn(self, call: Call, booking: Booking) -> None:
-        """From what the worker said last; it says so in the piece that ends an answer."""
+        """Update the workers' profiles from the usage and timings of the answer's last piece."""
         usage, timings = self.cost.usage(), self.cost.timings()
         if usage is None or timings is None or call.request.num_resumed_tokens:
             return
@@ -155,7 +154,7 @@ class AnswerStream:
         self.token_ids += token_ids
         reason = finish_reason_from_wire(message.finish_reason)
         if reason is None and not message.logprobs and not message.HasField("prompt_logprobs"):
-            # Nearly all pieces; the rest below is of no use to them.
+            # The fast path, for nearly all pieces.
             text = self._text.feed(token_ids)
             if text.stop_string is None:
                 return AnswerPiece(index=self.index, text=text.text, token_ids=token_ids)
@@ -194,7 +193,7 @@ class AnswerStream:
 def new_text(
     tokenizer: Tokenizer, params: GenerationParams, prompt_ids: Sequence[int]
 ) -> AnswerText:
-    """What makes the text of one answer of its tokens."""
+    """Return the converter of one answer's tokens to text."""
     return AnswerText(
         tokenizer,
         prompt_ids=prompt_ids,
@@ -207,7 +206,7 @@ def new_text(
 
 
 def _merged(messages: Sequence[decode_pb2.DecodeResponse]) -> decode_pb2.DecodeResponse:
-    """Pieces that came while their reader was busy, as one."""
+    """Return the pieces that arrived since the last read as one piece."""
     merged = messages[0]
     for message in messages[1:]:
         merge_into(merged, message)

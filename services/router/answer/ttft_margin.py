@@ -1,4 +1,4 @@
-"""How far estimates of the time to first token are off: what a bound has to leave for that."""
+"""Error of the TTFT estimates: the margin that a bound on the TTFT has to leave for it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import math
 TARGET = 0.95
 #: How fast the margin moves. A request that was late moves it 19 times as far as one in time.
 STEP = 0.2
-#: A worker that stood still for a moment makes all that were there late, once: that must not keep
-#: requests out for long, who could show that it has become better.
+#: A worker that stalls once makes all of its requests late. That must not refuse requests for
+#: long: only admitted requests can show that the worker has recovered.
 LOWEST, HIGHEST = 0.5, 2.0
-#: Estimates below this share of their bound were never in danger, and say nothing about those
-#: that are: they are mostly constant costs, and not the queue.
+#: Estimates below this share of their bound are ignored: they consist mostly of constant costs,
+#: and tell nothing about estimates near the bound, which the queue dominates.
 TELLING_SHARE = 0.2
 
 
@@ -26,7 +26,7 @@ class TtftMargin:
         self.factor = 1.0
 
     def learn(self, *, estimated_ms: float, actual_ms: float, bound_ms: float) -> None:
-        """A request that had so much time left when it was routed got its first token."""
+        """Learn from a request's first token. `bound_ms`: time left to it when it was routed."""
         if estimated_ms <= 0 or estimated_ms * self.factor < TELLING_SHARE * bound_ms:
             return
         late = actual_ms > estimated_ms * self.factor

@@ -123,7 +123,7 @@ def plan_reading(use: ToolUse, formats: ChatFormats, *, include_reasoning: bool)
     """Which parsers read the answers.
 
     Raises:
-        UnsupportedError: nobody knows how the model writes calls.
+        UnsupportedError: it is not known how the model writes calls.
     """
     names = frozenset(spec.name for spec in use.callable)
     tools = formats.tools if use.callable else None

@@ -50,7 +50,7 @@ class Asset:
     headers: Mapping[str, str]
 
     async def serve(self, request: Request) -> Response:
-        """The file, or 304 to whoever has it already."""
+        """Return the file, or 304 if the client has it already."""
         if request.headers.get("if-none-match") == self.headers["etag"]:
             return Response(status_code=304, headers=dict(self.headers))
         return Response(self.content, headers=dict(self.headers))

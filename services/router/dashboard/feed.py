@@ -22,7 +22,7 @@ MAX_VIEWERS = 64
 
 
 class Feed:
-    """Nothing is held for a viewer: whoever was too slow for a tick gets the whole picture."""
+    """Sends ticks to all viewers. A viewer that was too slow for a tick gets the full state."""
 
     def __init__(
         self, state: DashboardState, *, period_s: float = PERIOD_S, max_viewers: int = MAX_VIEWERS
@@ -40,7 +40,7 @@ class Feed:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody else may look."""
+        """Whether no further viewer may join: the limit is reached, or the feed has stopped."""
         return self._stopped or self.num_viewers >= self._max_viewers
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class Feed:
                 await self._task
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The whole picture, then what is new, until the router stops or nobody wants more."""
+        """Yield the full state, then each tick, until the feed stops or the viewer leaves."""
         self.num_viewers += 1
         try:
             seen = None

@@ -1,4 +1,4 @@
-"""Why a request went where it went: kept cheaply at its end, put into words when somebody asks."""
+"""Reasons of a request's route: kept cheaply at its end, put into words when a viewer asks."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from services.router.watch.observer import RequestEnd
 
 MAX_REQUESTS = 200
-#: Clients choose ids, and nobody reads more of one.
+#: Longest part of an id that is shown: clients choose ids of any length.
 MAX_ID_CHARS = 160
 
 
@@ -41,11 +41,11 @@ class RequestRow(msgspec.Struct, kw_only=True):
     completion_tokens: int
     cached_tokens: int
     queue_ms: float
-    #: None if there was no first token, or nobody said when it came.
+    #: None if there was no first token, or its time is unknown.
     ttft_ms: float | None
     itl_ms: float | None
     total_ms: float
-    #: Empty if the decode worker computed the prompt, or nobody said who did.
+    #: Empty if the decode worker computed the prompt, or the worker is unknown.
     prefill: str
     #: Empty if it was sent nowhere.
     decode: str
@@ -61,7 +61,7 @@ class RequestRow(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A row and what is only shown to who asks for it."""
+    """A row, and details that are shown on request only."""
 
     row: RequestRow
     timings: Timings | None
@@ -80,19 +80,19 @@ class RecentRequests:
         self.num_ended = 0
 
     def add(self, end: RequestEnd) -> RequestRow:
-        """One more has ended."""
+        """Add a request that has ended; return its row."""
         self.num_ended += 1
         row = _row(end, self.num_ended, self._wall_clock())
         self._ring.append(Ended(row, end.timings, kept_part(end.request.trail)))
         return row
 
     def rows(self, after: int = 0) -> list[RequestRow]:
-        """Those with a larger number, oldest first, as far as they are still there."""
+        """Return the kept rows with a number greater than `after`, oldest first."""
         num_new = min(len(self._ring), max(0, self.num_ended - after))
         return [self._ring[place].row for place in range(-num_new, 0)]
 
     def find(self, number: int) -> Ended | None:
-        """One of them, if it is still there."""
+        """Return the request of this number; None if it is no longer kept."""
         place = number - self.num_ended - 1
         return self._ring[place] if -len(self._ring) <= place < 0 else None
 
@@ -128,6 +128,6 @@ def _row(end: RequestEnd, number: int, now_s: float) -> RequestRow:
 
 
 def _sent_to(trail: Trail) -> str:
-    """Who had it, of a request that has no last word of its workers."""
+    """Return the decode worker of a request without timings, from its route; empty: none."""
     route = None if trail.decision is None else trail.decision.route
     return "" if route is None else route.decode.name

@@ -137,7 +137,7 @@ class DashboardState:
             self._workers.ended(row, end.usage)
 
     def look(self) -> None:
-        """A second has passed: note what charts are made of, whether anybody looks or not."""
+        """Record the values of the charts; to be called once a second, with or without viewers."""
         self._workers.look()
         admission = self._parts.admission
         num_gaps, gaps_s = self.tokens.gaps

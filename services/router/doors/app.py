@@ -78,8 +78,9 @@ def create_app(
     `not_ready_because` is asked on every GET /ready and /health; it names what is missing, or
     nothing. `notes` says what requests have to do without.
     `rate_headers` says what a tenant has left of its limits.
-    Without `keys` everybody may ask for everything. `traced`: clients may say which trace a request
-    belongs to. Without a `dashboard` there is no page, without `cors` none of another site.
+    Without `keys` every client may use every path. `traced`: clients may say which trace a request
+    belongs to. Without a `dashboard` there is no live page. Without `cors` browsers let no page of
+    another site read answers.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
     _add_generation(app, backend)

@@ -40,7 +40,7 @@ class LimitedGenerator:
         num_tokens, begun = 0, False
         try:
             with self._limits.enter(tenant, self._most_tokens(request)) as permit:
-                # Until an error says that nothing was done for it, the prompt counts.
+                # The prompt counts, unless an error before the first piece ends the request.
                 permit.num_tokens = num_prompt_tokens
                 answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
                 try:
@@ -63,10 +63,10 @@ class LimitedGenerator:
             self._metrics.used(tenant.name, num_prompt_tokens=used, num_output_tokens=num_tokens)
 
     def _most_tokens(self, request: GenerationRequest) -> int:
-        """What it can use, of which no more is set aside than a minute has.
+        """Return the most tokens that the request can use; 0 if its tenant has no limit.
 
-        Who names no max_tokens means what is left of the context. That is seldom used, and must not
-        keep out tenants whose minute has less.
+        Without max_tokens an answer may fill the context. Answers seldom do, so then at most the
+        tenant's limit of a minute is set aside: a lower limit must not refuse such requests.
         """
         per_minute = request.tenant.max_tokens_per_minute
         if per_minute is None:

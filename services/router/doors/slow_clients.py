@@ -1,7 +1,7 @@
 """Hangs up on HTTP clients that take nothing of what they asked for.
 
-An answer waits while its client's connection is full. It holds up nobody else, but it keeps its
-place among the requests that the cluster works on: clients that never read would use up all.
+An answer waits while its client's connection is full. It delays no other answer, but it keeps its
+place among the admitted requests: clients that never read would use up all places.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: A client that takes not one byte for so long is gone, whatever its system says.
+#: A client that takes not one byte for so long counts as gone, even if its connection is open.
 STALL_S = 30.0
 #: How often connections are looked at, per stall.
 _LOOKS = 6
@@ -53,7 +53,7 @@ class SlowClients:
         for connection in tuple(self._connections()):
             if not getattr(connection, "flow", None) or not connection.flow.write_paused:
                 continue
-            # Whoever sends waits meanwhile, so that it can only become less.
+            # The sender waits meanwhile, so the number of waiting bytes can only fall.
             num_bytes = connection.transport.get_write_buffer_size()
             num_before, since_s = before.get(connection, (None, now_s))
             if num_bytes != num_before:

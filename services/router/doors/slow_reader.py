@@ -1,7 +1,7 @@
 """Takes back what a request holds when its client does not read the answer.
 
-Pieces that a client is too slow for gather in the router while the workers go on, so it holds up
-nobody; but it keeps its place inside for as long as it likes, and many of them would keep all.
+The router keeps the pieces that a slow client has not read while the workers go on, so the client
+delays no other request. But it keeps its place inside, and many such clients would keep all places.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StallGuard:
         self._max_stall_s = max_stall_s
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
-        """See Generator. A piece that nobody takes for too long is the last one: DeadlineError."""
+        """See Generator. Raises DeadlineError if the client does not take a piece in time."""
         answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
         watch = _Watch(answers, self._max_stall_s)
         try:
@@ -55,7 +55,7 @@ class _Watch:
         self._max_stall_s = max_stall_s
         #: When a piece was given to the reader; None while the reader waits for one.
         self.given_s: float | None = None
-        #: Closes `answers`, which nobody else does while a piece is with the reader.
+        #: Closes `answers`, which no other code does while a piece is with the reader.
         self.closing: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(max_stall_s, self._look)
 

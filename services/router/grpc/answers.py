@@ -29,12 +29,12 @@ class AnswerWriter:
     def __init__(
         self, *, reader: ChatReader | None = None, reading: router_pb2.Reading.ValueType
     ) -> None:
-        """Without a `reader`, nothing is said of what the text means."""
+        """Without a `reader`, messages carry text only: no reasoning, no tool calls."""
         self._reader = reader
         self._reading = reading
 
     def resume(self, request: GenerationRequest, tokenizer: Tokenizer) -> None:
-        """Read what the client has of the answers: deltas go on behind it."""
+        """Feed the reader what the client already has, so that deltas continue after it."""
         if self._reader is None:
             return
         for answer in request.resumed:
@@ -46,7 +46,7 @@ class AnswerWriter:
     def write(
         self, request_id: str, piece: AnswerPiece, *, resumed: bool
     ) -> router_pb2.GenerateResponse:
-        """One message per piece."""
+        """Return the message of one piece."""
         message = piece_to_wire(request_id, piece, resumed=resumed)
         message.reading = self._reading
         if self._reader is not None:

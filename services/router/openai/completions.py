@@ -130,7 +130,7 @@ class Completions:
             wanted = None if is_default else body.max_tokens
             check_num_tokens(len(prompt.token_ids), self._backend.limits, param=param)
             check_prompt(prompt.token_ids, models, param=param, max_tokens=wanted)
-            # What nobody asked for is cut to what the context has room for.
+            # A default length is cut to the room in the context.
             room = models.max_model_len - len(prompt.token_ids)
             if is_default and params.max_tokens is not None and params.max_tokens > room:
                 fitted.append(dataclasses.replace(params, max_tokens=room))

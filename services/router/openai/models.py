@@ -20,7 +20,7 @@ class ServedModel(Protocol):
 
     @property
     def max_model_len(self) -> int:
-        """Longest prompt plus answer; raises NoWorkerError while nobody knows."""
+        """Longest prompt plus answer [tokens]; raises NoWorkerError before a worker registered."""
         ...
 
     @property

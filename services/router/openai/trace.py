@@ -1,4 +1,4 @@
-"""Tells who serves a request of the trace that its client is in. Only there if anybody traces."""
+"""Passes the client's trace context on with its request. Present only if the router traces."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class JsonMachine(Machine):
         return text
 
     def _value(self) -> Steps[None]:
-        """Read a value that nobody needs."""
+        """Read a value and ignore it."""
         if self.char and self.char in '{["':
             yield from self._scan(lambda _: None, self.advance)
             return

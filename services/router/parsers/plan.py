@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormats:
-    """How the served model writes what is not plain text; None: it does not, or nobody knows."""
+    """Formats of the model's tool calls and reasoning; None: it has none, or it is unknown."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None

@@ -61,7 +61,7 @@ class GenerationParams:
 
     @property
     def num_sequences(self) -> int:
-        """How many are computed at a time."""
+        """Number of sequences that are computed at a time."""
         return max(self.n, self.best_of or 0, 0 if self.beams is None else self.beams.width)
 
 
@@ -79,11 +79,11 @@ class GenerationRequest:
     cache_salt: bytes = b""
     #: time.monotonic() when the request reached the router, and what tokenising it took.
     arrival_s: float = 0.0
-    #: Refuse it unless it is expected to get its first token, and the others, in such a time.
+    #: Bounds on the expected latencies; a request that is expected to exceed one is refused.
     max_ttft_ms: float | None = None
     max_itl_ms: float | None = None
     tokenize_ms: float = 0.0
-    #: What the client has of the answers from a router that was lost.
+    #: Beginnings of the answers that the client has from a lost router.
     resumed: tuple[AnswerSoFar, ...] = ()
     #: None unless the router traces.
     trace: RequestTrace | None = None

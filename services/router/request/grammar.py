@@ -1,7 +1,7 @@
 """Structured output as both front ends ask for it: one constraint, checked before any work is done.
 
-Whoever wants to constrain an answer for a reason of its own (a tool that must be called, say) makes
-a spec with `json_schema_grammar` or `structural_tag_grammar` and puts it into
+Code that constrains an answer for its own reason (a tool that must be called, for example) makes a
+spec with `json_schema_grammar` or `structural_tag_grammar` and puts it into
 `GenerationParams.grammar`; the pipeline checks it, and it reaches the workers that sample.
 """
 

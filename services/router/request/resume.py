@@ -17,21 +17,21 @@ PARAM = "resume_from"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSoFar:
-    """One answer, as far as its tokens came."""
+    """The beginning of one answer that the client has."""
 
     index: int
     token_ids: tuple[int, ...] = ()
-    #: Nothing more is wanted of it.
+    #: The answer is complete.
     finished: bool = False
-    #: Of the workers that wrote it; empty: not known.
+    #: Identity of the weights that wrote it; empty: unknown.
     identity: str = ""
 
 
 def resumed_identity(answers: Sequence[AnswerSoFar]) -> str:
-    """What the workers must have in common that go on with these; empty: nothing is known.
+    """Return the identity of the weights that must resume these answers; empty: unknown.
 
     Raises:
-        InvalidRequestError: they were written with different weights.
+        InvalidRequestError: the answers were written with different weights.
     """
     identities = {answer.identity for answer in answers if answer.identity}
     if len(identities) > 1:

@@ -24,9 +24,9 @@ class RequestTrace:
         span.stage("router.prepare", began_s, self._prepared_s)
 
     def call(self, worker: str, *, request_id: str, queue_ms: float) -> Span:
-        """A decode worker is about to be asked; the caller ends the span.
+        """Start the span of a call to a decode worker; the caller ends it.
 
-        What came before the first one was the router's own: `queue_ms` of it in the queue.
+        The first call also adds the router's stages before it: the queue (`queue_ms`) and routing.
         """
         now_s = time.monotonic()
         if not self._routed:
@@ -38,7 +38,7 @@ class RequestTrace:
         return self._span.call("router.call", attributes)
 
     def note(self, piece: AnswerPiece) -> None:
-        """A piece is about to leave the router."""
+        """Record a piece that is about to leave the router."""
         if self._first_token_s is None and piece.token_ids:
             self._first_token_s = time.monotonic()
             self._span.event("first_token", self._first_token_s)
@@ -48,7 +48,7 @@ class RequestTrace:
             self._span.set(_cost(piece.usage, piece.timings))
 
     def end(self, error: Exception | None = None) -> None:
-        """No more pieces come; `error` is why, if it was one."""
+        """End the span; `error`: what ended the request, if it failed."""
         if error is not None:
             self._span.fail(error)
         if self._finish_reasons:

@@ -18,31 +18,31 @@ class RoutingRequest:
 
     num_prompt_tokens: int
     max_tokens: int
-    #: Of the prompt's full blocks, in order; empty: nobody's cache is looked at.
+    #: Hashes of the prompt's full blocks, in order; empty: no cache is looked up.
     block_hashes: Sequence[bytes] = ()
     #: Workers that failed this request before.
     excluded: frozenset[WorkerId] = frozenset()
-    #: Of the workers that began the answer: only such go on with it. Empty: any may serve it.
+    #: Identity of the weights that the answer began with, required of a worker; empty: any.
     identity: str = ""
     #: Lowest minor version of the contract with which a worker understands it.
     protocol_minor: int = 0
     #: Longest acceptable time from now to the first token, and between tokens; None: any.
     max_ttft_ms: float | None = None
     max_itl_ms: float | None = None
-    #: What the estimate of the first is multiplied with before it is compared.
+    #: Factor on the estimated TTFT before it is compared with its bound.
     ttft_margin: float = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """A worker that can serve a request, and what the router expects of it there."""
+    """A worker that can serve a request, with the router's estimates. Times in milliseconds."""
 
     endpoint: Endpoint
-    #: Leading blocks that it holds, or will hold when the request's turn comes.
+    #: Leading blocks that the worker holds, or will hold at the request's turn.
     num_held_blocks: int = 0
-    #: Prompt tokens of them that need no computation: at least one token does.
+    #: Prompt tokens in those blocks, less the prompt's last one, which is always computed.
     num_held_tokens: int = 0
-    #: Prompt tokens that it would fetch from a peer because that takes less time.
+    #: Prompt tokens that the worker would fetch from a peer because that takes less time.
     num_fetched_tokens: int = 0
     #: Until the prompts that were sent there before are computed.
     queue_ms: float = 0.0
@@ -52,7 +52,7 @@ class Candidate:
     transfer_ms: float = 0.0
     #: How much later others get their first token because this prompt is computed there.
     crowding_ms: float = 0.0
-    #: What makes up for the blocks that it holds if it has more than its share of the work.
+    #: Penalty for more than an equal share of the work; offsets the gain by held blocks.
     hot_ms: float = 0.0
     #: Between two tokens, with this sequence in the batch. Decode workers only.
     itl_ms: float = 0.0
@@ -78,7 +78,7 @@ class Estimate:
     """What the router expects of a route."""
 
     ttft_ms: float = 0.0
-    #: Of it: the computation itself. The book counts with it until the first token comes.
+    #: Part of `ttft_ms` for the computation; the book uses it until the first token arrives.
     prefill_ms: float = 0.0
     itl_ms: float = 0.0
 
@@ -129,11 +129,11 @@ class Picker(Protocol):
     """Orders the workers that are left."""
 
     def order(self, costs: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
-        """All of them, best first. Changes nothing: explanations ask, too."""
+        """Return all candidates, best first. No side effects: explanations call it, too."""
         ...
 
     def chosen(self, candidate: Candidate) -> None:
-        """The request does go there."""
+        """Record that the request is sent to this candidate."""
         ...
 
 
@@ -146,5 +146,5 @@ class Policy:
     prefill_scorers: tuple[Scorer, ...]
     decode_picker: Picker
     prefill_picker: Picker
-    #: Whether it cares who holds which block; hashing the prompt is left out otherwise.
+    #: Whether the policy uses which worker holds which block; if not, prompts are not hashed.
     uses_prefixes: bool = True

@@ -29,13 +29,13 @@ class ArrivalRate:
         self._first_s: float | None = None
 
     def note(self, now_s: float) -> None:
-        """One came."""
+        """Count a request that arrived at `now_s`."""
         if self._first_s is None:
             self._first_s = now_s
         self._recent.add(1.0, now_s)
 
     def per_s(self, now_s: float) -> float:
-        """The rate of now. The first seconds underestimate it rather than overestimate."""
+        """Return the present rate [1/s]; in the first second it is rather too low."""
         if self._first_s is None:
             return 0.0
         seen_s = max(1.0, now_s - self._first_s)
@@ -66,7 +66,7 @@ class Book:
         block_hashes: Sequence[bytes] = (),
         waits_apart: bool = False,
     ) -> Booking:
-        """A request is sent: it computes its prompt, then writes its answer.
+        """Book a request that is sent: its prompt is computed, then its answer is written.
 
         `waits_apart`: see `Work.add_prompt`.
         """
@@ -81,7 +81,7 @@ class Book:
         )
 
     def begin_follower(self, route: Route, *, num_prompt_tokens: int) -> Booking:
-        """A further answer to a prompt that the decode worker holds already."""
+        """Book a further answer to a prompt whose KV the decode worker holds already."""
         return Booking(self, route, num_prompt_tokens, (), None)
 
 
@@ -134,14 +134,14 @@ class Booking:
         return (self._num_decoding_first + last) / 2
 
     def add_tokens(self, count: int) -> None:
-        """The sequence has grown. The first time, its prompt is computed."""
+        """Record `count` new tokens; the first ones end the computation of the prompt."""
         if self._open and count:
             self._end_prompt(computed=True)
             self._num_tokens += count
             self._decode.num_held_tokens += count
 
     def release(self) -> None:
-        """The sequence has ended."""
+        """Remove the sequence, which has ended."""
         if self._open:
             self._end_prompt(computed=False)
             self._open = False

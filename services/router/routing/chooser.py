@@ -104,10 +104,9 @@ class WorkerChooser:
         self._max_prefill_candidates = max_prefill_candidates
 
     def hash_space(self) -> tuple[bytes, int] | None:
-        """Namespace and block size to hash prompts with; None if nobody would look at the hashes,
-        or if the namespace is none that blocks of ours are hashed under.
+        """Return the namespace and block size to hash prompts with: those of most usable workers.
 
-        While workers of several namespaces serve, it is the one that most of them have.
+        None if routing would not use the hashes, or if the namespace is not hexadecimal.
         """
         if self._prefixes is None or not self.policy.uses_prefixes:
             return None
@@ -122,12 +121,12 @@ class WorkerChooser:
             return None
 
     def route(self, request: RoutingRequest, trail: Trail | None = None) -> Route:
-        """Where to send a request. The caller books it. `trail` is told why, refusals included.
+        """Return the route of a request, which the caller books; note the decision in `trail`.
 
         Raises:
-            NoWorkerError: no decode worker can take it now.
-            UnsupportedError: those that could are too old to understand it.
-            OverloadedError: nobody is expected to meet the request's bounds.
+            NoWorkerError: no decode worker can take the request now.
+            UnsupportedError: the workers that could serve it are too old for its parameters.
+            OverloadedError: no worker is expected to meet the request's bounds.
         """
         decision = self.decide(request)
         if trail is not None:
@@ -142,9 +141,9 @@ class WorkerChooser:
         return decision.route
 
     def is_gone(self, identity: str, excluded: Collection[WorkerId]) -> bool:
-        """Whether there are decode workers with other weights, but with these `excluded` ones only.
+        """Whether only decode workers with other weights are left, `excluded` ones aside.
 
-        An empty identity is never gone.
+        False for an empty identity.
         """
         alive = self._endpoints(Role.DECODE)
         alike = [e for e in alive if not identity or identity_of(e.record) == identity]
@@ -153,17 +152,17 @@ class WorkerChooser:
         )
 
     def check(self, request: RoutingRequest) -> None:
-        """Refuse now what `route` would refuse: the same, before the request waits for its turn.
+        """Refuse for its bounds, before it waits, a request that `route` would refuse.
 
         Raises:
-            OverloadedError: nobody is expected to meet the request's bounds.
+            OverloadedError: no worker is expected to meet the request's bounds.
         """
         decision = self.decide(request)
         if decision.route is not None:
             refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
 
     def decide(self, request: RoutingRequest) -> Decision:
-        """All that `route` looks at, without choosing for good."""
+        """Return the decision that `route` would make, without side effects."""
         reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
         holdings = Holdings(reported, request.block_hashes)
         decode = Candidates()
@@ -187,7 +186,7 @@ class WorkerChooser:
         chosen = decode.candidates[0]
         compatible = self._kept(request, readers, (SharesBlocksWith(chosen.endpoint),), prefill)
         if readers and not compatible:
-            # Its estimate did not contain the prompt.
+            # The decode worker has to compute the prompt, which its estimate left out.
             chosen = self._estimator.decode(request, [chosen.endpoint], holdings, computes=True)[0]
             decode.candidates[0] = chosen
         prefill.candidates = self._ordered(
@@ -213,7 +212,10 @@ class WorkerChooser:
         )
 
     def _sources(self, reader: Candidate, holdings: Holdings) -> tuple[PrefixSource, ...]:
-        """Only what was reported: a predicted block cannot be fetched yet."""
+        """Return peers that have reported more blocks than `reader` holds, best first.
+
+        Predicted blocks do not count: they cannot be fetched yet.
+        """
         own = reader.endpoint.record
         num_own = reader.num_held_blocks
         if not any(num_blocks > num_own for num_blocks in holdings.reported.values()):

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 #: A backlog lasts longer than its work, because more comes meanwhile: by 1 / (1 - load). Taken for
 #: a load of 0.7; the measured load would make routing swing where it is near 1.
 BACKLOG_STRETCH = 3.3
-#: Times the mean of recent work. From the first on a worker is too popular; at the second one all
-#: that it could save by its blocks is outweighed, and somebody else computes and holds them, too.
+#: Multiples of the mean recent work. Above the first a worker is penalised; at the second the
+#: penalty equals the most that held blocks can save: another worker computes and holds them, too.
 WARM, HOT = 1.05, 1.2
-#: Requests like this one that are added to everybody's work, so that a few do not make it hot.
+#: Requests like this one that are added to each worker's work, so that a few do not make it hot.
 HEAT_REQUESTS = 5
 #: A worker that is busy for less than this share of the time is hot in part only: while there is
 #: little to do, one conversation may well be all the work, and should stay where it is.
@@ -31,9 +31,9 @@ BUSY_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Who holds how much of one prompt."""
+    """Which workers hold how much of one prompt."""
 
-    #: Leading blocks as reported.
+    #: Number of leading blocks that each worker has reported.
     reported: Mapping[WorkerId, int]
     hashes: Sequence[bytes]
 
@@ -49,7 +49,7 @@ class Estimator:
     def prefill(
         self, request: RoutingRequest, endpoints: Sequence[Endpoint], holdings: Holdings
     ) -> list[Candidate]:
-        """If these compute the prompt."""
+        """Return candidates with estimates for the case that they compute the prompt."""
         now_s = self._book.clock()
         longest = max(holdings.reported.values(), default=0)
         candidates = []
@@ -69,7 +69,10 @@ class Estimator:
         *,
         computes: bool,
     ) -> list[Candidate]:
-        """If these write the answer; `computes`: and read the prompt themselves."""
+        """Return candidates with estimates for writing the answer.
+
+        `computes`: they compute the prompt, too.
+        """
         if computes:
             candidates = self.prefill(request, endpoints, holdings)
         else:
@@ -120,9 +123,9 @@ class Estimator:
                 candidate.transfer_ms, candidate.prefill_ms = transfer_ms, prefill_ms
 
     def _add_crowding(self, candidates: list[Candidate], now_s: float) -> None:
-        """Expected requests that come while there is a backlog, times what each waits longer.
+        """Add the delay of later requests: expected arrivals during the backlog times their wait.
 
-        The backlog is everybody's mean: with a worker's own, a queue would be counted twice.
+        The backlog is the mean of all workers: with a worker's own, a queue would count twice.
         """
         if not candidates:
             return
@@ -134,10 +137,10 @@ class Estimator:
             candidate.crowding_ms = work_ms * (mean_queue_ms + work_ms) * per_ms
 
     def _add_heat(self, candidates: list[Candidate], request: RoutingRequest, now_s: float) -> None:
-        """Replicate a prefix that most of the work goes after.
+        """Add a penalty to busy workers, so that a popular prefix is computed on others, too.
 
-        A queue does that only when it is longer than what the holder saves. Until then one worker
-        would be nearly saturated, for ever, while the others have little to do.
+        The queue's cost alone does that only when it exceeds what the holder saves. Until then one
+        worker would stay nearly saturated while the others have little to do.
         """
         if len(candidates) < 2:
             return

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def learn_prefill(route: Route, usage: Usage, timings: Timings) -> None:
-    """Who computed the prompt, how much of it, and in what time; and what moving it took."""
+    """Teach the profiles of the workers that computed and moved the prompt what that took."""
     if not usage.transferred_tokens:
         route.decode.profile.observe_prefill(
             usage.prompt_tokens, usage.local_hit_tokens, timings.prefill_ms
@@ -22,7 +22,7 @@ def learn_prefill(route: Route, usage: Usage, timings: Timings) -> None:
     if endpoint is None:
         return
     num_held = usage.local_hit_tokens + usage.transferred_hit_tokens
-    # A prefill worker's hit that was no longer than the decode worker's is not told.
+    # Usage does not report a prefill worker's hit that is no longer than the decode worker's.
     if usage.transferred_hit_tokens or not usage.local_hit_tokens:
         endpoint.profile.observe_prefill(usage.prompt_tokens, num_held, timings.prefill_ms)
     # A transfer lasts as long as the computation that it overlaps with. Only where most of the
@@ -37,7 +37,7 @@ def learn_prefill(route: Route, usage: Usage, timings: Timings) -> None:
 def learn_decode(
     route: Route, booking: Booking, timings: Timings, *, num_output_tokens: int
 ) -> None:
-    """How long a step took with the batch that the answer was in."""
+    """Teach the decode worker's profile the mean time of a step during the answer."""
     if num_output_tokens > 1:
         route.decode.profile.observe_decode(
             booking.num_decoding,

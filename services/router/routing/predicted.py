@@ -26,7 +26,7 @@ class Prediction:
 
 
 class PredictedBlocks:
-    """Predictions count while the prompt waits and a few seconds longer. Bounded."""
+    """Bounded set of predictions. Each counts until its prompt is computed and `ttl_s` longer."""
 
     def __init__(self, *, ttl_s: float = TTL_S, max_hashes: int = MAX_HASHES) -> None:
         self._ttl_s = ttl_s
@@ -43,7 +43,7 @@ class PredictedBlocks:
         return self._num_hashes
 
     def add(self, worker: WorkerId, hashes: Sequence[bytes], now_s: float) -> Prediction | None:
-        """A prompt was sent to `worker`. None if there are too many predictions."""
+        """Predict the blocks of a prompt sent to `worker`; None without `hashes` or room."""
         self._expire(now_s)
         while self._settled and self._num_hashes + len(hashes) > self._max_hashes:
             self.drop(self._settled.popleft()[1])
@@ -61,7 +61,7 @@ class PredictedBlocks:
         self._settled.append((now_s + self._ttl_s, prediction))
 
     def drop(self, prediction: Prediction) -> None:
-        """The prompt will not be computed there. May come twice."""
+        """Remove a prediction. Safe to repeat."""
         if not prediction.open:
             return
         prediction.open = False
@@ -83,7 +83,7 @@ class PredictedBlocks:
         counts = self._counts.get(worker)
         if counts is None or not hashes or hashes[0] not in counts:
             return 0
-        # The first one is there and, beyond the last one, nothing is.
+        # Binary search: the first hash is held, and held hashes have no gap.
         low, high = 1, len(hashes)
         if hashes[-1] in counts:
             return high

@@ -1,4 +1,4 @@
-"""Whether the workers should be given another prompt, or whether it better waits here."""
+"""Whether workers have room for another prompt, or the prompt should wait in the router."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KV_SHARE = 0.9
 
 
 class WorkerRoom:
-    """Looks at the router's own book only: it is never out of date."""
+    """Tells whether workers have room, from the router's own book, which is never out of date."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class WorkerRoom:
         *,
         max_worker_queue_ms: float,
     ) -> None:
-        """`max_worker_queue_ms`: of prompts that a worker should have to compute."""
+        """`max_worker_queue_ms`: longest queue of prompts that a worker should have."""
         self._endpoints = endpoints
         self._book = book
         self._max_queue_ms = max_worker_queue_ms
@@ -37,7 +37,7 @@ class WorkerRoom:
         """Whether some worker's queue is short, and some decode worker's pool has space."""
         writers = [e for e in self._endpoints(Role.DECODE) if e.usable]
         if not writers:
-            # Routing says what is missing; nothing is gained by waiting for it here.
+            # Let the request in: routing reports what is missing, and waiting here does not help.
             return True
         readers = [e for e in self._endpoints(Role.PREFILL) if e.usable] or writers
         now_s = self._book.clock()

@@ -12,7 +12,7 @@ MS_PER_MISSING_TOKEN = 1e6
 
 
 class Queue:
-    """Prompts that were sent there before come first."""
+    """Wait for the prompts that were sent to the worker before."""
 
     name = "queue"
 
@@ -22,7 +22,7 @@ class Queue:
 
 
 class Prefill:
-    """Tokens that it does not hold have to be computed."""
+    """Computation of the tokens that the worker does not hold."""
 
     name = "prefill"
 
@@ -32,7 +32,7 @@ class Prefill:
 
 
 class Transfer:
-    """Blocks that it does not hold, and that others do or will, have to be moved."""
+    """Transfer of the blocks that the worker does not hold and another one does or will."""
 
     name = "transfer"
 
@@ -42,7 +42,7 @@ class Transfer:
 
 
 class Crowding:
-    """The requests that come later wait for this one's computation, too."""
+    """Delay of later requests by this one's computation."""
 
     name = "crowding"
 
@@ -52,7 +52,7 @@ class Crowding:
 
 
 class Heat:
-    """Nobody should have much more than an equal share of the work."""
+    """Penalty for a worker with much more than an equal share of the work."""
 
     name = "heat"
 
@@ -62,7 +62,7 @@ class Heat:
 
 
 class DecodeLoad:
-    """Every step takes longer the more sequences and tokens are in the batch."""
+    """Time of a step, which grows with the batch's sequences and tokens, and preemptions."""
 
     name = "decode"
 
@@ -76,10 +76,10 @@ class DecodeLoad:
 
 
 class MissingPrefix:
-    """Before everything else: as few tokens as possible that it does not hold.
+    """Number of tokens that the worker does not hold, weighted above all other terms.
 
-    A hold of less than `min_share` of the prompt counts as none. Without that, one block that all
-    prompts begin with would send all of them to whoever held it first.
+    A prefix of less than `min_share` of the prompt counts as none. Otherwise one block that all
+    prompts begin with would send all of them to the worker that held it first.
     """
 
     name = "missing prefix"

@@ -1,4 +1,4 @@
-"""Refuses requests whose bounds nobody is expected to meet, before any work is done for them."""
+"""Refuses requests whose bounds no worker is expected to meet, before any work is done for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ITL = "time between tokens", RefusalReason.EXPECTED_ITL
 
 
 def meets_ttft(request: RoutingRequest, candidates: list[Candidate]) -> list[Candidate]:
-    """Those that should meet the bound first, otherwise in the order that they have."""
+    """Return the candidates, those expected to meet the TTFT bound first, otherwise in order."""
     bound = request.max_ttft_ms
     if bound is None:
         return candidates
@@ -26,7 +26,7 @@ def meets_ttft(request: RoutingRequest, candidates: list[Candidate]) -> list[Can
 
 
 def meets_itl(request: RoutingRequest, candidates: list[Candidate]) -> list[Candidate]:
-    """The same for the time between tokens."""
+    """Do as `meets_ttft` for the bound on the time between tokens."""
     bound = request.max_itl_ms
     if bound is None:
         return candidates
@@ -34,10 +34,10 @@ def meets_itl(request: RoutingRequest, candidates: list[Candidate]) -> list[Cand
 
 
 def refuse(request: RoutingRequest, decode: Candidate, prefill: Sequence[Candidate]) -> None:
-    """Raise if the best are not good enough.
+    """Refuse the request if its best workers are not expected to meet its bounds.
 
     Raises:
-        OverloadedError: with the time in which the queue should be short enough.
+        OverloadedError: a bound would be missed; `retry_after_s` is the expected excess.
     """
     if request.max_ttft_ms is not None:
         ttft_ms = (prefill[0] if prefill else decode).ttft_ms * request.ttft_margin

@@ -1,4 +1,4 @@
-"""What a decision leaves behind for whoever asks afterwards why a request went where it went."""
+"""The record of a routing decision, for explanations after the request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Trail:
-    """Belongs to one request. Noting costs nothing: what was looked at is there anyway."""
+    """One request's routing record. It keeps references only, so noting costs nothing."""
 
     policy: Policy | None = None
     request: RoutingRequest | None = None
@@ -21,6 +21,6 @@ class Trail:
     num_decisions: int = 0
 
     def note(self, policy: Policy, request: RoutingRequest, decision: Decision) -> None:
-        """A decision was made, for better or worse."""
+        """Record a decision, with or without a route."""
         self.policy, self.request, self.decision = policy, request, decision
         self.num_decisions += 1

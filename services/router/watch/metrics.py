@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TokenMetrics(Collector):
-    """What is counted for every token: plain numbers, turned into metrics when somebody asks.
+    """Counts every token in plain numbers, which `collect` turns into metrics.
 
     The library's own objects take a lock and search their buckets one by one. Everything here
     happens on one event loop.
@@ -42,21 +42,21 @@ class TokenMetrics(Collector):
         self._gaps_s = PlainHistogram(ITL_S)
 
     def add_tokens(self, count: int) -> None:
-        """Tokens were sent."""
+        """Count tokens that were sent."""
         self._num_tokens += count
 
     def add_gap(self, gap_s: float) -> None:
-        """So much time was between two pieces of one answer."""
+        """Record the time between two pieces of one answer."""
         self._gaps_s.add(gap_s)
 
     @property
     def num_tokens(self) -> int:
-        """Sent so far."""
+        """Number of tokens sent so far."""
         return self._num_tokens
 
     @property
     def gaps(self) -> tuple[int, float]:
-        """How many there were so far, and their sum in seconds."""
+        """Number of gaps so far, and their sum in seconds."""
         return self._gaps_s.total
 
     def collect(self) -> Iterator[Metric]:
@@ -91,7 +91,7 @@ class ReplayMetrics(Collector):
 
 
 def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
-    """Gauges that read the router's state whenever Prometheus asks."""
+    """Register gauges that read the router's state at each scrape."""
     add_build_info(registry, role="router")
     registry.register(ReplayMetrics(parts.pipeline.replays))
     registry.register(DirectoryMetrics(parts.index, parts.follower))
@@ -158,21 +158,21 @@ class RequestMeter:
         return request, _Metered(self, request, began_s)
 
     def count_tokens(self, count: int, gap_s: float | None) -> None:
-        """Tokens were sent, so much time behind those before them in the same answer."""
+        """Count tokens that were sent, `gap_s` after the last ones of the same answer."""
         self._tokens.add_tokens(count)
         if gap_s is not None:
             self._tokens.add_gap(gap_s)
 
     def first_token(self, ttft_s: float) -> None:
-        """A request has its first token."""
+        """Record a request's time to first token."""
         self._ttft.observe(ttft_s)
 
     def finished(self, reason: FinishReason) -> None:
-        """One answer of a request has ended."""
+        """Count an answer that has ended."""
         self._finished.labels(reason.value).inc()
 
     def served(self, usage: Usage, timings: Timings, *, num_answers: int, latency_s: float) -> None:
-        """All answers to a request have been given."""
+        """Record the cost of a request whose answers are all complete."""
         self._requests.used(usage)
         self._requests.took(
             timings,
@@ -181,7 +181,7 @@ class RequestMeter:
         )
 
     def failed(self, error: BatonError) -> None:
-        """A request has ended by an error."""
+        """Count a request that has ended with an error."""
         self._failed.labels(type(error).__name__).inc()
 
 

@@ -17,7 +17,7 @@ class RequestEnd:
     request: GenerationRequest
     #: Why its last answer ended, the name of an error, or "cancelled".
     outcome: str
-    #: It was not served, and that is not the client's fault.
+    #: The request was not served, and the client is not the cause.
     failed: bool
     latency_s: float
     #: None unless all answers were given.
@@ -31,11 +31,11 @@ class RequestWatch(Protocol):
     """One observer's view of one request."""
 
     def piece(self, piece: AnswerPiece, now_s: float) -> None:
-        """A piece of an answer is about to leave the router. Called for every piece: be quick."""
+        """Observe a piece just before it leaves the router. Called for every piece: be quick."""
         ...
 
     def ended(self, end: RequestEnd) -> None:
-        """The request has ended, in whatever way. Called once, and nothing afterwards."""
+        """Observe the request's end, of any kind. Called once, as the last call."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Asks a worker to prove that it works before anybody's request is sent there."""
+"""Tests a worker before a request is sent to it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ if TYPE_CHECKING:
 
 #: The first request after a start may compile kernels.
 TIMEOUT_S = 120.0
-#: Saying who one is takes nothing but an event loop that gets on.
+#: GetInfo needs nothing but a live event loop of the worker.
 IDENTIFY_TIMEOUT_S = 3.0
 PROMPT = (1, 2, 3, 4)
 NUM_TOKENS = 2
 
 
 class Check(Protocol):
-    """Whether a worker works."""
+    """Tests whether a worker works."""
 
     async def __call__(self, record: WorkerRecord) -> WorkerSoftware:
-        """What it runs, if it works.
+        """Return the worker's software if it works.
 
         Raises:
-            BatonError: it does not.
+            BatonError: the worker does not work.
         """
         ...
 
     async def is_there(self, record: WorkerRecord) -> WorkerSoftware:
-        """The same if it answers at all; costs its engine nothing. Raises as above."""
+        """Return the worker's software if its process answers; the engine is not used.
+
+        Raises:
+            BatonError: the worker does not answer.
+        """
         ...
 
 

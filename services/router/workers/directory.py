@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterDirectory:
-    """Who lives and who holds what. With Redis, `follow` must run and `close` come last."""
+    """Live workers and the blocks that they hold.
+
+    With Redis, `follow` must run, and `close` must be called last.
+    """
 
     registry: WorkerRegistry
     blocks: BlockDirectory
-    #: What routing asks. It may name workers that have just gone.
+    #: The index that routing uses. It may name workers that have just left.
     index: BlockIndex
     follower: RedisFollower | None = None
     store: RedisStore | None = None
@@ -36,7 +39,7 @@ class RouterDirectory:
             await self.follower.run()
 
     def refused(self) -> Sequence[RefusedWorker]:
-        """Workers that say that they are there and are not believed."""
+        """Return workers whose records in Redis are refused."""
         return () if self.follower is None else self.follower.refused
 
     async def close(self) -> None:
@@ -48,10 +51,12 @@ class RouterDirectory:
 def make_directory(
     redis_url: str | None, *, password_file: Path | None = None, token: ClusterToken | None = None
 ) -> RouterDirectory:
-    """Connects to nothing yet. With a `token`, records in Redis must be sealed with it.
+    """Return the directory, without a connection yet.
+
+    With a `token`, records in Redis must be sealed with it.
 
     Raises:
-        ConfigError: the URL is none.
+        ConfigError: `redis_url` is not a valid URL.
     """
     if redis_url is None:
         registry = MemoryRegistry()

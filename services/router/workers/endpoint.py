@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSoftware:
-    """What a worker runs, as it said itself; nothing before it was asked."""
+    """A worker's software, as the worker reports it; empty before the first check."""
 
     version: str = ""
     #: Of the contract that it speaks.
@@ -28,18 +28,18 @@ class Endpoint:
 
     record: WorkerRecord
     load: WorkerLoad
-    #: It answered the canary, and nothing has failed since.
+    #: The worker answered the canary, and no request has failed there since.
     ready: bool = False
     software: WorkerSoftware = field(default_factory=WorkerSoftware)
-    #: Why it must not be used although it works; empty if it may.
+    #: Why the worker must not be used although it works; empty if it may.
     refusal: str = ""
-    #: Visits in a row that it did not answer.
+    #: Number of visits in a row without an answer.
     num_missed: int = 0
-    #: It refused a request because it is draining; its heartbeat will say so as well.
+    #: The worker refused a request because it drains; a later heartbeat will say so, too.
     refused: bool = False
     work: Work = field(default_factory=Work)
     profile: WorkerProfile = field(default_factory=WorkerProfile)
-    #: time.monotonic() of its last word in the directory.
+    #: time.monotonic() of its last heartbeat in the directory.
     heard_s: float = field(default_factory=time.monotonic)
 
     @property

@@ -1,4 +1,4 @@
-"""The live workers: follows the registry, and lets nobody in who has not answered the canary."""
+"""The live workers: follows the registry, and uses a worker only after it answered the canary."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ log = structlog.get_logger(__name__)
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 5.0
 REGISTRY_RETRY_S = 1.0
-#: How often workers are visited that nobody complains of, and how many visits they may miss.
+#: Interval of visits to workers without a reported failure, and how many they may miss.
 VISIT_S = 5.0
 MAX_MISSED_VISITS = 2
-#: A worker whose lease has ended, and that lives, is back and has proven itself within this time.
+#: A live worker whose lease has ended registers again and answers the canary within this time.
 RETURN_S = 3.0
 
 
@@ -85,7 +85,7 @@ class EndpointPool:
         return [e for e in self._endpoints.values() if e.record.role is role]
 
     def left_lately(self, role: Role) -> bool:
-        """Whether one was there a moment ago: it may have missed its heartbeats, and come back."""
+        """Whether a worker left less than `RETURN_S` ago: it may have missed heartbeats only."""
         return time.monotonic() - self._left_s.get(role, -math.inf) < RETURN_S
 
     @property
@@ -94,11 +94,11 @@ class EndpointPool:
         return any(endpoint.usable for endpoint in self.of_role(Role.DECODE))
 
     def not_ready_because(self) -> list[str]:
-        """What is missing before a request could be served; empty if nothing is."""
+        """Return what is missing before a request could be served; empty if ready."""
         return [] if self.is_ready else ["no decode worker is ready"]
 
     def notes(self) -> list[str]:
-        """What a request that can be served will have to do without."""
+        """Return the parts that are missing though requests can be served."""
         if not self.is_ready or any(endpoint.usable for endpoint in self.of_role(Role.PREFILL)):
             return []
         return ["no prefill worker is ready: decode workers compute prompts themselves"]
@@ -124,7 +124,10 @@ class EndpointPool:
         return self._max_model_len
 
     def report_failure(self, endpoint: Endpoint, error: BatonError) -> None:
-        """A request failed there: nothing more is sent until the canary has been answered."""
+        """Stop using a worker after a failed request, until it answers the canary.
+
+        A worker that reports that it drains is not tested again.
+        """
         if self._endpoints.get(endpoint.record.worker) is not endpoint:
             return
         self._changed.set()
@@ -138,8 +141,8 @@ class EndpointPool:
     async def visit(self) -> None:
         """Ask every worker that is ready whether it is there.
 
-        One that is cut off from this router alone goes on with its heartbeats, and one that nobody
-        needs at the moment could be gone for long before a request found out.
+        A worker that is cut off from this router alone still sends heartbeats. The loss of an idle
+        worker would go unnoticed until a request fails there.
         """
         ready = [endpoint for endpoint in self._endpoints.values() if endpoint.ready]
         await asyncio.gather(*(self._visit(endpoint) for endpoint in ready))
@@ -191,12 +194,12 @@ class EndpointPool:
         self._changed.set()
 
     def _new(self, event: RegistryEvent) -> Endpoint:
-        """What is known of its kind is what is believed of a new worker."""
+        """Return the endpoint of a new worker, with the profile of its role as the prior."""
         fleet = self._fleets.setdefault(event.record.role, WorkerProfile())
         return Endpoint(event.record, event.load, profile=WorkerProfile(fleet))
 
     def _judge(self) -> None:
-        """Find out anew whose weights are those of their generations: others may be first now."""
+        """Check again which workers' weights are those of their generations."""
         records = [endpoint.record for endpoint in self._endpoints.values()]
         for endpoint in self._endpoints.values():
             refusal = self._generations.refusal(endpoint.record, records)
@@ -227,9 +230,9 @@ class EndpointPool:
         await self._drop_channels()
 
     async def _drop_channels(self) -> None:
-        """Close channels of workers that are gone once the last stream over them has ended.
+        """Close the channels of removed workers whose last stream has ended.
 
-        A worker whose heartbeats stopped may still answer: its streams decide, not its lease.
+        A worker whose heartbeats stopped may still answer, so its channel outlives its lease.
         """
         in_use = {e.record.address for e in self._endpoints.values()}
         in_use |= {e.record.address for e in self._retired if e.work.num_requests}
@@ -251,8 +254,8 @@ class EndpointPool:
             except BatonError as error:
                 log.warning("canary_failed", worker=str(endpoint.record.worker), error=str(error))
             else:
-                # What it says of itself comes by another way, and may be older than the answer: the
-                # next heartbeat decides.
+                # The last heartbeat may be older than this answer. If it says unhealthy, the next
+                # heartbeat decides.
                 if not endpoint.load.unhealthy:
                     endpoint.ready, endpoint.num_missed = True, 0
                     log.info("worker_ready", worker=str(endpoint.record.worker))

@@ -32,7 +32,7 @@ class RobustFit:
     def __init__(
         self, prior: Callable[[], Sequence[float]], *, prior_weight: float = PRIOR_WEIGHT
     ) -> None:
-        """`prior` gives the coefficients that are believed without measurements, all over 0."""
+        """`prior` returns the coefficients without measurements, all greater than 0."""
         self._prior = prior
         self._prior_weight = prior_weight
         size = len(prior())
@@ -52,7 +52,7 @@ class RobustFit:
         return sum(a * b for a, b in zip(self.coefficients, x, strict=True))
 
     def observe(self, x: Sequence[float], y: float) -> None:
-        """A measurement. One that cannot be (not over 0) is ignored."""
+        """Learn from a measurement; ignores a `y` that is not greater than 0."""
         expected = self.predict(x)
         if not y > 0 or not expected > 0:
             return

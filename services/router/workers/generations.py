@@ -21,10 +21,10 @@ SHOWN_DIGITS = 12
 
 
 class Generations:
-    """Judges workers by what the registry says. Calls and sends nothing."""
+    """Tells which workers have their generation's weights, from their registry records alone."""
 
     def __init__(self, *, hold_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`hold_s`: how long an identity is kept whose workers are all lost."""
+        """`hold_s`: how long a generation keeps its identity after all its workers were lost."""
         self._hold_s = hold_s
         self._clock = clock
         self._began_s = clock()
@@ -32,28 +32,28 @@ class Generations:
         self._held_until_s: dict[tuple[int, str], float] = {}
 
     def joined(self, record: WorkerRecord) -> None:
-        """A worker is there."""
+        """Record a worker that has joined."""
         self._held_until_s.setdefault(_key(record), 0.0)
 
     def left(self, record: WorkerRecord, *, in_order: bool) -> None:
-        """A worker is gone: it said so, or was silent for too long."""
+        """Record a worker that has left; `in_order`: it deregistered, its lease did not end."""
         if not in_order:
             self._held_until_s[_key(record)] = self._clock() + self._hold_s
 
     def identity(self, generation: int, records: Collection[WorkerRecord]) -> str | None:
-        """What all workers of the generation have to be; None: it has none."""
+        """Return the identity that workers of the generation must have; None: any."""
         known = known_identity(records, generation)
         first = first_of(records, generation)
         if known is None or first is None:
             return None
         if any(r.generation == generation and identity_of(r) == known for r in records):
             return known
-        # One that was lost before this router began may be as near as one lost since.
+        # A worker that was lost before this router began may come back as well.
         until_s = self._held_until_s.get((generation, known), self._began_s + self._hold_s)
         return known if self._clock() < until_s else identity_of(first)
 
     def refusal(self, record: WorkerRecord, records: Collection[WorkerRecord]) -> str:
-        """Why the worker must not be used; empty if it may. `records` are all that are there."""
+        """Return why the worker must not be used; empty if it may. `records`: all live workers."""
         expected = self.identity(record.generation, records)
         own = identity_of(record)
         if expected in (None, own):

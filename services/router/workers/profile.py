@@ -11,17 +11,17 @@ DECODE_PRIOR = (10.0, 0.5, 0.1)
 #: Milliseconds: per transfer, per 1e6 bytes (this is 1 GB/s).
 TRANSFER_PRIOR = (1.0, 1.0)
 BYTES_PER_TOKEN_PRIOR = 16_384.0
-#: How many measurements the fleet's word is worth. A few slow answers of one worker must not send
-#: everybody to its twins, which hold nothing; a worker that is slower shows it in some dozen.
+#: Weight of the fleet's coefficients in measurements. A few slow answers of one worker must not
+#: send all requests to its twins, which hold nothing; a slower worker shows it in some dozen.
 FLEET_WEIGHT = 5.0
 
 
 class WorkerProfile:
     """Milliseconds for a worker's three kinds of work.
 
-    With a `fleet`, what all workers of its kind have in common is what is believed of a new one,
-    and this one's measurements are the fleet's as well: the fleet's first, so that a worker's first
-    answer is not weighed against what nobody has measured.
+    With a `fleet`, the profile of all workers of its role, a new worker starts with the fleet's
+    coefficients. Each measurement updates the fleet first, so that a worker's first answer is not
+    weighed against a prior without measurements.
     """
 
     def __init__(self, fleet: WorkerProfile | None = None) -> None:
@@ -38,7 +38,7 @@ class WorkerProfile:
 
     @property
     def num_measurements(self) -> int:
-        """Of prompts."""
+        """Number of prompts that were measured."""
         return self._prefill.num_measurements
 
     @property
@@ -49,7 +49,7 @@ class WorkerProfile:
         return BYTES_PER_TOKEN_PRIOR if self._fleet is None else self._fleet.bytes_per_token
 
     def prefill_ms(self, num_tokens: int, num_held: int) -> float:
-        """Computing a prompt of which the first `num_held` tokens are there already."""
+        """Return the expected time to compute a prompt whose first `num_held` tokens are held."""
         # Written out: this runs for every worker and every request.
         each, per_token, per_pair = self._prefill.coefficients
         num_computed = max(num_tokens - num_held, 1)
@@ -57,19 +57,19 @@ class WorkerProfile:
         return each + per_token * num_computed / 1e3 + per_pair * num_pairs / 1e6
 
     def itl_ms(self, num_sequences: float, num_tokens: float) -> float:
-        """One decode step with so many sequences of so many tokens together."""
+        """Return the expected time of a decode step for a batch with `num_tokens` in all."""
         each, per_sequence, per_token = self._decode.coefficients
         return each + per_sequence * num_sequences + per_token * num_tokens / 1e3
 
     def transfer_ms(self, num_tokens: int) -> float:
-        """Moving the KV of so many tokens."""
+        """Return the expected time to move the KV of `num_tokens`."""
         if num_tokens <= 0:
             return 0.0
         each, per_megabyte = self._transfer.coefficients
         return each + per_megabyte * num_tokens * self.bytes_per_token / 1e6
 
     def observe_prefill(self, num_tokens: int, num_held: int, ms: float) -> None:
-        """A prompt took so long."""
+        """Learn from the time of one prompt."""
         num_computed = max(num_tokens - num_held, 1)
         num_pairs = num_computed * (num_tokens + num_held) / 2
         if self._fleet is not None:
@@ -77,13 +77,13 @@ class WorkerProfile:
         self._prefill.observe((1.0, num_computed / 1e3, num_pairs / 1e6), ms)
 
     def observe_decode(self, num_sequences: float, num_tokens: float, ms: float) -> None:
-        """A step took so long."""
+        """Learn from the time of one decode step."""
         if self._fleet is not None:
             self._fleet.observe_decode(num_sequences, num_tokens, ms)
         self._decode.observe((1.0, num_sequences, num_tokens / 1e3), ms)
 
     def observe_transfer(self, num_tokens: int, num_bytes: int, ms: float) -> None:
-        """The KV of so many tokens was so many bytes and took so long."""
+        """Learn from the size and time of one transfer."""
         if num_tokens <= 0 or num_bytes <= 0:
             return
         self._bytes_per_token = num_bytes / num_tokens
@@ -97,6 +97,6 @@ def _member(fleet: RobustFit, prior: tuple[float, ...]) -> RobustFit:
 
 
 def _positive(fit: RobustFit, prior: tuple[float, ...]) -> tuple[float, ...]:
-    """A fleet's coefficient of 0 must not fix its workers' at 0."""
+    """Return the fleet's coefficients, kept above 0 so that they do not fix a worker's at 0."""
     pairs = zip(fit.coefficients, prior, strict=True)
     return tuple(max(value, 0.01 * known) for value, known in pairs)

@@ -16,12 +16,12 @@ class Recent:
         self._last_s = 0.0
 
     def add(self, value: float, now_s: float) -> None:
-        """An entry of now."""
+        """Add an entry at `now_s`."""
         self._sum = self.total(now_s) + value
         self._last_s = now_s
 
     def total(self, now_s: float) -> float:
-        """The sum as of now."""
+        """Return the faded sum at `now_s`."""
         if not self._sum:
             return 0.0
         return self._sum * math.exp((self._last_s - now_s) / self._window_s)

@@ -26,15 +26,15 @@ from shared.rpc.status import from_rpc_error, from_status
 if TYPE_CHECKING:
     from shared.rpc.channel import ChannelPool
 
-#: Kept apart for a reader that is slow; what follows is put into the last one, where a token takes
-#: a few bytes and not a few hundred.
+#: Pieces kept for a slow reader. Later ones are merged into the last, where a token takes a few
+#: bytes instead of a few hundred.
 MAX_PIECES = 2
-#: How often a session looks whether its worker still says anything, and how many times in a row it
-#: may hear nothing. Counted, not measured: after a pause of our own, what came meanwhile is read
+#: Interval at which a session looks for messages of its worker, and how many looks in a row may
+#: find none. Looks are counted, not time: after a pause of the router, pending messages are read
 #: before the next look.
 LOOK_S = 1.0
 MAX_SILENT_LOOKS = 6
-#: An answer that gave tokens before and gives none for so long is taken for lost.
+#: An answer that has tokens and gets no further one for so long counts as lost.
 STALL_S = 60.0
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -63,7 +63,7 @@ class SessionPool:
         return session.start(request, timeout_s=timeout_s, peer=peer)
 
     async def drop(self, address: str) -> None:
-        """End the session and the channel to an address that nobody serves any more."""
+        """End the session and the channel to an address that no worker serves any more."""
         session = self._sessions.pop(address, None)
         if session is not None:
             await session.close()
@@ -78,13 +78,13 @@ class SessionPool:
 class Session:
     """One call of Decode.Session. If it ends, so do all of its answers.
 
-    It ends as well when the worker falls silent: a process that was stopped keeps its connections.
+    It also ends when the worker is silent for too long: a stopped process keeps its connections.
     """
 
     def __init__(
         self, channel: grpc.aio.Channel, *, max_idle_looks: int, has_heartbeats: bool
     ) -> None:
-        """`has_heartbeats`: it is known that this worker says something at least every second."""
+        """`has_heartbeats`: this worker is known to send a message at least every second."""
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(channel)
         self._call = stub.Session()
         self._answers: dict[int, AnswerCall] = {}
@@ -112,12 +112,12 @@ class Session:
         return answer
 
     def forget(self, answer_id: int, *, cancel: bool) -> None:
-        """The answer is of no more interest; with `cancel`, the worker is told to give it up."""
+        """Drop the answer; with `cancel`, tell the worker to cancel it."""
         if self._answers.pop(answer_id, None) is not None and cancel and not self.ended:
             self._outgoing.put_nowait(decode_pb2.SessionRequest(answer_id=answer_id, cancel=True))
 
     async def close(self) -> None:
-        """End the call, and with it what still runs."""
+        """End the call and all answers that still run."""
         self._end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -175,7 +175,7 @@ class Session:
         return _not_cancelled(from_rpc_error(error, peer=peer))
 
     async def _write(self) -> None:
-        # Why a call has ended, its reader finds out.
+        # `_read` handles the reason for which a call has ended.
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
                 await self._call.write(await self._outgoing.get())
@@ -200,10 +200,10 @@ class AnswerCall:
         self._reader: asyncio.Future[None] | None = None
 
     async def read(self) -> list[decode_pb2.DecodeResponse]:
-        """What has come since the last time, at least one piece, in order.
+        """Wait for at least one piece; return all pieces since the last read, in order.
 
         Raises:
-            BatonError: what the worker answered, or WorkerLostError if it did not.
+            BatonError: the worker's error; WorkerLostError if the worker is gone.
         """
         if not self._pieces and self._error is None:
             self._reader = self._loop.create_future()
@@ -221,10 +221,10 @@ class AnswerCall:
         self._end(cancel=True)
 
     def push(self, piece: decode_pb2.DecodeResponse) -> None:
-        """A piece has come.
+        """Add a piece that has arrived.
 
-        What waits for a late reader is kept as two pieces, however much it is. A piece is a part of
-        the message that brought it, and keeps all of it: that of every answer on the worker.
+        At most `MAX_PIECES` wait for a late reader; later ones are merged into the last. A piece
+        keeps its whole message in memory, with pieces of all answers: the last one is a copy.
         """
         self._num_pushed += 1
         if len(self._pieces) < MAX_PIECES:
@@ -241,7 +241,7 @@ class AnswerCall:
         self._wake()
 
     def look(self, max_idle: int) -> None:
-        """Time has passed. Waiting for the first token may take long, for the others it may not."""
+        """Fail the answer after `max_idle` looks without a new piece; the first may take longer."""
         is_idle = self._num_pushed_before == self._num_pushed > 0
         self._num_idle_looks = self._num_idle_looks + 1 if is_idle else 0
         self._num_pushed_before = self._num_pushed
@@ -251,7 +251,7 @@ class AnswerCall:
             self._wake()
 
     def fail(self, error: BatonError) -> None:
-        """Nothing more will come."""
+        """End the answer with an error."""
         self._error = error
         self._end(cancel=False)
         self._wake()
@@ -276,5 +276,5 @@ def _meaning(error: decode_pb2.AnswerError, peer: str) -> BatonError:
 
 
 def _not_cancelled(error: BatonError) -> BatonError:
-    """Nobody here has cancelled, or nobody would be reading: the worker is being shut down."""
+    """Return WorkerLostError for a cancellation: the router did not cancel, so the worker ends."""
     return WorkerLostError(str(error)) if isinstance(error, RequestCancelledError) else error

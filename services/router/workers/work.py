@@ -1,4 +1,4 @@
-"""What one worker has been sent and has not finished, and how long that will take it."""
+"""One worker's unfinished requests, and the expected time until they are finished."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 from services.router.workers.recent import Recent
 
-#: A prompt that is late is expected to need this share of its delay more. So a worker that hangs
-#: looks worse with time, and not as if its queue were empty.
+#: A late prompt is expected to need this share of its delay in addition. So a worker that hangs
+#: looks worse with time, instead of looking idle.
 LATE_SHARE = 0.5
 #: How long work counts in a worker's share of all work. Long enough for many requests, so that a
 #: few large ones do not make a worker look hot.
@@ -57,10 +57,10 @@ class Work:
         *,
         waits_apart: bool = False,
     ) -> None:
-        """A prompt was sent there, which should take `expected_ms` to compute.
+        """Add a prompt that was sent to the worker and should take `expected_ms` to compute.
 
-        `waits_apart`: it may wait before that, for its grammar. The others do not wait with it,
-        and it is never late.
+        `waits_apart`: the prompt may wait for its grammar first. Other prompts do not wait with it,
+        and it never counts as late.
         """
         expected_us = round(expected_ms * 1000)
         if waits_apart:
@@ -75,7 +75,7 @@ class Work:
         self.num_waiting_tokens += num_tokens
 
     def end_prompt(self, key: int, now_s: float) -> None:
-        """Its first token has come, or it never will. Unknown keys are ignored."""
+        """Remove a prompt whose first token has arrived or never will. Ignores unknown keys."""
         if key in self._apart:
             num_tokens, expected_us = self._apart.pop(key)
             self._apart_us -= expected_us
@@ -96,7 +96,7 @@ class Work:
         return len(self._prompts) + len(self._apart)
 
     def queue_ms(self, now_s: float) -> float:
-        """Until all prompts that are there are computed."""
+        """Return the expected milliseconds until all prompts at the worker are computed."""
         if not self._prompts:
             return self._apart_us / 1000
         head_us = next(iter(self._prompts.values()))[1]
@@ -106,5 +106,5 @@ class Work:
         return (self._apart_us + self._queue_us - head_us + left_us) / 1000
 
     def recent_ms(self, now_s: float) -> float:
-        """Work that it was given lately."""
+        """Return the recent work of the worker [ms]; older work fades."""
         return self._recent_ms.total(now_s)

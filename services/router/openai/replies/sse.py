@@ -102,7 +102,7 @@ class EventStream(Response):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        # The response has begun, so nobody on the way has anything to add.
+        # The response has begun, so no middleware has anything to add.
         send = scope.get("extensions", {}).get(DIRECT_SEND, send)
         event: bytes | None = self._first
         while event is not None:

@@ -1,4 +1,4 @@
-"""POST /v1/responses, and what is said of responses that nobody stored."""
+"""POST /v1/responses, and the refusal of requests for stored responses: none are stored."""
 
 from __future__ import annotations
 

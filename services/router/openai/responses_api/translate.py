@@ -113,7 +113,10 @@ class MessageWriter:
                 self._add({"role": "tool", "tool_call_id": item.call_id, "content": text})
 
     def say(self, role: str, text: str) -> None:
-        """A message of anybody but the assistant. Templates know one system message, in front."""
+        """Add a message of an author other than the assistant.
+
+        Templates know one system message, in front.
+        """
         is_more = role == "system" and [m["role"] for m in self.messages] == ["system"]
         if is_more:
             self.messages[0]["content"] += f"\n\n{text}"

@@ -1,4 +1,4 @@
-"""Where most of the prompt is held; among equals, where the least work waits."""
+"""Chooses the worker that holds most of the prompt; among equals, the one with the least work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_SHARE = 0.1
 
 
 def policy(rng: random.Random) -> Policy:
-    """Pure affinity, whatever the queues."""
+    """Return the policy that minimises missing tokens first, then the queue."""
     return Policy(
         name="cache-first",
         decode_scorers=(MissingPrefix(MIN_SHARE), Queue(), DecodeLoad(1.0)),

@@ -1,4 +1,4 @@
-"""Where the least work waits, whoever holds the prompt."""
+"""Chooses the worker with the least queued work, whichever worker holds the prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everybody in turn."""
+"""Chooses all workers in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def policy(_rng: random.Random) -> Policy:
-    """By name, whatever anybody holds or works on."""
+    """Return the policy: workers in the order of their names, without regard to cache or load."""
     return Policy(
         name="round-robin",
         decode_scorers=(),

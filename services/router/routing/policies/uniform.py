@@ -1,4 +1,4 @@
-"""Anybody."""
+"""Chooses a worker at random."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def policy(rng: random.Random) -> Policy:
-    """At random, whatever anybody holds or works on."""
+    """Return the policy: workers in random order, without regard to cache or load."""
     return Policy(
         name="random",
         decode_scorers=(),
