@@ -66,6 +66,10 @@ class Gate:
 class StressSuite:
     """Run on every connector by subclasses that provide `harness`."""
 
+    #: Whether a receiver has read all pieces when it reads that the sender gives up. Where threads
+    #: hash the pieces, either may be first.
+    reads_in_order = True
+
     @pytest.mark.parametrize("window_blocks", [1, 2, 5])
     async def test_a_slow_receiver_is_never_sent_more_than_its_window(
         self, harness: Harness, monkeypatch: pytest.MonkeyPatch, window_blocks: int
@@ -143,8 +147,12 @@ class StressSuite:
             gate.opened.set()
             await outbound.abort()
             # The receiver may have had everything by then: it decides.
-            receipt = await inbound.wait(5)
-            assert receipt.num_blocks == 3
+            try:
+                receipt = await inbound.wait(5)
+                assert receipt.num_blocks == 3
+            except TransferError as error:
+                assert error.reason is TransferFailure.ABORTED  # noqa: PT017 it may not come
+                assert not self.reads_in_order
             await _transfer(sender, receiver, range(16))
 
     async def test_wait_is_cancelled(self, harness: Harness) -> None:

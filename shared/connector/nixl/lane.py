@@ -17,6 +17,7 @@ import importlib
 import logging
 import os
 import secrets
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -44,6 +45,7 @@ _ENVIRONMENT = {
     "UCX_TLS": "^cma,knem,xpmem",
 }
 _BACKEND = "UCX"
+_LOADING = threading.Lock()
 
 
 class LaneError(Exception):
@@ -58,15 +60,17 @@ def load_nixl() -> Any:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    raise_exceptions = logging.raiseExceptions
-    try:
-        api = importlib.import_module("nixl._api")
-    except ImportError as error:
-        raise ConfigError(
-            f"connector nixl needs the extra `nixl` (pip install 'nixl>=1.5'): {error}"
-        ) from error
-    finally:
-        logging.raiseExceptions = raise_exceptions  # nixl sets it for the whole process
+    # One thread at a time: another would take what nixl sets for what was there before.
+    with _LOADING:
+        raise_exceptions = logging.raiseExceptions
+        try:
+            api = importlib.import_module("nixl._api")
+        except ImportError as error:
+            raise ConfigError(
+                f"connector nixl needs the extra `nixl` (pip install 'nixl>=1.5'): {error}"
+            ) from error
+        finally:
+            logging.raiseExceptions = raise_exceptions  # nixl sets it for the whole process
     logging.getLogger("nixl").setLevel(os.environ["NIXL_LOG_LEVEL"].replace("WARN", "WARNING"))
     return api
 

@@ -28,8 +28,7 @@ LIMITS = TransferLimits(window_bytes=512 << 20, piece_bytes=128 << 20)
 
 def make_cache(num_blocks: int, device: str) -> torch.Tensor:
     """Words that say where they are: no two blocks are alike."""
-    (group,) = LAYOUT.groups
-    shape = (group.num_layers, 2, group.num_kv_heads, LAYOUT.block_size, group.head_dim)
+    shape = LAYOUT.block_shape(LAYOUT.groups[0])
     words = torch.arange(num_blocks * LAYOUT.block_bytes // 4, dtype=torch.int32, device=device)
     return words.view(torch.bfloat16).view(num_blocks, *shape)
 

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import logging
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,8 @@ class TestNixlBehaviour(BehaviourSuite):
 
 
 class TestNixlStress(StressSuite):
+    reads_in_order = False
+
     async def test_abort_waits_for_the_block_that_is_being_copied(
         self, harness: NixlHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -245,6 +248,24 @@ async def test_without_the_library_the_error_names_the_extra(
 def test_loading_it_changes_nothing_for_other_loggers() -> None:
     assert logging.raiseExceptions
     load_nixl()
+    assert logging.raiseExceptions
+
+
+def test_two_threads_that_load_it_at_once_change_nothing_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def import_module(name: str) -> object:
+        """As nixl's own import does it; the second thread comes while the first is here."""
+        logging.raiseExceptions = False
+        time.sleep(0.05)
+        return object()
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    threads = [threading.Thread(target=load_nixl) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert logging.raiseExceptions
 
 

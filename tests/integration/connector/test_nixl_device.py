@@ -46,8 +46,7 @@ PATIENT = {"cut_grace_s": 0.02, "max_stall_s": 60.0}
 def tensor(memory: KVMemory) -> torch.Tensor:
     """The memory as the cache that it would be on a device."""
     layout = memory.layout
-    (group,) = layout.groups
-    shape = (group.num_layers, 2, group.num_kv_heads, layout.block_size, group.head_dim)
+    shape = layout.block_shape(layout.groups[0])
     return torch.frombuffer(memory.buffer, dtype=torch.float16).view(-1, *shape)
 
 
@@ -76,14 +75,7 @@ class TestDeviceBehaviour(BehaviourSuite):
 
 
 class TestDeviceStress(test_nixl.TestNixlStress):
-    async def test_finish_is_cancelled(
-        self, harness: DeviceHarness, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Threads hash the pieces: the news that the sender gives up may come before they end."""
-        try:
-            await super().test_finish_is_cancelled(harness, monkeypatch)
-        except TransferError as error:
-            assert error.reason is TransferFailure.ABORTED  # noqa: PT017 it may not come
+    pass
 
 
 class TestDeviceProcesses(NixlOnDeviceSuite):

@@ -47,8 +47,7 @@ def staged(inner: LocalHarness | ShmHarness, worker: WorkerId, memory: KVMemory,
            limits: TransferLimits) -> Transport:  # fmt: skip
     """What the suite takes for the worker's memory plays the accelerator."""
     layout = memory.layout
-    (group,) = layout.groups
-    shape = (group.num_layers, 2, group.num_kv_heads, layout.block_size, group.head_dim)
+    shape = layout.block_shape(layout.groups[0])
     dtype = getattr(torch, layout.dtype)
     cache = torch.frombuffer(memory.buffer, dtype=dtype).view(-1, *shape)
     staging = KVStaging(cache, layout, memory.num_blocks)
