@@ -106,7 +106,7 @@ async def updates(directory: RedisDirectory, follower: RedisFollower) -> dict[st
             )
         rates[f"{name}_blocks_per_s"] = NUM_BLOCKS / (time.perf_counter() - started)
         async with asyncio.timeout(FOLLOW_TIMEOUT_S):
-            while follower.index.sequence(worker) != sequence:  # noqa: ASYNC110 nobody tells us
+            while follower.index.sequence(worker) != sequence:  # noqa: ASYNC110 no event tells it
                 await asyncio.sleep(0.001)
         rates[f"{name}_followed_blocks_per_s"] = NUM_BLOCKS / (time.perf_counter() - started)
     return rates

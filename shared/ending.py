@@ -16,6 +16,7 @@ def end_process(code: int) -> NoReturn:
     What is left out is to take the interpreter apart. With PyTorch that takes most of a second of
     a core, object by object, and then the kernel takes back all memory anyway.
     """
+    # No public function waits for all threads that are not daemons; Python calls this one itself.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -36,7 +36,7 @@ class Publisher:
         self._moved = moved
         self._progress = progress
         #: By group: index in the transfer of the first block that moves.
-        self._first_index = list(accumulate((len(blocks) for blocks in moved), initial=0))
+        self._first_index = [0, *accumulate(len(blocks) for blocks in moved[:-1])]
         self._end = moved[0].stop
         #: Number of leading blocks of the tables that are final, and that have been sent.
         self._num_final = self._num_sent = min(blocks.start for blocks in moved)
@@ -91,7 +91,7 @@ class Publisher:
 
     async def _send(self, start: int, end: int) -> None:
         """Send those blocks of the tables' range from `start` to `end` that move."""
-        for table, moved, index in zip(self._tables, self._moved, self._first_index, strict=False):
+        for table, moved, index in zip(self._tables, self._moved, self._first_index, strict=True):
             blocks = table[max(start, moved.start) : end]
             if blocks:
                 first = max(start, moved.start) - moved.start

@@ -7,8 +7,9 @@ and values of that group's layers for `block_size` tokens.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from shared.kv.group_rules import FullRule, GroupKind
 
@@ -40,21 +41,26 @@ class KVGroup:
 
     def rule(self, block_size: int) -> GroupRule:
         """Return which blocks of so many tokens a sequence needs."""
-        return FullRule()
+        match self.kind:
+            case GroupKind.FULL:
+                return FullRule()
+            case _:
+                assert_never(self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
     """Workers may exchange blocks only if their layouts are equal.
 
-    In 8 bits, the scales [block_size] of a head lie behind its values [block_size, head_dim], so
+    Made by `of`, which chooses the version; a peer's layout has the version that it names. In 8
+    bits, the scales [block_size] of a head lie behind its values [block_size, head_dim], so
     that whatever moves, keeps or hashes a block has both.
     """
 
     groups: tuple[KVGroup, ...]
     block_size: int
     dtype: str
-    version: int = LAYOUT_VERSION
+    version: int
 
     @classmethod
     def of(cls, groups: tuple[KVGroup, ...], *, block_size: int, dtype: str) -> KVLayout:
@@ -91,19 +97,19 @@ class KVLayout:
         """Whether the blocks hold quantised values with scales."""
         return self.dtype in _SCALED
 
-    def row_elements(self, group: KVGroup) -> int:
-        """Elements that a token of a head takes, its scale counted in elements."""
-        return group.head_dim + (_SCALE_BYTES if self.is_quantized else 0)
+    def block_shape(self, group: KVGroup) -> tuple[int, ...]:
+        """Return [num_layers, 2, num_kv_heads, block_size, row elements] of a block of a group.
 
-    def layer_bytes(self, group: KVGroup) -> int:
-        """Bytes of the slice of a block that is one layer's."""
-        elements = 2 * group.num_kv_heads * self.block_size * self.row_elements(group)
-        return elements * _DTYPE_BYTES[self.dtype]
+        A row is what a token of a head takes: head_dim elements, and those that its scale fills.
+        """
+        row = group.head_dim + (_SCALE_BYTES if self.is_quantized else 0)
+        return group.num_layers, 2, group.num_kv_heads, self.block_size, row
 
     @property
     def block_bytes(self) -> int:
         """Bytes of a block: what the largest group's layers take."""
-        return max(group.num_layers * self.layer_bytes(group) for group in self.groups)
+        most = max(math.prod(self.block_shape(group)) for group in self.groups)
+        return most * _DTYPE_BYTES[self.dtype]
 
     @property
     def grouping(self) -> bytes:

@@ -24,11 +24,11 @@ _NOTHING: Mapping[bytes, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class PrefixBlocks:
-    """Consecutive blocks of a prefix, or what takes to go on behind it."""
+    """Blocks of a prefix: by group, those that are needed to go on behind it."""
 
-    #: Of the prefix, from the first block that was asked for on.
+    #: Blocks of tokens in the prefix, counted from the first one that was asked for.
     num_blocks: int
-    #: By group: those that it needs, the prefix's last block last.
+    #: By group: the blocks that it needs, the prefix's last block last.
     tables: tuple[Sequence[int], ...]
 
     @property

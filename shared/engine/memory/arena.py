@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class KVArena:
-    """Equally long blocks of bytes. Who owns which is the pool's affair.
+    """Equally long blocks of bytes. A `BlockPool` says which sequence owns which block.
 
-    A group of layers sees them as its keys and values (`groups`), a draft as pages of its own and
-    a hand-off as rows of hidden states (`pages`). They share the blocks, never one block.
+    The layers of a group read and write blocks as keys and values (`groups`). A draft's pages and
+    the hidden states of a hand-off are blocks too, read and written as bytes (`bytes`). All share
+    the memory; a block has one use at a time.
     """
 
     def __init__(
@@ -54,11 +56,6 @@ class KVArena:
         return self.blocks.device
 
     @property
-    def num_blocks(self) -> int:
-        """Scratch blocks included."""
-        return len(self.blocks)
-
-    @property
     def whole(self) -> torch.Tensor:
         """All bytes of all blocks, in the dimensions of a group that fills its blocks."""
         sizes = [group.shape[1:].numel() for group in self.groups]
@@ -83,15 +80,8 @@ class KVArena:
             self.memory.close()
 
     def _of_group(self, number: int) -> torch.Tensor:
-        group = self.layout.groups[number]
-        shape = (
-            group.num_layers,
-            2,
-            group.num_kv_heads,
-            self.layout.block_size,
-            self.layout.row_elements(group),
-        )
+        shape = self.layout.block_shape(self.layout.groups[number])
         # A block may be longer than what this group keeps in it.
-        used = torch.Size(shape).numel()
+        used = math.prod(shape)
         seen: torch.Tensor = self.blocks[:, :used].unflatten(1, shape)
         return seen

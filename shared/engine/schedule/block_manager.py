@@ -73,7 +73,7 @@ class BlockManager:
         self._scheduled: dict[bytes, int] = {}
 
     def begin_step(self) -> None:
-        """A new step is being scheduled: what the last one filled is final, or never will be."""
+        """Forget the blocks of the last step: they are final by now, or its sequence has failed."""
         self._scheduled.clear()
 
     def will_fill(self, seq: Sequence, num_tokens: int) -> None:
@@ -88,9 +88,9 @@ class BlockManager:
     def match_prefix(self, seq: Sequence) -> PrefixHit:
         """Blocks that the sequence could start from. At least one token is left over.
 
-        Nothing is looked up for a sequence that wants logprobs of its prompt: they come from
-        computing it. One that a peer will fill is not part of the step, so it does not share the
-        step's fate: it gets final blocks only.
+        A sequence that wants logprobs of its prompt gets none: they come from computing it. A
+        sequence whose blocks a peer fills is not part of the step, which may fail without it: it
+        gets final blocks only.
         """
         if not self._cache.enabled or seq.prompt_logprobs is not None:
             return PrefixHit(self._cache.match(()), 0)
@@ -104,8 +104,8 @@ class BlockManager:
     def num_loadable(self, seq: Sequence, hit: PrefixHit) -> int | None:
         """How many blocks behind those that were hit are better loaded than computed.
 
-        None: that is not yet known; ask again when a load is over. Who starts from blocks of this
-        step must be part of it, so nothing is loaded then.
+        None: that is not yet known; ask again when a load is over. A sequence that starts from
+        blocks of this step must be part of the step, so it loads nothing.
         """
         if self._offload is None or seq.prompt_logprobs is not None or not hit.is_final:
             return 0
@@ -201,7 +201,7 @@ class BlockManager:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
             for group, table in enumerate(seq.tables):
                 if self.contents is not None:
-                    keys = [block_key(block_hash, group) for block_hash in hashes]
+                    keys = hashes if group == 0 else [block_key(each, group) for each in hashes]
                     size = self.block_size
                     self.contents.note(keys, seq.token_ids, first=first, block_size=size)
                 self._cache.publish(table[first:end], hashes[first:], group)

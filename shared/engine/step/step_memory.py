@@ -64,11 +64,16 @@ def step_bytes(
     """Return the bytes that a step takes at most, of those that are not taken yet.
 
     It computes `num_tokens` tokens, of which one has the longest context, and chooses tokens for
-    `num_rows` sequences. What the model keeps for later steps is part of it.
+    `num_rows` sequences. What the model keeps for later steps is part of it. The rest is free again
+    when this returns.
     """
     step = _Step(loaded, layout, device, num_tokens, max_model_len)
     meter: _Meter = _CudaMeter(device) if device.type == "cuda" else _HostMeter()
-    return meter.rise(partial(step.compute, num_rows))
+    try:
+        return meter.rise(partial(step.compute, num_rows))
+    finally:
+        del step
+        meter.give_back()
 
 
 class _Step:
@@ -86,7 +91,6 @@ class _Step:
         max_model_len: int,
     ) -> None:
         self._model = loaded.model if device.type == "cuda" else loaded.model.first_layers(2)
-        self._hidden_size = loaded.spec.hidden_size
         self._arena = KVArena(layout, layout.num_blocks(num_tokens), device=device)
         # KV is no part of a step's memory: have it in place before anything is measured.
         self._arena.blocks.zero_()
@@ -122,6 +126,10 @@ class _Meter(Protocol):
         """Return by how many bytes the memory in use was over that before, at most."""
         ...
 
+    def give_back(self) -> None:
+        """Give the system back what is kept of freed memory."""
+        ...
+
 
 class _HostMeter:
     """Measures the process's resident memory."""
@@ -132,6 +140,9 @@ class _HostMeter:
         _CLEAR_REFS.write_text(_RESET_PEAK)
         action()
         return _status("VmHWM") - before
+
+    def give_back(self) -> None:
+        give_back_free()
 
 
 class _CudaMeter:
@@ -146,6 +157,9 @@ class _CudaMeter:
         action()
         torch.cuda.synchronize(self._device)
         return torch.cuda.max_memory_allocated(self._device) - before
+
+    def give_back(self) -> None:
+        torch.cuda.empty_cache()
 
 
 def _status(name: str) -> int:

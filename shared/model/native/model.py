@@ -70,6 +70,8 @@ class NativeCausalLM:
     def first_layers(self, count: int) -> NativeCausalLM:
         """See `CausalLM.first_layers`."""
         short = copy.copy(self)
+        # The decoder is this model's: the copy deletes only one of its own.
+        short._decoder = None
         short._begin(count)
         return short
 
