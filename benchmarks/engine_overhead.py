@@ -22,7 +22,7 @@ from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
 from shared.engine.sequence.request import EngineRequest
 from shared.model.rope import RopeConfig
-from shared.model.spec import AttentionSpec, DecoderSpec, GatedSpec, LayerSpec
+from shared.model.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -38,15 +38,20 @@ PARTS = ("schedule", "plan", "build batch", "sample", "postprocess")
 def make_spec() -> DecoderSpec:
     """The smallest KV that there can be."""
     rope = RopeConfig(
-        rope_type="default", theta=1e4, head_dim=2, original_max_positions=4096, max_positions=4096
+        rope_type="default",
+        theta=1e4,
+        head_dim=2,
+        rotary_dim=2,
+        original_max_positions=4096,
+        max_positions=4096,
     )
     mixer = AttentionSpec(num_heads=1, num_kv_heads=1, head_dim=2, rope=rope)
     return DecoderSpec(
         architecture="none",
         vocab_size=VOCAB_SIZE,
         hidden_size=1,
-        layers=(LayerSpec(mixer=mixer, feed_forward=GatedSpec(inner_size=1)),),
-        norm_eps=1e-6,
+        layers=(LayerSpec(mixer=mixer, feed_forward=FeedForwardSpec(inner_size=1)),),
+        norm=NormSpec(eps=1e-6),
         max_position_embeddings=4096,
         num_positions=4096,
     )

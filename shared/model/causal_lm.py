@@ -13,10 +13,11 @@ from torch import nn
 from torch.nn.functional import embedding, linear
 
 from kernels.rope_kv_write.norms import HeadNorms
-from shared.model.layers import GatedMLP, RMSNorm
+from shared.model.layers import NoNorm, Norm, RMSNorm, make_mlp, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
-from shared.model.rope_table import cos_sin_table
+from shared.model.rope_table import rotation_tables
+from shared.model.spec import PLACES, NormPlace, QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with optional biases and query/key norms."""
+    """Grouped-query attention."""
 
     def __init__(
         self,
@@ -44,8 +45,9 @@ class Attention(nn.Module):
         own = spec.layers[layer].mixer
         #: Which of the KV caches is this layer's, and its place there.
         self.group, self.place = spec.kv_place(layer)
-        self.head_dim = own.head_dim
-        self.window = own.window
+        #: Which of the decoder's rotations is this layer's.
+        self.rope = spec.ropes.index(own.rope)
+        self.spec = own
         self.backend = backend
         self.qkv = FusedLinear(
             in_size=spec.hidden_size,
@@ -61,19 +63,19 @@ class Attention(nn.Module):
             dtype=dtype,
             method=method,
         )
-        self.q_norm = self.k_norm = None
-        if own.qk_norm:
-            self.q_norm = RMSNorm(size=own.head_dim, eps=spec.norm_eps, dtype=dtype)
-            self.k_norm = RMSNorm(size=own.head_dim, eps=spec.norm_eps, dtype=dtype)
+        self.q_norm: Norm | None = None
+        self.k_norm: Norm | None = None
+        if own.qk_norm is not None:
+            self.q_norm, self.k_norm = (
+                make_qk_norm(own.qk_norm, spec.qk_norm, num_heads, own.head_dim, dtype)
+                for num_heads in (own.num_heads, own.num_kv_heads)
+            )
 
     def forward(
         self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
         """[num_tokens, hidden] to the same; writes this layer's slots of the cache."""
-        q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in self.qkv(x))
-        norms = None
-        if self.q_norm is not None and self.k_norm is not None:
-            norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+        q, k, v, norms = self._project(x)
         mixed = self.backend.forward(
             q,
             k,
@@ -82,16 +84,31 @@ class Attention(nn.Module):
             kv_cache,
             self.place,
             metadata,
-            scale=self.head_dim**-0.5,
-            sliding_window=self.window,
+            scale=self.spec.scale,
+            sliding_window=self.spec.window,
             norms=norms,
         )
         out: Tensor = self.output(mixed.flatten(-2))[0]
         return out
 
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, HeadNorms | None]:
+        """Queries, keys and values [num_tokens, heads, head_dim], and norms still to be applied."""
+        own = self.spec
+        q, k, v = self.qkv(x)
+        if own.clip is not None:
+            q, k, v = (part.clamp(-own.clip, own.clip) for part in (q, k, v))
+        if own.qk_norm is QkNorm.WHOLE and self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (part.unflatten(-1, (-1, own.head_dim)) for part in (q, k, v))
+        if self.q_norm is None or self.k_norm is None or own.qk_norm is QkNorm.WHOLE:
+            return q, k, v, None
+        if isinstance(self.q_norm, RMSNorm) and isinstance(self.k_norm, RMSNorm):
+            return q, k, v, HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+        return self.q_norm(q), self.k_norm(k), v, None
+
 
 class DecoderLayer(nn.Module):
-    """Attention and MLP, each behind a norm and around a residual."""
+    """Attention and feed-forward, with norms, around a residual."""
 
     def __init__(
         self,
@@ -103,17 +120,25 @@ class DecoderLayer(nn.Module):
         method: LinearMethod = DENSE,
     ) -> None:
         super().__init__()
-        size, eps, kernels = spec.hidden_size, spec.norm_eps, backend.name
-        feed_forward = spec.layers[layer].feed_forward
-        self.attention_norm = RMSNorm(size=size, eps=eps, dtype=dtype, implementation=kernels)
+        own, kernels = spec.layers[layer], backend.name
+        self._place, self._multiplier = own.norms, own.residual_multiplier
+        self.attention_norm, self.attention_output_norm, self.mlp_norm, self.mlp_output_norm = (
+            make_norm(spec.norm, size=spec.hidden_size, dtype=dtype, implementation=kernels)
+            if name in PLACES[own.norms]
+            else NoNorm()
+            for name in (
+                "attention_norm",
+                "attention_output_norm",
+                "mlp_norm",
+                "mlp_output_norm",
+            )
+        )
         self.attention = Attention(
             spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
         )
-        self.mlp_norm = RMSNorm(size=size, eps=eps, dtype=dtype, implementation=kernels)
-        self.mlp = GatedMLP(
-            hidden=size,
-            inner=feed_forward.inner_size,
-            bias=feed_forward.bias,
+        self.mlp = make_mlp(
+            own.feed_forward,
+            hidden=spec.hidden_size,
             dtype=dtype,
             implementation=kernels,
             method=method,
@@ -131,13 +156,38 @@ class DecoderLayer(nn.Module):
 
         The addition is left to the norm that reads the sum. The first layer gets no residual.
         """
+        if self._place is NormPlace.SUM:
+            return self._normalise_sums(x, residual, cos_sin, kv_cache, metadata)
         if residual is None:
             x, residual = self.attention_norm(x), x
         else:
             x, residual = self.attention_norm.of_sum(x, residual)
-        x = self.attention(x, cos_sin, kv_cache, metadata)
-        x, residual = self.mlp_norm.of_sum(x, residual)
-        return self.mlp(x), residual
+        mixed = self.attention(x, cos_sin, kv_cache, metadata)
+        if self._place in (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO):
+            if self._place is NormPlace.PARALLEL_TWO:
+                x = self.mlp_norm(residual)
+            return self._scaled(mixed + self.mlp(x)), residual
+        mixed = self._scaled(self.attention_output_norm(mixed))
+        x, residual = self.mlp_norm.of_sum(mixed, residual)
+        return self._scaled(self.mlp_output_norm(self.mlp(x))), residual
+
+    def _normalise_sums(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        cos_sin: Tensor,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """As `forward`; nothing is added to what this returns."""
+        if residual is not None:
+            x = x + residual
+        x = self.attention_norm(x + self.attention(x, cos_sin, kv_cache, metadata))
+        x = self.mlp_norm(x + self.mlp(x))
+        return torch.zeros_like(x), x
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self._multiplier == 1 else x * self._multiplier
 
 
 class CausalLM(nn.Module):
@@ -163,17 +213,26 @@ class CausalLM(nn.Module):
             for layer in range(spec.num_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)
-        self.norm = RMSNorm(
-            size=spec.hidden_size,
-            eps=spec.norm_eps,
-            dtype=dtype,
-            implementation=backend.name,
-        )
+        self.norm: Norm = NoNorm()
+        if spec.has_final_norm:
+            self.norm = make_norm(
+                spec.norm, size=spec.hidden_size, dtype=dtype, implementation=backend.name
+            )
         self.lm_head = self.embedding
         if not spec.is_tied:
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
-        table = cos_sin_table(spec.attention.rope, spec.num_positions, dtype)
-        self.cos_sin: Tensor = table.to(self.embedding.device)
+        self.lm_head_bias: nn.Parameter | None = None
+        if spec.has_head_bias:
+            bias = torch.empty(spec.vocab_size, dtype=dtype)
+            self.lm_head_bias = nn.Parameter(bias, requires_grad=False)
+        self.positions: nn.Parameter | None = None
+        if spec.learned_positions is not None:
+            rows = torch.empty(spec.learned_positions.num_rows, spec.hidden_size, dtype=dtype)
+            self.positions = nn.Parameter(rows, requires_grad=False)
+        #: Of the embedding, rounded to the weights' dtype as transformers does.
+        self._embedding_multiplier = float(torch.tensor(spec.embedding_multiplier, dtype=dtype, device="cpu"))
+        #: By rotation of the decoder.
+        self.cos_sin = [table.to(self.embedding.device) for table in rotation_tables(spec, dtype)]
         self._captured: dict[int, Tensor] = {}
         self._captured_layers: frozenset[int] = frozenset()
 
@@ -197,15 +256,17 @@ class CausalLM(nn.Module):
         tokens into `kv_caches`, one per group of the spec.
         """
         self._captured = {}
-        cos_sin = self.cos_sin[positions]
+        cos_sin = [table[positions] for table in self.cos_sin]
         batches = [metadata.of_group(number) for number in range(len(kv_caches))]
-        x = embedding(token_ids, self.embedding)
+        x = self.embed(token_ids)
+        if self.positions is not None and self.spec.learned_positions is not None:
+            x = x + self.positions[positions + self.spec.learned_positions.first_row]
         residual: Tensor | None = None
         if self._captured_layers:
             self._keep(0, x)
         for number, layer in enumerate(self.decoder_layers):
-            group = layer.attention.group
-            x, residual = layer(x, residual, cos_sin, kv_caches[group], batches[group])
+            group, rope = layer.attention.group, layer.attention.rope
+            x, residual = layer(x, residual, cos_sin[rope], kv_caches[group], batches[group])
             if self._captured_layers:
                 self._keep(number + 1, x, residual)
         assert residual is not None  # there is a layer
@@ -216,7 +277,13 @@ class CausalLM(nn.Module):
     @torch.inference_mode()
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] to float32 [n, vocab_size]."""
-        return linear(hidden, self.lm_head).float()
+        spec = self.spec
+        logits = linear(hidden, self.lm_head, self.lm_head_bias)
+        if spec.logit_multiplier != 1:
+            logits = logits * spec.logit_multiplier
+        if spec.logit_softcap is not None:
+            logits = (logits / spec.logit_softcap).tanh() * spec.logit_softcap
+        return logits.float()
 
     def first_layers(self, count: int) -> CausalLM:
         """Return a model of the first layers alone, on the same weights."""
@@ -231,7 +298,8 @@ class CausalLM(nn.Module):
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """The embeddings [n, hidden] of int64 [n]."""
-        return embedding(token_ids, self.embedding)
+        rows = embedding(token_ids, self.embedding)
+        return rows if self._embedding_multiplier == 1 else rows * self._embedding_multiplier
 
     def capture_layers(self, layers: tuple[int, ...]) -> None:
         """Keep the residual stream as it enters these layers in every `forward` from now on.

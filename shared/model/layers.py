@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.silu_mul import silu_mul
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
+from shared.model.spec import Activation, NormKind, QkNorm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from torch import Tensor
 
     from shared.model.linear.base import LinearMethod
+    from shared.model.spec import FeedForwardSpec, NormSpec
 
 
-class RMSNorm(nn.Module):
-    """Root-mean-square norm over the last dimension, with a weight."""
+class Norm(nn.Module):
+    """A norm over the last dimension."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        raise NotImplementedError
+
+    def of_sum(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of the sum, and the sum."""
+        total = residual + x
+        return self(total), total
+
+
+class NoNorm(Norm):
+    """The identity."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `Norm.forward`."""
+        return x
+
+
+class RMSNorm(Norm):
+    """Root-mean-square norm with a weight."""
 
     def __init__(
         self, *, size: int, eps: float, dtype: torch.dtype, implementation: str = "torch"
@@ -33,30 +60,155 @@ class RMSNorm(nn.Module):
         self._normalise_sum = partial(add_rms_norm, eps=eps, implementation=implementation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension."""
+        """See `Norm.forward`."""
         return self._normalise(x, self.weight)
 
     def of_sum(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The norm of the sum, and the sum."""
+        """See `Norm.of_sum`."""
         return self._normalise_sum(x, residual, self.weight)
 
 
-class GatedMLP(nn.Module):
-    """SwiGLU: a projection down of silu(gate) times up."""
+class OffsetRMSNorm(Norm):
+    """Root-mean-square norm; 1 + weight multiplies in float32, then the result is rounded."""
+
+    def __init__(self, *, size: int, eps: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `Norm.forward`."""
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * (1.0 + self.weight.float())).to(x.dtype)
+
+
+class LayerNorm(Norm):
+    """PyTorch's layer norm; weight and bias may be missing."""
+
+    def __init__(self, norm: NormSpec, *, size: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        self.weight, self.bias = (
+            nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False) if has else None
+            for has in (norm.has_weight, norm.has_bias)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `Norm.forward`."""
+        return functional.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+
+
+def make_qk_norm(
+    over: QkNorm, norm: NormSpec, num_heads: int, head_dim: int, dtype: torch.dtype
+) -> Norm:
+    """Return the norm of queries or of keys that a description asks for."""
+    if over is QkNorm.EACH_HEAD:
+        return EachHeadNorm(norm, num_heads=num_heads, head_dim=head_dim, dtype=dtype)
+    size = head_dim if over is QkNorm.HEAD else num_heads * head_dim
+    return make_norm(norm, size=size, dtype=dtype)
+
+
+class EachHeadNorm(Norm):
+    """A norm over the numbers of each head, with a weight for each head."""
+
+    def __init__(
+        self, norm: NormSpec, *, num_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self._plain = make_norm(replace(norm, has_weight=False), size=head_dim, dtype=dtype)
+        #: [num_heads * head_dim]
+        self.weight = nn.Parameter(
+            torch.empty(num_heads * head_dim, dtype=dtype), requires_grad=False
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [..., num_heads, head_dim]."""
+        wide: Tensor = self._plain(x.float())
+        return (wide * self.weight.float().view(x.shape[-2:])).to(x.dtype)
+
+
+def make_norm(
+    norm: NormSpec, *, size: int, dtype: torch.dtype, implementation: str = "torch"
+) -> Norm:
+    """Return the norm that a description asks for, over rows of `size` numbers.
+
+    implementation: of the kernel, `torch` or `triton`, for those that have one.
+    """
+    if norm.kind is NormKind.LAYER:
+        return LayerNorm(norm, size=size, dtype=dtype)
+    if norm.kind is NormKind.OFFSET_RMS:
+        return OffsetRMSNorm(size=size, eps=norm.eps, dtype=dtype)
+    return RMSNorm(size=size, eps=norm.eps, dtype=dtype, implementation=implementation)
+
+
+_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.SILU: functional.silu,
+    Activation.GELU: functional.gelu,
+    Activation.GELU_TANH: partial(functional.gelu, approximate="tanh"),
+    Activation.RELU: functional.relu,
+    Activation.RELU2: lambda x: functional.relu(x).square(),
+}
+
+
+def make_mlp(
+    own: FeedForwardSpec,
+    *,
+    hidden: int,
+    dtype: torch.dtype,
+    implementation: str = "torch",
+    method: LinearMethod = DENSE,
+) -> GatedMLP | PlainMLP:
+    """Return the feed-forward that a description asks for."""
+    if not own.is_gated:
+        return PlainMLP(own, hidden=hidden, dtype=dtype, method=method)
+    return GatedMLP(own, hidden=hidden, dtype=dtype, implementation=implementation, method=method)
+
+
+class PlainMLP(nn.Module):
+    """A projection down of a nonlinear function of a projection up."""
 
     def __init__(
         self,
+        own: FeedForwardSpec,
         *,
         hidden: int,
-        inner: int,
-        bias: bool,
+        dtype: torch.dtype,
+        method: LinearMethod = DENSE,
+    ) -> None:
+        super().__init__()
+        self._act = _ACTIVATIONS[own.activation]
+        self.up = FusedLinear(
+            in_size=hidden, out_sizes=(own.inner_size,), bias=own.bias, dtype=dtype, method=method
+        )
+        self.down = FusedLinear(
+            in_size=own.inner_size, out_sizes=(hidden,), bias=own.bias, dtype=dtype, method=method
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[num_tokens, hidden] to the same."""
+        out: Tensor = self.down(self._act(self.up(x)[0]))[0]
+        return out
+
+
+class GatedMLP(nn.Module):
+    """A projection down of act(gate) times up."""
+
+    def __init__(
+        self,
+        own: FeedForwardSpec,
+        *,
+        hidden: int,
         dtype: torch.dtype,
         implementation: str = "torch",
         method: LinearMethod = DENSE,
     ) -> None:
-        """implementation: of the gate, `torch` or `triton`."""
+        """implementation: of SwiGLU's gate, `torch` or `triton`."""
         super().__init__()
-        self._gate = partial(silu_mul, implementation=implementation)
+        inner, bias, act = own.inner_size, own.bias, _ACTIVATIONS[own.activation]
+        self._gate: Callable[[Tensor, Tensor], Tensor] = lambda gate, up: act(gate) * up
+        if own.activation is Activation.SILU:
+            self._gate = partial(silu_mul, implementation=implementation)
         self.gate_up = FusedLinear(
             in_size=hidden,
             out_sizes=(inner, inner),

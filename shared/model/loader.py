@@ -126,7 +126,7 @@ def _computing(
         return NativeCausalLM(model, method)
     if method is not DENSE:
         model.to(place)
-        model.cos_sin = model.cos_sin.to(place)
+        model.cos_sin = [table.to(place) for table in model.cos_sin]
     return model
 
 

@@ -10,19 +10,21 @@ import torch
 from safetensors.torch import save_file
 
 from shared.errors import ConfigError, ModelLoadError
-from shared.model.attention.registry import get_backend
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import parse_spec
-from shared.model.checkpoint.weights import weight_targets
-from shared.model.families.registry import ARCHITECTURES
+from shared.model.families.registry import ARCHITECTURES, stored_names
 from shared.model.loader import DTYPES
 from shared.model.random_tokenizer import write_tokenizer
+from shared.model.spec import NormKind
+from shared.model.weight_map import HEAD, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
+
+    from shared.model.spec import NormSpec
+    from shared.model.weight_map import WeightPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +119,16 @@ def _config_json(spec: CheckpointSpec, eos_id: int, pad_id: int) -> dict[str, An
 
 
 def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> None:
-    model = CausalLM(spec=parse_spec(raw), backend=get_backend("torch"), dtype=DTYPES[spec.dtype])
-    targets = weight_targets(model)
+    decoder = parse_spec(raw)
     generator = torch.Generator().manual_seed(spec.seed)
-    for name, tensor in targets.items():
+    targets: dict[str, Tensor] = {}
+    for name, stored in stored_names(decoder).items():
+        if stored.part == HEAD and decoder.is_tied:
+            continue
         # Norms differ from one, so that a norm in the wrong place shows.
-        mean = 1.0 if name.endswith("norm.weight") else 0.0
-        noise = torch.empty(tensor.shape).normal_(mean, spec.weight_std, generator=generator)
-        tensor.copy_(noise)
+        mean = 1.0 if _multiplies(stored.part, decoder.norm) else 0.0
+        noise = torch.empty(stored.shape).normal_(mean, spec.weight_std, generator=generator)
+        targets[name] = noise.to(DTYPES[spec.dtype])
     names = list(targets)
     if spec.num_shards == 1:
         _save(targets, out / "model.safetensors")
@@ -141,6 +145,11 @@ def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> N
     (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
 
 
+def _multiplies(part: WeightPart, norm: NormSpec) -> bool:
+    """Whether it is a norm's weight that is 1 where it changes nothing."""
+    is_weight = part.module.endswith("norm") and part.kind is Kind.WEIGHT
+    return is_weight and norm.kind is not NormKind.OFFSET_RMS
+
+
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    # Copies: the targets are views into fused parameters, which cannot be stored as they are.
-    save_file({k: v.detach().clone() for k, v in tensors.items()}, path, metadata={"format": "pt"})
+    save_file(dict(tensors), path, metadata={"format": "pt"})

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import ModelLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,10 @@ class RopeConfig:
     rope_type: str
     theta: float
     head_dim: int
+    #: The first numbers of a head are rotated, as many as this; the others stay as they are.
+    rotary_dim: int
+    #: Stored weights rotate pairs of neighbours, not number j with number j + rotary_dim / 2.
+    is_interleaved: bool = False
     original_max_positions: int
     max_positions: int
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -45,21 +49,69 @@ class RopeConfig:
         return max(self.max_positions, int(self.original_max_positions * float(factor)))
 
 
-def read_rope(raw: Mapping[str, Any], *, head_dim: int, max_positions: int) -> RopeConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeDefaults:
+    """What a family's configs need not say."""
+
+    theta: float = 10_000.0
+    #: Of a head's numbers, if a config may say it; None: the family rotates all of them.
+    rotated_share: float | None = None
+    is_interleaved: bool = False
+
+
+_PLAIN = RopeDefaults()
+
+
+def head_order(rope: RopeConfig) -> tuple[int, ...] | None:
+    """Return the order in which a head's numbers are kept; None: as they are stored.
+
+    Executors rotate number j with number j + head_dim / 2, all of a head. Numbers that a model does
+    not rotate make pairs whose angle is 0. Scores are sums over a head in any order, so queries and
+    keys may be in any order that both have.
+    """
+    if rope.rotary_dim == rope.head_dim and not rope.is_interleaved:
+        return None
+    half, rest = rope.rotary_dim // 2, range(rope.rotary_dim, rope.head_dim)
+    middle = len(rest) // 2
+    if rope.is_interleaved:
+        first, second = range(0, rope.rotary_dim, 2), range(1, rope.rotary_dim, 2)
+    else:
+        first, second = range(half), range(half, rope.rotary_dim)
+    return (*first, *rest[:middle], *second, *rest[middle:])
+
+
+def read_rope(
+    raw: Mapping[str, Any],
+    *,
+    head_dim: int,
+    max_positions: int,
+    layer_type: str | None = None,
+    defaults: RopeDefaults = _PLAIN,
+) -> RopeConfig:
     """From config.json: `rope_parameters` of transformers 5, or `rope_scaling` and `rope_theta`.
+
+    Of parameters by layer type, those of `layer_type` are read.
 
     Raises:
         ModelLoadError: an unknown scheme, or a parameter that it needs is missing or wrong.
     """
     params = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
+    if layer_type is not None and isinstance(params.get(layer_type), dict):
+        params = dict(params[layer_type])
     rope_type = str(params.get("rope_type") or params.get("type") or "default")
     if rope_type not in _SCHEMES:
         known = ", ".join(_SCHEMES)
         raise ModelLoadError(f"rope_type {rope_type!r} is not supported; supported: {known}")
     if any(isinstance(value, dict) for value in params.values()):
         raise ModelLoadError("RoPE parameters per layer type are not supported")
-    if float(params.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1) != 1:
+    share = params.get("partial_rotary_factor") or raw.get("partial_rotary_factor")
+    if defaults.rotated_share is None and float(share or 1) != 1:
         raise ModelLoadError("partial_rotary_factor is not supported: all of a head is rotated")
+    rotary_dim = int(head_dim * float(share or defaults.rotated_share or 1))
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        raise ModelLoadError(
+            f"{rotary_dim} numbers of a head of {head_dim} cannot be rotated: they are no pairs"
+        )
     original = (
         raw.get("original_max_position_embeddings")
         or params.get("original_max_position_embeddings")
@@ -67,8 +119,10 @@ def read_rope(raw: Mapping[str, Any], *, head_dim: int, max_positions: int) -> R
     )
     rope = RopeConfig(
         rope_type=rope_type,
-        theta=float(params.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
+        theta=float(params.get("rope_theta") or raw.get("rope_theta") or defaults.theta),
         head_dim=head_dim,
+        rotary_dim=rotary_dim,
+        is_interleaved=defaults.is_interleaved,
         original_max_positions=int(original),
         max_positions=max_positions,
         params=params,
@@ -122,7 +176,7 @@ def yarn_scale(rope: RopeConfig) -> YarnScale:
     """
     params = rope.params
     factor = float(params.get("factor") or rope.max_positions / rope.original_max_positions)
-    dim, theta = rope.head_dim, rope.theta
+    dim, theta = rope.rotary_dim, rope.theta
 
     def boundary(num_rotations: float) -> float:
         length = rope.original_max_positions
@@ -134,6 +188,26 @@ def yarn_scale(rope: RopeConfig) -> YarnScale:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     return YarnScale(factor, low, (high - low) or 0.001, _yarn_attention_factor(params, factor))
+
+
+def longrope_scale(rope: RopeConfig) -> tuple[Sequence[float], float]:
+    """Return what divides each frequency, and the factor of cos and sin (Ding et al. 2024).
+
+    Which factors apply depends on how far sequences may reach, not on the length of each: a cached
+    key stays right as its sequence grows. vLLM chooses in the same way.
+
+    Raises KeyError, TypeError or ValueError: a parameter is missing or wrong.
+    """
+    params, original = rope.params, rope.original_max_positions
+    factor = float(params.get("factor") or rope.max_positions / original)
+    is_long = rope.max_positions > original
+    divisors = [float(each) for each in params["long_factor" if is_long else "short_factor"]]
+    if len(divisors) != rope.rotary_dim // 2:
+        raise ValueError(f"{len(divisors)} factors for {rope.rotary_dim // 2} frequencies")
+    explicit = params.get("attention_factor")
+    if explicit is not None:
+        return divisors, float(explicit)
+    return divisors, math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
 def _yarn_attention_factor(params: Mapping[str, Any], factor: float) -> float:
@@ -156,6 +230,8 @@ _SCHEMES: Mapping[str, Callable[[RopeConfig], object]] = {
     "dynamic": lambda _: None,
     "llama3": llama3_scale,
     "yarn": yarn_scale,
+    "longrope": longrope_scale,
+    "su": longrope_scale,
 }
 #: Those whose factor multiplies the length.
 _STRETCHING = ("linear", "yarn")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shared.model.rope import linear_factor, llama3_scale, yarn_scale
+from shared.model.rope import linear_factor, llama3_scale, longrope_scale, yarn_scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,26 +15,47 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.rope import RopeConfig
+    from shared.model.spec import DecoderSpec
 
 
 def inverse_frequencies(rope: RopeConfig) -> tuple[Tensor, float]:
-    """float32 [head_dim / 2], and the factor that multiplies cos and sin."""
+    """float32 [rotary_dim / 2], and the factor that multiplies cos and sin."""
     return _SCHEMES[rope.rope_type](rope)
 
 
 def cos_sin_table(rope: RopeConfig, num_positions: int, dtype: torch.dtype) -> Tensor:
     """[num_positions, head_dim]: cosines in the first half, sines in the second.
 
-    Computed on the host, so that all devices rotate by the same angles.
+    Numbers that are not rotated have the angle 0: see `head_order`. Computed on the host, so that
+    all devices rotate by the same angles.
     """
     with torch.device("cpu"):
         frequencies, factor = inverse_frequencies(rope)
         angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
-        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * factor).to(dtype)
+        cosines, sines = angles.cos() * factor, angles.sin() * factor
+        still = num_positions, (rope.head_dim - rope.rotary_dim) // 2
+        halves = (cosines, torch.ones(still), sines, torch.zeros(still))
+        return torch.cat(halves, dim=-1).to(dtype)
+
+
+def rotation_tables(spec: DecoderSpec, dtype: torch.dtype) -> list[Tensor]:
+    """Return the table of each rotation of `spec.ropes`, on the host.
+
+    Layers that rotate nothing have a table of angles 0.
+    """
+    tables = []
+    for rope in spec.ropes:
+        if rope is not None:
+            tables.append(cos_sin_table(rope, spec.num_positions, dtype))
+            continue
+        (head_dim,) = {layer.mixer.head_dim for layer in spec.layers if layer.mixer.rope is None}
+        ones = torch.ones(spec.num_positions, head_dim // 2, dtype=dtype, device="cpu")
+        tables.append(torch.cat((ones, torch.zeros_like(ones)), dim=-1))
+    return tables
 
 
 def _default(rope: RopeConfig) -> tuple[Tensor, float]:
-    exponents = torch.arange(0, rope.head_dim, 2, dtype=torch.int64).float() / rope.head_dim
+    exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / rope.rotary_dim
     return 1.0 / (rope.theta**exponents), 1.0
 
 
@@ -55,11 +76,18 @@ def _llama3(rope: RopeConfig) -> tuple[Tensor, float]:
 
 def _yarn(rope: RopeConfig) -> tuple[Tensor, float]:
     scale = yarn_scale(rope)
-    dimensions = torch.arange(rope.head_dim // 2, dtype=torch.float32)
+    dimensions = torch.arange(rope.rotary_dim // 2, dtype=torch.float32)
     ramp = ((dimensions - scale.low) / scale.span).clamp(0, 1)
     plain, _ = _default(rope)
     frequencies = plain / scale.factor * ramp + plain * (1 - ramp)
     return frequencies, scale.attention_factor
+
+
+def _longrope(rope: RopeConfig) -> tuple[Tensor, float]:
+    divisors, attention_factor = longrope_scale(rope)
+    exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / rope.rotary_dim
+    scaled = torch.tensor(divisors, dtype=torch.float32) * rope.theta**exponents
+    return 1.0 / scaled, attention_factor
 
 
 _SCHEMES: Mapping[str, Callable[[RopeConfig], tuple[Tensor, float]]] = {
@@ -68,4 +96,6 @@ _SCHEMES: Mapping[str, Callable[[RopeConfig], tuple[Tensor, float]]] = {
     "dynamic": _default,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,
 }

@@ -6,6 +6,7 @@ Nothing here names a tensor of a checkpoint or a kernel.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InternalError
@@ -16,20 +17,94 @@ if TYPE_CHECKING:
     from shared.model.rope import RopeConfig
 
 
+class NormKind(StrEnum):
+    """What a norm computes of a row x."""
+
+    #: x / sqrt(mean(x^2) + eps) * weight
+    RMS = "rms"
+    #: x / sqrt(mean(x^2) + eps) * (1 + weight)
+    OFFSET_RMS = "offset_rms"
+    #: (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
+    LAYER = "layer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormSpec:
+    """A norm over the last dimension."""
+
+    eps: float
+    kind: NormKind = NormKind.RMS
+    has_weight: bool = True
+    has_bias: bool = False
+
+
+class NormPlace(StrEnum):
+    """Where the norms n of a layer are. x is the residual stream."""
+
+    #: x += mixer(n(x)), then x += feed_forward(n(x))
+    BEFORE = "before"
+    #: x += n(mixer(n(x))), then x += n(feed_forward(n(x)))
+    AROUND = "around"
+    #: x += n(mixer(x)), then x += n(feed_forward(x))
+    AFTER = "after"
+    #: x = n(x + mixer(x)), then x = n(x + feed_forward(x))
+    SUM = "sum"
+    #: y = n(x), then x += mixer(y) + feed_forward(y)
+    PARALLEL = "parallel"
+    #: x += mixer(n(x)) + feed_forward(n(x)), with a norm each
+    PARALLEL_TWO = "parallel_two"
+
+
+#: By place: the norms that a layer has.
+PLACES: Mapping[NormPlace, tuple[str, ...]] = {
+    NormPlace.BEFORE: ("attention_norm", "mlp_norm"),
+    NormPlace.AROUND: ("attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm"),
+    NormPlace.AFTER: ("attention_output_norm", "mlp_output_norm"),
+    NormPlace.SUM: ("attention_norm", "mlp_norm"),
+    NormPlace.PARALLEL: ("attention_norm",),
+    NormPlace.PARALLEL_TWO: ("attention_norm", "mlp_norm"),
+}
+
+
+class QkNorm(StrEnum):
+    """What a norm of queries and keys normalises. Its kind is that of the decoder's norms."""
+
+    #: Each head, all with one weight.
+    HEAD = "head"
+    #: Each head, with a weight of its own.
+    EACH_HEAD = "each_head"
+    #: All heads of a token together.
+    WHOLE = "whole"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
-    """Grouped-query attention with rotary positions."""
+    """Grouped-query attention."""
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rope: RopeConfig
+    #: None: queries and keys are not rotated.
+    rope: RopeConfig | None
     #: A token sees itself and the window-1 tokens before it; None: all.
     window: int | None = None
     qkv_bias: bool = False
     output_bias: bool = False
-    #: Queries and keys are normalised, each head by itself.
-    qk_norm: bool = False
+    #: Queries and keys are normalised before they are rotated.
+    qk_norm: QkNorm | None = None
+    #: Factor of the scores; None: 1 / sqrt(head_dim).
+    score_scale: float | None = None
+    #: A cap c makes c * tanh(score / c) of every scaled score.
+    softcap: float | None = None
+    #: Each head has a learned score that takes part in the softmax and has no value.
+    has_sinks: bool = False
+    #: Queries, keys and values are clamped to [-clip, clip].
+    clip: float | None = None
+
+    @property
+    def scale(self) -> float:
+        """Factor of the scores."""
+        return self.head_dim**-0.5 if self.score_scale is None else self.score_scale
 
     @property
     def query_size(self) -> int:
@@ -42,20 +117,46 @@ class AttentionSpec:
         return self.num_kv_heads * self.head_dim
 
 
+class Activation(StrEnum):
+    """The nonlinear function of a feed-forward."""
+
+    SILU = "silu"
+    GELU = "gelu"
+    #: GELU with the hyperbolic tangent of a cubic.
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    #: The square of RELU.
+    RELU2 = "relu2"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatedSpec:
-    """A gated feed-forward: down(silu(gate(x)) * up(x))."""
+class FeedForwardSpec:
+    """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
 
     inner_size: int
     bias: bool = False
+    activation: Activation = Activation.SILU
+    is_gated: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """A mixer and a feed-forward, each behind a norm and around a residual."""
+    """A mixer and a feed-forward, with norms, around a residual."""
 
     mixer: AttentionSpec
-    feed_forward: GatedSpec
+    feed_forward: FeedForwardSpec
+    norms: NormPlace = NormPlace.BEFORE
+    #: Factor of what the mixer and the feed-forward add to the residual.
+    residual_multiplier: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedPositions:
+    """Rows that are added to the embedding by position."""
+
+    num_rows: int
+    #: The row of position 0.
+    first_row: int = 0
 
 
 def group_layers(layers: Sequence[LayerSpec]) -> tuple[tuple[int, ...], ...]:
@@ -65,16 +166,26 @@ def group_layers(layers: Sequence[LayerSpec]) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """A whole decoder: embedding, layers, norm, output head."""
+    """A whole decoder: embedding, layers, norm, output head.
+
+    Logits are head(norm(x)) * logit_multiplier; a cap c makes c * tanh(logit / c) of them.
+    """
 
     architecture: str
     vocab_size: int
     hidden_size: int
     layers: tuple[LayerSpec, ...]
-    #: Of every RMS norm.
-    norm_eps: float
+    #: All norms are of this kind.
+    norm: NormSpec
+    has_final_norm: bool = True
     #: Whether the output head is the embedding.
     is_tied: bool = False
+    #: Factor of the embedding, rounded to the dtype of the weights.
+    embedding_multiplier: float = 1.0
+    learned_positions: LearnedPositions | None = None
+    has_head_bias: bool = False
+    logit_multiplier: float = 1.0
+    logit_softcap: float | None = None
     max_position_embeddings: int
     #: How far the rotary angles reach: more than the above where RoPE is stretched.
     num_positions: int
@@ -112,6 +223,20 @@ class DecoderSpec:
         return tuple(layer.mixer.window for layer in self.layers)
 
     @property
+    def ropes(self) -> tuple[RopeConfig | None, ...]:
+        """The rotations that layers use, each once, in the order of their first layers."""
+        found: list[RopeConfig | None] = []
+        for layer in self.layers:
+            if layer.mixer.rope not in found:
+                found.append(layer.mixer.rope)
+        return tuple(found)
+
+    @property
+    def qk_norm(self) -> NormSpec:
+        """The norm of queries and keys, where a layer has one."""
+        return replace(self.norm, has_bias=False)
+
+    @property
     def attention(self) -> AttentionSpec:
         """What all layers' attention has in common: everything but the window, which is None here.
 
@@ -124,7 +249,7 @@ class DecoderSpec:
         return first
 
     @property
-    def feed_forward(self) -> GatedSpec:
+    def feed_forward(self) -> FeedForwardSpec:
         """All layers' feed-forward. Raises like `attention`."""
         first, *others = (layer.feed_forward for layer in self.layers)
         if any(other != first for other in others):

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class Kind(Enum):
@@ -15,9 +15,11 @@ class Kind(Enum):
 
     WEIGHT = "weight"
     BIAS = "bias"
-    #: The model itself has these two.
+    #: The model itself has these.
     EMBEDDING = "embedding"
+    POSITIONS = "positions"
     HEAD = "lm_head"
+    HEAD_BIAS = "lm_head_bias"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class WeightPart:
     #: Path of the module from the model, as in `layers.3.attention.qkv`; empty: the model.
     module: str
     kind: Kind = Kind.WEIGHT
-    #: Of a linear that is several projections in one: which of them.
-    index: int = 0
+    #: Of a linear that is several projections in one: which of them; None: all.
+    index: int | None = 0
 
     @property
     def layer(self) -> int | None:
@@ -39,10 +41,15 @@ class WeightPart:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a checkpoint holds under a name."""
+    """What a checkpoint holds under a name, and how the part is made of it."""
 
     part: WeightPart
+    #: As it is stored.
     shape: tuple[int, ...]
+    #: By row of the part: the stored row, once it has been turned; None: the same.
+    rows: Sequence[int] | None = None
+    #: The part has columns for rows.
+    is_transposed: bool = False
 
 
 #: By name in the checkpoint, in the order of the model.
@@ -51,7 +58,10 @@ WeightMap: TypeAlias = "Mapping[str, Stored]"
 LAYERS = "layers"
 EMBEDDING = WeightPart("", Kind.EMBEDDING)
 HEAD = WeightPart("", Kind.HEAD)
+HEAD_BIAS = WeightPart("", Kind.HEAD_BIAS)
+POSITIONS = WeightPart("", Kind.POSITIONS)
 NORM = WeightPart("norm")
+NORM_BIAS = WeightPart("norm", Kind.BIAS)
 
 
 def name_of(names: WeightMap, part: WeightPart) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shared.model.rope import RopeConfig
-from shared.model.spec import AttentionSpec, DecoderSpec, GatedSpec, LayerSpec
+from shared.model.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,15 +26,20 @@ VOCAB_SIZE = 97
 def make_spec(num_layers: int = 1) -> DecoderSpec:
     """Layers with one head of two numbers: a token's id and its position."""
     rope = RopeConfig(
-        rope_type="default", theta=1e4, head_dim=2, original_max_positions=4096, max_positions=4096
+        rope_type="default",
+        theta=1e4,
+        head_dim=2,
+        rotary_dim=2,
+        original_max_positions=4096,
+        max_positions=4096,
     )
     mixer = AttentionSpec(num_heads=1, num_kv_heads=1, head_dim=2, rope=rope)
     return DecoderSpec(
         architecture="Fake",
         vocab_size=VOCAB_SIZE,
         hidden_size=1,
-        layers=(LayerSpec(mixer=mixer, feed_forward=GatedSpec(inner_size=1)),) * num_layers,
-        norm_eps=1e-6,
+        layers=(LayerSpec(mixer=mixer, feed_forward=FeedForwardSpec(inner_size=1)),) * num_layers,
+        norm=NormSpec(eps=1e-6),
         max_position_embeddings=4096,
         num_positions=4096,
     )

@@ -15,7 +15,14 @@ from shared.model.causal_lm import CausalLM
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.narrow import Narrow
 from shared.model.rope import RopeConfig
-from shared.model.spec import AttentionSpec, DecoderSpec, GatedSpec, LayerSpec
+from shared.model.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+    QkNorm,
+)
 from tests.fakes.interpreted import report
 from tests.fakes.paged_driver import PagedDriver, make_metadata
 
@@ -39,14 +46,15 @@ def make_model(
         rope_type="default",
         theta=1e4,
         head_dim=HEAD_DIM,
+        rotary_dim=HEAD_DIM,
         original_max_positions=256,
         max_positions=256,
     )
     attention = AttentionSpec(
-        num_heads=6, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, rope=rope, qk_norm=True
+        num_heads=6, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, rope=rope, qk_norm=QkNorm.HEAD
     )
     attention = replace(attention, **changes)
-    feed_forward = GatedSpec(inner_size=80)
+    feed_forward = FeedForwardSpec(inner_size=80)
     spec = DecoderSpec(
         architecture="Qwen3ForCausalLM",
         vocab_size=99,
@@ -55,7 +63,7 @@ def make_model(
             LayerSpec(mixer=replace(attention, window=window), feed_forward=feed_forward)
             for window in windows or (None,) * num_layers
         ),
-        norm_eps=1e-6,
+        norm=NormSpec(eps=1e-6),
         max_position_embeddings=256,
         num_positions=256,
     )
@@ -128,7 +136,7 @@ def check_bf16() -> None:
 
     def hidden(backend: str, dtype: torch.dtype) -> torch.Tensor:
         cache = torch.full(cache_shape, float("nan"), dtype=dtype)
-        model = make_model(backend, dtype=dtype, qk_norm=False)
+        model = make_model(backend, dtype=dtype, qk_norm=None)
         return model.forward(tokens, tokens, (cache,), metadata).double()
 
     exact = hidden("torch", torch.float64)

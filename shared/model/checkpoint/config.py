@@ -70,6 +70,3 @@ def _check_supported(raw: Mapping[str, Any]) -> None:
             "quantization_config is set; stored quantized weights are not supported: load the "
             "unquantized checkpoint with --quantization int8, fp8 or int4"
         )
-    activation = raw.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ModelLoadError(f"hidden_act {activation!r} is not supported; supported: silu")

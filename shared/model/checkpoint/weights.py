@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files import CheckpointFiles
-    from shared.model.weight_map import WeightPart
+    from shared.model.weight_map import Stored, WeightPart
 
 #: Buffers that old checkpoints carry and that are computed instead.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".masked_bias")
@@ -45,12 +45,14 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
-            part = names[name].part
-            copy_stored(tensor_of(model, part), tensor, path, name)
+            stored = names[name]
+            _check_shape(stored.shape, tensor, path, name)
+            target = tensor_of(model, stored.part)
+            copy_stored(target, _arranged(tensor, stored, target.ndim), path, name)
             seen.add(name)
-            owner = model.get_submodule(part.module)
+            owner = model.get_submodule(stored.part.module)
             if isinstance(owner, FusedLinear):
-                owner.filled()
+                owner.filled(stored.part.index)
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
             copy_stored(tied_head, tensor, path, name)
@@ -65,6 +67,15 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
             f"{files.expected_in(name)}: tensor {name!r} is missing "
             f"({len(missing)} of {len(targets)} are)"
         )
+
+
+def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:
+    """A checkpoint's tensor in the order and the dimensions of its part."""
+    if stored.is_transposed:
+        tensor = tensor.T
+    if tensor.ndim > num_dims:
+        tensor = tensor.flatten()
+    return tensor if stored.rows is None else tensor[torch.tensor(stored.rows)]
 
 
 def weight_targets(model: CausalLM) -> dict[str, Tensor]:
@@ -114,17 +125,21 @@ def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
 
 def copy_stored(target: Tensor, stored: Tensor, path: Path, name: str) -> None:
     """Copy one tensor into its place. Raises ModelLoadError: its shape or dtype is wrong."""
-    if target.shape != stored.shape:
-        raise ModelLoadError(
-            f"{path}: tensor {name!r} has shape {list(stored.shape)}, "
-            f"the config asks for {list(target.shape)}"
-        )
+    _check_shape(tuple(target.shape), stored, path, name)
     if stored.dtype not in _STORED_DTYPES:
         raise ModelLoadError(
             f"{path}: tensor {name!r} has dtype {stored.dtype}; supported: "
             f"{', '.join(map(str, _STORED_DTYPES))}"
         )
     target.copy_(stored)
+
+
+def _check_shape(expected: tuple[int, ...], stored: Tensor, path: Path, name: str) -> None:
+    if tuple(stored.shape) != expected:
+        raise ModelLoadError(
+            f"{path}: tensor {name!r} has shape {list(stored.shape)}, "
+            f"the config asks for {list(expected)}"
+        )
 
 
 def _describe(model: CausalLM) -> str:

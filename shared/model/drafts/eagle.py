@@ -20,7 +20,7 @@ from shared.model.drafts.choice import most_likely
 from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import head_spec, layer_targets, read_head
 from shared.model.layers import RMSNorm
-from shared.model.rope_table import cos_sin_table
+from shared.model.rope_table import rotation_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ class EagleHead(nn.Module):
         self.input_norms = [
             RMSNorm(
                 size=size,
-                eps=spec.norm_eps,
+                eps=spec.norm.eps,
                 dtype=self.dtype,
                 implementation=backend.name,
             )
@@ -95,7 +95,7 @@ class EagleHead(nn.Module):
             for layer in range(spec.num_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)
-        table = cos_sin_table(spec.attention.rope, spec.num_positions, self.dtype)
+        (table,) = rotation_tables(spec, self.dtype)
         self.cos_sin: Tensor = table.to(self.fc.weight.device)
 
     def weight_targets(self) -> Mapping[str, Tensor]:

@@ -21,7 +21,7 @@ from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import head_spec, layer_targets, read_head
 from shared.model.layers import RMSNorm
 from shared.model.linear.fused import FusedLinear
-from shared.model.rope_table import cos_sin_table
+from shared.model.rope_table import rotation_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ class Eagle3Head(nn.Module):
         """Of `stored`, only config, names and shapes count, and the table of the vocabulary."""
         super().__init__()
         self.spec, self.dtype, self._target = spec, target.dtype, target
-        size, eps, dtype = spec.hidden_size, spec.norm_eps, self.dtype
+        size, eps, dtype = spec.hidden_size, spec.norm.eps, self.dtype
         self._layers = _captured_layers(stored, target.spec.num_layers)
         self._residual_is_normed = bool(stored.raw.get("norm_before_residual", False))
         combined = _NUM_COMBINED * target.spec.hidden_size
@@ -103,7 +103,7 @@ class Eagle3Head(nn.Module):
         device = self.lm_head.device
         #: int64 [vocab]: the target's number of each token that the head knows.
         self.target_ids = _target_ids(stored, vocab, spec.vocab_size).to(device)
-        table = cos_sin_table(spec.attention.rope, spec.num_positions, dtype)
+        (table,) = rotation_tables(spec, dtype)
         self.cos_sin: Tensor = table.to(device)
 
     def weight_targets(self) -> Mapping[str, Tensor]:

@@ -13,7 +13,7 @@ from shared.errors import ConfigError
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.files import SINGLE_NAME, find_checkpoint_files
 from shared.model.checkpoint.weights import stored_tensors
-from shared.model.families.llama import layer_names
+from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
 
 if TYPE_CHECKING:
@@ -156,10 +156,11 @@ def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple
     first = target.layers[0]
     plain = replace(
         first,
-        mixer=replace(first.mixer, qkv_bias=False, output_bias=False, qk_norm=False),
+        mixer=replace(first.mixer, qkv_bias=False, output_bias=False, qk_norm=None),
         feed_forward=replace(first.feed_forward, bias=False),
     )
-    names = layer_names(plain, target.hidden_size, stored=f"{stored}.", input_size=input_size)
+    own = replace(target, layers=(plain,))
+    names = Naming().layer_names(own, 0, stored=f"{stored}.", input_size=input_size)
     return {name: each.shape for name, each in names.items()}
 
 

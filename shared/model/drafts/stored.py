@@ -16,8 +16,10 @@ from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import parse_spec
 from shared.model.checkpoint.files import INDEX_NAME, SINGLE_NAME, find_checkpoint_files
 from shared.model.checkpoint.weights import copy_stored, stored_tensors, tensor_of
-from shared.model.families.llama import LLAMA, layer_names
+from shared.model.families.llama import LLAMA
+from shared.model.families.naming import Naming
 from shared.model.families.registry import ARCHITECTURES
+from shared.model.spec import QkNorm
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
@@ -113,7 +115,8 @@ def head_spec(head: StoredHead, *, layer: str, target: DecoderSpec) -> DecoderSp
             f"{where}: vocab_size is {spec.vocab_size}, the target's is {target.vocab_size}"
         )
     own = _as_stored(head, spec, layer)
-    _check_stored(head, layer_names(own, spec.hidden_size, stored=f"{layer}."))
+    first = replace(spec, layers=(own,))
+    _check_stored(head, Naming().layer_names(first, 0, stored=f"{layer}."))
     return replace(
         spec,
         layers=tuple(
@@ -132,7 +135,7 @@ def layer_targets(
     layer: nn.Module, spec: DecoderSpec, number: int, *, stored: str
 ) -> dict[str, Tensor]:
     """Where the tensors of a head's layer go, by name."""
-    names = layer_names(spec.layers[number], spec.hidden_size, stored=f"{stored}.")
+    names = Naming().layer_names(spec, number, stored=f"{stored}.")
     return {name: tensor_of(layer, each.part) for name, each in names.items()}
 
 
@@ -141,10 +144,10 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
     first = spec.layers[0]
     every = replace(
         first,
-        mixer=replace(first.mixer, qkv_bias=True, output_bias=True, qk_norm=True),
+        mixer=replace(first.mixer, qkv_bias=True, output_bias=True, qk_norm=QkNorm.HEAD),
         feed_forward=replace(first.feed_forward, bias=True),
     )
-    names = layer_names(every, spec.hidden_size, stored=f"{layer}.")
+    names = Naming().layer_names(replace(spec, layers=(every,)), 0, stored=f"{layer}.")
     has = {
         (each.part.module, each.part.kind)
         for name, each in names.items()
@@ -156,7 +159,7 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
             every.mixer,
             qkv_bias=("attention.qkv", Kind.BIAS) in has,
             output_bias=("attention.output", Kind.BIAS) in has,
-            qk_norm=("attention.q_norm", Kind.WEIGHT) in has,
+            qk_norm=QkNorm.HEAD if ("attention.q_norm", Kind.WEIGHT) in has else None,
         ),
         feed_forward=replace(every.feed_forward, bias=("mlp.gate_up", Kind.BIAS) in has),
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shared.model.families.base import Family
-from shared.model.families.llama import names
-from shared.model.families.sizes import decoder, read_sizes
-from shared.model.spec import GatedSpec
+from shared.model.families.naming import Naming
+from shared.model.families.sizes import decoder, read_activation, read_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +24,10 @@ def describe(raw: Mapping[str, Any]) -> DecoderSpec:
     attention = sizes.attention(
         window=None if window is None else int(window),
     )
-    feed_forward = GatedSpec(inner_size=sizes.intermediate_size)
+    feed_forward = sizes.feed_forward(activation=read_activation(raw))
     return decoder(raw, _ARCHITECTURE, sizes, [attention] * sizes.num_layers, feed_forward)
 
 
-MISTRAL = Family(architecture=_ARCHITECTURE, model_type="mistral", describe=describe, names=names)
+MISTRAL = Family(
+    architecture=_ARCHITECTURE, model_type="mistral", describe=describe, names=Naming().names
+)

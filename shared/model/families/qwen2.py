@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shared.model.families.base import Family
-from shared.model.families.llama import names
-from shared.model.families.sizes import decoder, read_sizes
-from shared.model.spec import GatedSpec
+from shared.model.families.naming import Naming
+from shared.model.families.sizes import decoder, read_activation, read_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +26,7 @@ def describe(raw: Mapping[str, Any]) -> DecoderSpec:
         qkv_bias=True,
     )
     mixers = [replace(attention, window=window) for window in layer_windows(raw, sizes.num_layers)]
-    feed_forward = GatedSpec(inner_size=sizes.intermediate_size)
+    feed_forward = sizes.feed_forward(activation=read_activation(raw))
     return decoder(raw, _ARCHITECTURE, sizes, mixers, feed_forward)
 
 
@@ -46,4 +45,6 @@ def layer_windows(raw: Mapping[str, Any], num_layers: int) -> list[int | None]:
     return [int(window) if kind == "sliding_attention" else None for kind in types]
 
 
-QWEN2 = Family(architecture=_ARCHITECTURE, model_type="qwen2", describe=describe, names=names)
+QWEN2 = Family(
+    architecture=_ARCHITECTURE, model_type="qwen2", describe=describe, names=Naming().names
+)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shared.model.families.base import Family
-from shared.model.families.llama import names
+from shared.model.families.naming import Naming
 from shared.model.families.qwen2 import KV_HEADS, layer_windows
-from shared.model.families.sizes import decoder, read_sizes
-from shared.model.spec import GatedSpec
+from shared.model.families.sizes import decoder, read_activation, read_sizes
+from shared.model.spec import QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,11 +27,13 @@ def describe(raw: Mapping[str, Any]) -> DecoderSpec:
     attention = sizes.attention(
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm=True,
+        qk_norm=QkNorm.HEAD,
     )
     mixers = [replace(attention, window=window) for window in layer_windows(raw, sizes.num_layers)]
-    feed_forward = GatedSpec(inner_size=sizes.intermediate_size)
+    feed_forward = sizes.feed_forward(activation=read_activation(raw))
     return decoder(raw, _ARCHITECTURE, sizes, mixers, feed_forward)
 
 
-QWEN3 = Family(architecture=_ARCHITECTURE, model_type="qwen3", describe=describe, names=names)
+QWEN3 = Family(
+    architecture=_ARCHITECTURE, model_type="qwen3", describe=describe, names=Naming().names
+)

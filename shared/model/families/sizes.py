@@ -6,14 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
-from shared.model.rope import read_rope
-from shared.model.spec import AttentionSpec, DecoderSpec, LayerSpec
+from shared.model.rope import RopeDefaults, read_rope
+from shared.model.spec import (
+    Activation,
+    AttentionSpec,
+    DecoderSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormPlace,
+    NormSpec,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shared.model.rope import RopeConfig
-    from shared.model.spec import GatedSpec
 
 #: The sizes and the largest that each may be: several times those of any model.
 _LARGEST = {
@@ -29,6 +36,18 @@ _LARGEST = {
 }
 #: Entries of the table of rotary angles.
 _MAX_ANGLES = 2**33
+#: By name in a config.
+_ACTIVATIONS = {
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU_TANH,
+    "gelu_fast": Activation.GELU_TANH,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "relu": Activation.RELU,
+    "relu2": Activation.RELU2,
+}
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +71,66 @@ class Sizes:
 
     def attention(self, **own: Any) -> AttentionSpec:
         """Attention of these sizes; `own` are the other fields of the record."""
-        return AttentionSpec(
-            num_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            head_dim=self.head_dim,
-            rope=self.rope,
-            **own,
-        )
+        sizes: dict[str, Any] = {
+            "num_heads": self.num_heads,
+            "num_kv_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "rope": self.rope,
+        }
+        return AttentionSpec(**(sizes | own))
+
+    def feed_forward(self, **own: Any) -> FeedForwardSpec:
+        """A feed-forward of these sizes; `own` are the other fields of the record."""
+        return FeedForwardSpec(inner_size=self.intermediate_size, **own)
+
+
+def read_activation(raw: Mapping[str, Any], *keys: str, default: str = "silu") -> Activation:
+    """The activation that a config names under the first of `keys` that it has.
+
+    Raises:
+        ModelLoadError: the activation is unknown.
+    """
+    keys = keys or ("hidden_act",)
+    key, name = next(((key, raw[key]) for key in keys if raw.get(key)), (keys[0], default))
+    if name not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise ModelLoadError(f"{key} {name!r} is not supported; supported: {known}")
+    return _ACTIVATIONS[name]
+
+
+def read_layer_types(
+    raw: Mapping[str, Any], num_layers: int, *, full_every: int | None = None
+) -> Sequence[str]:
+    """By layer: `full_attention` or `sliding_attention`.
+
+    full_every: which layers are full where a config does not say it, from the first one on.
+
+    Raises:
+        ModelLoadError: there are not as many as layers, or one is of another type.
+    """
+    types = raw.get("layer_types")
+    if types is None:
+        every = int(raw.get("sliding_window_pattern") or full_every or 1)
+        types = [FULL if (number + 1) % every == 0 else SLIDING for number in range(num_layers)]
+    if len(types) != num_layers:
+        raise ModelLoadError(f"layer_types has {len(types)} entries for {num_layers} layers")
+    unknown = set(types) - {FULL, SLIDING}
+    if unknown:
+        raise ModelLoadError(f"layer_types has {min(unknown)!r}; supported: {FULL}, {SLIDING}")
+    return [str(each) for each in types]
 
 
 def read_sizes(
-    raw: Mapping[str, Any], *, head_dim: int | None = None, num_kv_heads: int | None = None
+    raw: Mapping[str, Any],
+    *,
+    head_dim: int | None = None,
+    num_kv_heads: int | None = None,
+    rope: RopeDefaults | None = None,
+    layer_type: str | None = None,
 ) -> Sizes:
-    """From a config; `head_dim` and `num_kv_heads` are for one that has none.
+    """From a config; `head_dim`, `num_kv_heads`, `rope` are for one that does not say it.
+
+    layer_type: that whose rotation is read, if they differ by type.
 
     Raises:
         ModelLoadError: one is out of range, or they do not fit together.
@@ -89,7 +155,13 @@ def read_sizes(
         num_kv_heads=int(num_heads if kv_heads is None else kv_heads),
         head_dim=head_dim,
         max_position_embeddings=max_positions,
-        rope=read_rope(raw, head_dim=head_dim, max_positions=max_positions),
+        rope=read_rope(
+            raw,
+            head_dim=head_dim,
+            max_positions=max_positions,
+            layer_type=layer_type,
+            defaults=rope or RopeDefaults(),
+        ),
     )
     for name in _LARGEST:
         _check(name, getattr(sizes, name))
@@ -105,28 +177,47 @@ def decoder(
     architecture: str,
     sizes: Sizes,
     mixers: Iterable[AttentionSpec],
-    feed_forward: GatedSpec,
+    feed_forward: FeedForwardSpec,
+    *,
+    norm: NormSpec | None = None,
+    norms: NormPlace = NormPlace.BEFORE,
+    residual_multiplier: float = 1.0,
+    **own: Any,
 ) -> DecoderSpec:
     """A decoder whose layers differ in their mixers only.
+
+    norm: by default a root-mean-square norm with `rms_norm_eps`; `own` are other fields of the
+    record.
 
     Raises:
         ModelLoadError: there is another number of mixers than of layers.
     """
-    layers = tuple(LayerSpec(mixer=mixer, feed_forward=feed_forward) for mixer in mixers)
+    layers = tuple(
+        LayerSpec(
+            mixer=mixer,
+            feed_forward=feed_forward,
+            norms=norms,
+            residual_multiplier=residual_multiplier,
+        )
+        for mixer in mixers
+    )
     if len(layers) != sizes.num_layers:
         raise ModelLoadError(f"layer_types has {len(layers)} entries for {sizes.num_layers} layers")
+    fields: dict[str, Any] = {
+        "is_tied": bool(raw.get("tie_word_embeddings", False)),
+        "num_positions": sizes.num_positions,
+    }
     return DecoderSpec(
         architecture=architecture,
         vocab_size=sizes.vocab_size,
         hidden_size=sizes.hidden_size,
         layers=layers,
-        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        is_tied=bool(raw.get("tie_word_embeddings", False)),
+        norm=norm or NormSpec(eps=float(raw.get("rms_norm_eps", 1e-6))),
         max_position_embeddings=sizes.max_position_embeddings,
-        num_positions=sizes.num_positions,
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch."),
         eos_token_ids=_as_ids(raw.get("eos_token_id")),
         raw=raw,
+        **(fields | own),
     )
 
 

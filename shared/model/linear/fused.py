@@ -56,30 +56,31 @@ class FusedLinear(nn.Module):
         parts: tuple[Tensor, ...] = torch.split(fused, list(self.out_sizes), dim=-1)
         return parts
 
-    def part(self, index: int) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of one projection, as views. Not once a method has taken the weight."""
+    def part(self, index: int | None) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of one projection, or of all, as views.
+
+        Not once a method has taken the weight.
+        """
         if self.weight.is_meta and self._method is not DENSE:
             weight = torch.empty(self.weight.shape, dtype=self.weight.dtype, device="cpu")
             self.weight = nn.Parameter(weight, requires_grad=False)
+        if index is None:
+            return self.weight, self.bias
         start = sum(self.out_sizes[:index])
         rows = slice(start, start + self.out_sizes[index])
         return self.weight[rows], None if self.bias is None else self.bias[rows]
 
     def fill(self, kind: str, values: Tensor) -> None:
         """Give all rows of `weight` or `bias` their values."""
-        start = 0
-        for index, size in enumerate(self.out_sizes):
-            weight, bias = self.part(index)
-            target = weight if kind == "weight" else bias
-            assert target is not None
-            target.copy_(values[start : start + size])
-            start += size
-        for _ in self.out_sizes:
-            self.filled()
+        weight, bias = self.part(None)
+        target = weight if kind == "weight" else bias
+        assert target is not None
+        target.copy_(values)
+        self.filled(None)
 
-    def filled(self) -> None:
-        """One of the views has its values. With the last one the method takes the weight."""
-        self._num_missing -= 1
+    def filled(self, index: int | None) -> None:
+        """What `part` returned has its values. With the last one the method takes the weight."""
+        self._num_missing -= len(self.out_sizes) if index is None else 1
         if self._num_missing == 0:
             self.finish(self._method)
 

@@ -58,7 +58,7 @@ class NativeCausalLM:
             num_kv_heads=attention.num_kv_heads,
             head_dim=attention.head_dim,
             vocab_size=spec.vocab_size,
-            rms_norm_eps=spec.norm_eps,
+            rms_norm_eps=spec.norm.eps,
             num_positions=spec.num_positions,
         )
         self._num_groups = len(spec.kv_groups)

@@ -9,14 +9,15 @@ import torch
 
 from kernels.native.library import Kind
 from shared.errors import InternalError
+from shared.model.layers import GatedMLP, RMSNorm
 from shared.model.native.program import PackedLayer
-from shared.model.rope_table import cos_sin_table
+from shared.model.rope_table import rotation_tables
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.causal_lm import CausalLM, DecoderLayer
-    from shared.model.layers import RMSNorm
+    from shared.model.layers import Norm
     from shared.model.linear.fused import FusedLinear
     from shared.model.native.threads import LibraryThreads
 
@@ -79,7 +80,7 @@ class Packing:
         embedding_kind = _STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()
         spec = model.spec
-        table = cos_sin_table(spec.attention.rope, spec.num_positions, torch.float32)
+        (table,) = rotation_tables(spec, torch.float32)
         return PackedModel(
             layers=layers,
             norm=self._vector(model.norm),
@@ -96,6 +97,7 @@ class Packing:
 
     def _pack_layer(self, layer: DecoderLayer) -> PackedLayer:
         attention, mlp = layer.attention, layer.mlp
+        assert isinstance(mlp, GatedMLP)  # others are refused: see `why_not_native`
         return PackedLayer(
             attention_norm=self._vector(layer.attention_norm),
             qkv=self._linear(attention.qkv),
@@ -130,7 +132,8 @@ class Packing:
         self._matrices.append(matrix)
         return int(matrix)
 
-    def _vector(self, norm: RMSNorm) -> int:
+    def _vector(self, norm: Norm) -> int:
+        assert isinstance(norm, RMSNorm)  # others are refused: see `why_not_native`
         return self._keep(norm.weight.detach().float())
 
     def _keep(self, tensor: Tensor) -> int:

@@ -52,7 +52,7 @@ def test_options_become_the_model(tmp_path: Path) -> None:
         "yarn",
         128,
     )
-    assert spec.norm_eps == 1e-5
+    assert spec.norm.eps == 1e-5
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,17 @@ from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checks import why_not_native
 from shared.model.loader import load_model
-from shared.model.spec import AttentionSpec, GatedSpec, LayerSpec
+from shared.model.spec import (
+    Activation,
+    AttentionSpec,
+    DecoderSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    LearnedPositions,
+    NormKind,
+    NormPlace,
+    NormSpec,
+)
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.paged_driver import PagedDriver, make_metadata, poisoned_cache
 from tests.fakes.transformers_models import random_model, random_prompt, save
@@ -215,14 +226,67 @@ COMPUTED = {
         "output_bias",
         "qk_norm",
     },
-    GatedSpec: {"inner_size", "bias"},
+    FeedForwardSpec: {"inner_size", "bias"},
+    DecoderSpec: {
+        "architecture",
+        "vocab_size",
+        "hidden_size",
+        "layers",
+        "norm",
+        "is_tied",
+        "max_position_embeddings",
+        "num_positions",
+        "dtype",
+        "eos_token_ids",
+        "raw",
+    },
+}
+
+
+#: What it does not compute, with a value that must be refused.
+REFUSED: dict[type, dict[str, Any]] = {
+    LayerSpec: {"norms": NormPlace.AROUND, "residual_multiplier": 0.5},
+    AttentionSpec: {"score_scale": 0.1, "softcap": 30.0, "has_sinks": True, "clip": 8.0},
+    FeedForwardSpec: {"activation": Activation.GELU, "is_gated": False},
+    DecoderSpec: {
+        "norm": NormSpec(eps=1e-6, kind=NormKind.OFFSET_RMS),
+        "has_final_norm": False,
+        "embedding_multiplier": 2.0,
+        "learned_positions": LearnedPositions(num_rows=8),
+        "has_head_bias": True,
+        "logit_multiplier": 0.5,
+        "logit_softcap": 30.0,
+    },
 }
 
 
 @pytest.mark.parametrize("record", COMPUTED)
 def test_no_field_of_a_description_is_passed_over(record: type) -> None:
     """A new field is computed, or refused by `why_not_native`, before it is added here."""
-    assert {field.name for field in fields(record)} == COMPUTED[record]
+    assert {field.name for field in fields(record)} == COMPUTED[record] | REFUSED[record].keys()
+
+
+@pytest.mark.parametrize(
+    ("record", "field"), [(record, field) for record, own in REFUSED.items() for field in own]
+)
+def test_what_the_native_decoder_does_not_compute_is_refused(
+    record: type, field: str, tmp_path: Path
+) -> None:
+    spec = load_spec(save(random_model("llama"), tmp_path))
+    changes = {field: REFUSED[record][field]}
+    layer = spec.layers[0]
+    if record is LayerSpec:
+        layer = replace(layer, **changes)
+    elif record is AttentionSpec:
+        layer = replace(layer, mixer=replace(layer.mixer, **changes))
+    elif record is FeedForwardSpec:
+        layer = replace(layer, feed_forward=replace(layer.feed_forward, **changes))
+    else:
+        spec = replace(spec, **changes)
+    spec = replace(spec, layers=(layer,) * spec.num_layers)
+    reason = why_not_native(spec, "float32", "none", "cpu")
+    assert reason is not None
+    assert "of LlamaForCausalLM" in reason
 
 
 def test_layers_that_feed_forward_differently_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,240 @@
+"""What a family's checkpoints call the tensors of a decoder, and how they arrange them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shared.model.rope import head_order
+from shared.model.spec import PLACES, QkNorm
+from shared.model.weight_map import (
+    EMBEDDING,
+    HEAD,
+    HEAD_BIAS,
+    LAYERS,
+    NORM,
+    NORM_BIAS,
+    POSITIONS,
+    Kind,
+    Stored,
+    WeightPart,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shared.model.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec
+    from shared.model.weight_map import WeightMap
+
+
+#: By part of a layer, as most families name it.
+LLAMA_PARTS: Mapping[str, str] = {
+    "attention_norm": "input_layernorm",
+    "attention.qkv": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "attention.output": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.gate_up": "mlp.gate_proj mlp.up_proj",
+    "mlp.up": "mlp.up_proj",
+    "mlp.down": "mlp.down_proj",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """The names of a family's tensors, without `.weight` and `.bias`."""
+
+    embedding: str = "model.embed_tokens"
+    positions: str = ""
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    #: What the names of a layer's parts begin with; {} is the layer's number.
+    layer: str = "model.layers.{}."
+    #: By part of a layer. A part of several projections has a name for each, separated by blanks,
+    #: or one name for all of them.
+    parts: Mapping[str, str] = field(default_factory=lambda: LLAMA_PARTS)
+    #: The weights of the layers' linears are stored as [in, out].
+    is_transposed: bool = False
+    #: One tensor of queries, keys and values has, for each key/value head in turn, the rows of its
+    #: query heads, of its key, of its value. Otherwise all queries come first, then all keys.
+    is_grouped: bool = False
+
+    def names(self, spec: DecoderSpec) -> WeightMap:
+        """See `Family.names`."""
+        rows = (spec.vocab_size, spec.hidden_size)
+        found = {f"{self.embedding}.weight": Stored(EMBEDDING, rows)}
+        if spec.learned_positions is not None:
+            shape = (spec.learned_positions.num_rows, spec.hidden_size)
+            found[f"{self.positions}.weight"] = Stored(POSITIONS, shape)
+        if spec.has_final_norm and spec.norm.has_weight:
+            found[f"{self.norm}.weight"] = Stored(NORM, (spec.hidden_size,))
+        if spec.has_final_norm and spec.norm.has_bias:
+            found[f"{self.norm}.bias"] = Stored(NORM_BIAS, (spec.hidden_size,))
+        found[f"{self.head}.weight"] = Stored(HEAD, rows)
+        if spec.has_head_bias:
+            found[f"{self.head}.bias"] = Stored(HEAD_BIAS, rows[:1])
+        for number in range(spec.num_layers):
+            stored, module = self.layer.format(number), f"{LAYERS}.{number}."
+            found |= self.layer_names(spec, number, stored=stored, module=module)
+        return found
+
+    def layer_names(
+        self,
+        spec: DecoderSpec,
+        number: int,
+        *,
+        stored: str,
+        module: str = "",
+        input_size: int | None = None,
+    ) -> dict[str, Stored]:
+        """Return the tensors of one layer, whose names begin with `stored`.
+
+        module: what the paths of the layer's modules begin with; input_size: numbers per token that
+        queries, keys and values are computed from, by default the hidden size.
+        """
+        layer = spec.layers[number]
+        linears = (*_attention(layer, spec, input_size), *_feed_forward(layer, spec))
+        found = {
+            f"{name}.{part.kind.value}": Stored(part, shape, rows=rows)
+            for name, part, shape, rows in self._norms(layer, spec, module)
+        }
+        for linear in linears:
+            found |= dict(self._linear(linear, module, layer.mixer))
+        return {f"{stored}{name}": tensor for name, tensor in found.items()}
+
+    def _norms(
+        self, layer: LayerSpec, spec: DecoderSpec, module: str
+    ) -> Iterator[tuple[str, WeightPart, tuple[int, ...], Sequence[int] | None]]:
+        for part in PLACES[layer.norms]:
+            yield from self._norm(part, spec.norm, module, (spec.hidden_size,), None)
+        mixer = layer.mixer
+        if mixer.qk_norm is None:
+            return
+        order = head_order(mixer.rope) if mixer.rope is not None else None
+        for part, num_heads in (("q_norm", mixer.num_heads), ("k_norm", mixer.num_kv_heads)):
+            starts, shape = _qk_shape(mixer.qk_norm, num_heads, mixer.head_dim)
+            rows = None if order is None else _rows(starts, order)
+            yield from self._norm(f"attention.{part}", spec.qk_norm, module, shape, rows)
+
+    def _norm(
+        self,
+        part: str,
+        norm: NormSpec,
+        module: str,
+        shape: tuple[int, ...],
+        rows: Sequence[int] | None,
+    ) -> Iterator[tuple[str, WeightPart, tuple[int, ...], Sequence[int] | None]]:
+        if norm.has_weight:
+            yield self.parts[part], WeightPart(f"{module}{part}"), shape, rows
+        if norm.has_bias:
+            yield self.parts[part], WeightPart(f"{module}{part}", Kind.BIAS), shape, rows
+
+    def _linear(
+        self, linear: _Linear, module: str, mixer: AttentionSpec
+    ) -> Iterator[tuple[str, Stored]]:
+        projections = self.parts[linear.part].split()
+        path = f"{module}{linear.part}"
+        if len(projections) == len(linear.out_sizes):
+            for index, (name, size) in enumerate(zip(projections, linear.out_sizes, strict=True)):
+                rows = linear.rows[index] if linear.rows else None
+                yield from self._tensors(name, path, index, size, linear, rows)
+        else:
+            (name,) = projections
+            fused = _fused_rows(mixer, is_grouped=self.is_grouped) if linear.is_qkv else None
+            yield from self._tensors(name, path, None, sum(linear.out_sizes), linear, fused)
+
+    def _tensors(
+        self,
+        name: str,
+        path: str,
+        index: int | None,
+        size: int,
+        linear: _Linear,
+        rows: Sequence[int] | None,
+    ) -> Iterator[tuple[str, Stored]]:
+        shape = (size, linear.in_size)
+        yield (
+            f"{name}.weight",
+            Stored(
+                WeightPart(path, index=index),
+                shape[::-1] if self.is_transposed else shape,
+                rows=rows,
+                is_transposed=self.is_transposed,
+            ),
+        )
+        if linear.bias:
+            yield f"{name}.bias", Stored(WeightPart(path, Kind.BIAS, index), (size,), rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """A `FusedLinear` of a layer."""
+
+    part: str
+    out_sizes: tuple[int, ...]
+    in_size: int
+    bias: bool
+    #: By projection: which stored row is each of its rows; None or empty: they are as stored.
+    rows: tuple[Sequence[int] | None, ...] = ()
+    is_qkv: bool = False
+
+
+def _attention(layer: LayerSpec, spec: DecoderSpec, input_size: int | None) -> Iterator[_Linear]:
+    mixer = layer.mixer
+    sizes = (mixer.query_size, mixer.kv_size, mixer.kv_size)
+    order = head_order(mixer.rope) if mixer.rope is not None else None
+    rows: tuple[Sequence[int] | None, ...] = ()
+    if order is not None:
+        ends = range(0, mixer.query_size, mixer.head_dim), range(0, mixer.kv_size, mixer.head_dim)
+        rows = (_rows(ends[0], order), _rows(ends[1], order), None)
+    in_size = input_size or spec.hidden_size
+    yield _Linear("attention.qkv", sizes, in_size, mixer.qkv_bias, rows, is_qkv=True)
+    hidden = (spec.hidden_size,)
+    yield _Linear("attention.output", hidden, mixer.query_size, mixer.output_bias)
+
+
+def _feed_forward(layer: LayerSpec, spec: DecoderSpec) -> Iterator[_Linear]:
+    own = layer.feed_forward
+    part = "mlp.gate_up" if own.is_gated else "mlp.up"
+    sizes = (own.inner_size,) * (2 if own.is_gated else 1)
+    yield _Linear(part, sizes, spec.hidden_size, own.bias)
+    yield _Linear("mlp.down", (spec.hidden_size,), own.inner_size, own.bias)
+
+
+def _fused_rows(mixer: AttentionSpec, *, is_grouped: bool) -> Sequence[int] | None:
+    """Which stored row is each row of queries, keys and values; None: they are as stored."""
+    size, num_kv = mixer.head_dim, mixer.num_kv_heads
+    group = mixer.num_heads // num_kv
+    order = head_order(mixer.rope) if mixer.rope is not None else None
+    if order is None and not is_grouped:
+        return None
+    heads: tuple[Sequence[int], Sequence[int], Sequence[int]]
+    if is_grouped:
+        step = group + 2
+        heads = (
+            [head // group * step + head % group for head in range(mixer.num_heads)],
+            [kv * step + group for kv in range(num_kv)],
+            [kv * step + group + 1 for kv in range(num_kv)],
+        )
+    else:
+        first, end = mixer.num_heads, mixer.num_heads + num_kv
+        heads = range(first), range(first, end), range(end, end + num_kv)
+    orders = (order or range(size), order or range(size), range(size))
+    return tuple(
+        row
+        for own, each in zip(heads, orders, strict=True)
+        for row in _rows([head * size for head in own], each)
+    )
+
+
+def _rows(starts: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(start + row for start in starts for row in order)
+
+
+def _qk_shape(over: QkNorm, num_heads: int, head_dim: int) -> tuple[Sequence[int], tuple[int, ...]]:
+    """Where heads start in the weight of a norm of queries or keys, and its shape as stored."""
+    if over is QkNorm.HEAD:
+        return (0,), (head_dim,)
+    starts = range(0, num_heads * head_dim, head_dim)
+    return starts, (num_heads, head_dim) if over is QkNorm.EACH_HEAD else (num_heads * head_dim,)
