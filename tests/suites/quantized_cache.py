@@ -17,7 +17,6 @@ from kernels.kv_write_quantized import kv_write_quantized
 from kernels.kv_write_quantized.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
-from kernels.paged_attention_quantized import paged_attention_quantized
 from kernels.quantize_rows import quantize_rows
 from kernels.quantize_rows.limits import LARGEST
 from kernels.quantize_rows.reference import dequantize_rows
@@ -172,7 +171,7 @@ def check_attention(case: AttentionCase, to: torch.dtype, implementation: str) -
     scale = case.head_dim**-0.5
 
     def attend(name: str, q: Tensor) -> Tensor:
-        return paged_attention_quantized(
+        return paged_attention(
             q,
             cache,
             1,

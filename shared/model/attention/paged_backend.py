@@ -11,7 +11,6 @@ from kernels.kv_write_quantized import kv_write_quantized
 from kernels.kv_write_quantized.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
-from kernels.paged_attention_quantized import paged_attention_quantized
 from kernels.rope_kv_write import rope_kv_write
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class PagedAttention:
             metadata.slot_mapping,
             implementation=self.name,
         )
-        return paged_attention_quantized(
+        return paged_attention(
             rotated,
             cache,
             layer,

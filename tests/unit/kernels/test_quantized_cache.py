@@ -10,7 +10,7 @@ import torch
 
 from kernels.kv_write_quantized import kv_write_quantized
 from kernels.kv_write_quantized.cache import QuantizedCache
-from kernels.paged_attention_quantized import paged_attention_quantized
+from kernels.paged_attention import paged_attention
 from kernels.quantize_rows import quantize_rows
 from tests.fakes.interpreted import run_interpreted
 from tests.fakes.paged_driver import make_metadata
@@ -50,12 +50,12 @@ def decode(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
     batch = make_metadata((1,), (4,), ((1,),), 8)
     arguments = {
         "q": torch.ones(1, 4, 16),
-        "cache": make_cache(),
+        "kv_cache": make_cache(),
         "layer": 0,
         "batch": dataclasses.replace(batch, seq_lens_list=seq_lens_list),
         "scale": 1.0,
     }
-    return paged_attention_quantized(**{**arguments, **changes})
+    return paged_attention(**{**arguments, **changes})
 
 
 @pytest.mark.parametrize(
