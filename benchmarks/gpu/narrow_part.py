@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu.bench import relative_error
 from benchmarks.gpu.engine_part import decode_row
 from benchmarks.gpu.model import make_model
-from kernels.kv_write_quantized.cache import QuantizedCache
+from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
 from kernels.quantize_rows import quantize_rows

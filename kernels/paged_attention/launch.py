@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.kv_write_quantized.cache import QuantizedCache
+from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention.decode.launch import launch_decode
 from kernels.paged_attention.prefill.launch import launch_prefill
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.kv_write_quantized.cache import QuantizedCache
+from kernels.kv_write.cache import QuantizedCache
 from kernels.quantize_rows.reference import dequantize_rows
 
 if TYPE_CHECKING:
