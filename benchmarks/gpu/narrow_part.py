@@ -11,9 +11,9 @@ import torch
 from benchmarks.gpu.bench import relative_error
 from benchmarks.gpu.engine_part import decode_row
 from benchmarks.gpu.model import make_model
-from kernels.kv_write_quantized.cache import QuantizedCache
+from kernels.kv_write.cache import QuantizedCache
+from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
-from kernels.paged_attention_quantized import paged_attention_quantized
 from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
@@ -38,7 +38,7 @@ def measure_quantized_decode(bench: Bench, case: Paged, plain_s: float | None) -
         values, scales = quantize_rows(case.cache, dtype)
         cache, workspace = QuantizedCache(values, scales), Workspace()
         call = partial(
-            paged_attention_quantized, case.q, cache, 0, case.metadata,
+            paged_attention, case.q, cache, 0, case.metadata,
             scale=scale, implementation=bench.implementation, workspace=workspace,
         )  # fmt: skip
         context = sum(case.metadata.seq_lens_list)

@@ -5,24 +5,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernels.kv_write import reference
+from kernels.kv_write.cache import QuantizedCache
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def kv_write(k: Tensor, v: Tensor, kv_cache: Tensor, layer: int, slot_mapping: Tensor) -> None:
+def kv_write(
+    k: Tensor,
+    v: Tensor,
+    kv_cache: Tensor | QuantizedCache,
+    layer: int,
+    slot_mapping: Tensor,
+    *,
+    implementation: str = "torch",
+) -> None:
     """Write k and v of each token into its slot; slots must not repeat.
 
     k, v: [num_tokens, num_kv_heads, head_dim]; slot_mapping: int64 [num_tokens], block * block_size
-    + offset; kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
+    + offset; kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]. For a
+    quantised cache, k and v are quantised per token and head, a negative slot stores nothing, and
+    both implementations write the same bits. For a plain cache there is only `torch`.
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: shapes that do not fit together, or an implementation unknown for this cache.
     """
-    num_kv_heads, head_dim = kv_cache.shape[3], kv_cache.shape[5]
+    num_kv_heads, _, head_dim = kv_cache.shape[3:]
     expected = (len(slot_mapping), num_kv_heads, head_dim)
     if k.shape != expected or v.shape != expected:
         raise ValueError(
             f"k {tuple(k.shape)} and v {tuple(v.shape)} must be {expected} for this cache"
         )
-    reference.kv_write(k, v, kv_cache, layer, slot_mapping)
+    if implementation == "torch":
+        reference.kv_write(k, v, kv_cache, layer, slot_mapping)
+    elif implementation == "triton" and isinstance(kv_cache, QuantizedCache):
+        from kernels.kv_write.kernel import launch  # noqa: PLC0415 Triton is optional
+
+        launch(k, v, kv_cache, layer, slot_mapping)
+    else:
+        raise ValueError(f"kv_write has no implementation {implementation!r} for this cache")

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
+from kernels.kv_write.cache import QuantizedCache
+from kernels.quantize_rows.reference import quantize_rows
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def kv_write(k: Tensor, v: Tensor, kv_cache: Tensor, layer: int, slot_mapping: Tensor) -> None:
+def kv_write(
+    k: Tensor, v: Tensor, kv_cache: Tensor | QuantizedCache, layer: int, slot_mapping: Tensor
+) -> None:
     """See `kernels.kv_write.kv_write`."""
     block_size = kv_cache.shape[4]
-    blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
-    kv_cache[blocks, layer, 0, :, offsets] = k
-    kv_cache[blocks, layer, 1, :, offsets] = v
+    if not isinstance(kv_cache, QuantizedCache):
+        blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
+        kv_cache[blocks, layer, 0, :, offsets] = k
+        kv_cache[blocks, layer, 1, :, offsets] = v
+        return
+    wanted = slot_mapping >= 0
+    slots = slot_mapping[wanted]
+    blocks, offsets = slots // block_size, slots % block_size
+    # PyTorch does not assign float8 through an index; it does assign bytes.
+    stored = kv_cache.values.view(torch.uint8)
+    for kind, new in enumerate((k, v)):
+        values, scales = quantize_rows(new[wanted], kv_cache.values.dtype)
+        stored[blocks, layer, kind, :, offsets] = values.view(torch.uint8)
+        kv_cache.scales[blocks, layer, kind, :, offsets] = scales

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention import gathered, reference
 from kernels.paged_attention.workspace import Workspace
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def paged_attention(
     q: Tensor,
-    kv_cache: Tensor,
+    kv_cache: Tensor | QuantizedCache,
     layer: int,
     batch: RaggedBatch,
     *,
@@ -27,32 +28,38 @@ def paged_attention(
     """Each query sees the context up to itself; with a window W, itself and the W - 1 before it.
 
     q: [num_tokens, num_heads, head_dim], the last tokens of every sequence behind each other;
-    kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], which holds their
-    keys and values already. Whatever lies beyond a sequence's length, NaN included, has no
-    influence. Returns q's shape. The workspace saves allocations when it is passed again and again.
+    kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in q's type, or
+    quantised, which holds their keys and values already. What lies beyond a sequence's length, NaN
+    included, has no influence. Returns q's shape and type. Sums are in float32; products over a
+    quantised cache are in q's type with `triton`, in float32 with `torch`.
 
+    Passing the same workspace to every call saves allocations, and capturing a graph needs one.
     With `triton` the launches depend on the numbers of tokens and sequences, and on whether any
     sequence has one new token and any has more, but on no length: a captured graph can be replayed
-    with others. A sequence of length 0 pads the batch and gets zeros.
+    with other lengths. A sequence of length 0 pads the batch and gets zeros.
 
     Raises:
         ValueError: shapes that do not fit together, or an unknown implementation.
     """
     _check(q, kv_cache, batch, scale, sliding_window)
     memory = workspace or Workspace()
-    if implementation == "torch":
-        return gathered.paged_attention(q, kv_cache, layer, batch, scale, sliding_window, memory)
-    if implementation == "reference":
-        return reference.paged_attention(q, kv_cache, layer, batch, scale, sliding_window)
     if implementation == "triton":
         from kernels.paged_attention.launch import launch  # noqa: PLC0415 Triton is optional
 
-        return launch(q, kv_cache[:, layer], batch, scale, sliding_window, memory)
+        return launch(q, kv_cache, layer, batch, scale, sliding_window, memory)
+    if implementation == "torch" and not isinstance(kv_cache, QuantizedCache):
+        return gathered.paged_attention(q, kv_cache, layer, batch, scale, sliding_window, memory)
+    if implementation in {"torch", "reference"}:
+        return reference.paged_attention(q, kv_cache, layer, batch, scale, sliding_window)
     raise ValueError(f"paged_attention has no implementation {implementation!r}")
 
 
 def _check(
-    q: Tensor, kv_cache: Tensor, batch: RaggedBatch, scale: float, sliding_window: int | None
+    q: Tensor,
+    kv_cache: Tensor | QuantizedCache,
+    batch: RaggedBatch,
+    scale: float,
+    sliding_window: int | None,
 ) -> None:
     num_kv_heads, block_size, head_dim = kv_cache.shape[3:]
     query_lens, seq_lens = batch.query_lens_list, batch.seq_lens_list

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 from kernels.compile_gate.gate import WARPGROUP_PRODUCT, WIDE_LOAD, GateCase
@@ -9,19 +10,39 @@ from kernels.paged_attention.decode.kernel import paged_decode_kernel
 from kernels.paged_attention.decode.launch import decode_constants
 from kernels.paged_attention.prefill.kernel import paged_prefill_kernel
 from kernels.paged_attention.prefill.launch import prefill_constants
+from kernels.paged_attention.shape import AttentionShape
+from kernels.quantize_rows.compile_cases import QUANTIZED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 _STRIDES = tuple(f"stride_{name}" for name in ("qt", "qh", "ot", "oh", "cb", "ckv", "ch", "cs"))
+_SCALES = ("scales", "stride_sb", "stride_skv", "stride_sh")
 _LOCATION = ("query_start_loc", "seq_lens", "block_tables")
+_NUMBERS = {"num_seqs": "i32", "window": "i32", "stride_table": "i32", "log2_scale": "fp32"}
 #: Query heads per key/value head, and head size: Llama 3 8B and 3.2 1B, odd ones, a wide one.
 _SHAPES = ((4, 128), (4, 64), (3, 80), (7, 96), (2, 256))
+#: For a quantised cache: the same with the queries' type.
+_QUANTIZED_DECODE_SHAPES = (
+    *product((4,), (64, 128), ("bf16", "fp16", "fp32")),
+    *((group, head_dim, "bf16") for group, head_dim in _SHAPES[2:]),
+    *product((1, 20, 48), (128,), ("bf16",)),
+)
+#: The same, and whether there is a window.
+_QUANTIZED_PREFILL_SHAPES = (
+    (4, 64, "bf16", False),
+    (4, 128, "bf16", False),
+    (4, 128, "bf16", True),
+    (4, 128, "fp32", False),
+    (3, 80, "bf16", False),
+    (2, 256, "bf16", False),
+    (48, 128, "bf16", False),
+)
 
 
 def cases() -> Iterator[GateCase]:
-    """Both kernels for all head sizes, with and without a window, in half and full precision."""
+    """Yield both kernels for all head sizes and tiles, over plain and over quantised caches."""
     for group, head_dim in _SHAPES:
         yield decode_case(group, head_dim, "bf16")
         for arch in (80, 90):
@@ -34,63 +55,99 @@ def cases() -> Iterator[GateCase]:
         yield prefill_case(4, 128, "bf16", arch=arch, window=True, block_size=128)
         yield prefill_case(4, 128, "fp16", arch=arch)
         yield prefill_case(4, 128, "fp32", arch=arch)
+    for stored, archs in QUANTIZED.values():
+        for group, head_dim, dtype in _QUANTIZED_DECODE_SHAPES:
+            yield decode_case(group, head_dim, dtype, stored=stored, archs=archs)
+        for (group, head_dim, dtype, window), arch in product(_QUANTIZED_PREFILL_SHAPES, archs):
+            yield prefill_case(group, head_dim, dtype, arch=arch, window=window, stored=stored)
 
 
-def decode_case(group: int, head_dim: int, dtype: str, *, block_size: int = 16) -> GateCase:
-    """The decode kernel with the tiles that its launcher would choose."""
-    constants, tiles = decode_constants(
-        group=group,
-        head_dim=head_dim,
-        block_size=block_size,
-        element_bytes=_ELEMENT_BYTES[dtype],
+def decode_case(
+    group: int,
+    head_dim: int,
+    dtype: str,
+    *,
+    stored: str | None = None,
+    block_size: int = 16,
+    archs: tuple[int, ...] = (80, 90),
+) -> GateCase:
+    """Return the decode kernel with the tiles that its launcher would choose.
+
+    dtype: of the queries; stored: of a quantised cache.
+    """
+    shape = AttentionShape(
+        group, head_dim, block_size, _ELEMENT_BYTES[dtype], quantized=stored is not None
     )
-    pointers = ("q", "cache", "out", "partial_out", "partial_sum", "arrivals", *_LOCATION)
+    constants, tiles = decode_constants(shape)
+    tensors = _tensors(dtype, stored) | {
+        **dict.fromkeys(("partial_out", "partial_sum"), "*fp32"),
+        "arrivals": "*i32",
+    }
+    sizes = f"group {group} dim {head_dim}"
     return GateCase(
-        name=f"paged_attention decode {dtype} group {group} dim {head_dim} block {block_size}",
+        name=f"paged_attention decode {dtype} {sizes} block {block_size}"
+        if stored is None
+        else f"paged_attention_quantized {dtype} over {stored} {sizes}",
         kernel=paged_decode_kernel,
-        types={
-            **dict.fromkeys(("q", "cache", "out"), f"*{dtype}"),
-            **dict.fromkeys(("partial_out", "partial_sum"), "*fp32"),
-            **dict.fromkeys(("arrivals", *_LOCATION), "*i32"),
-            **dict.fromkeys(("num_seqs", "target_programs", "window", "stride_table"), "i32"),
-            **dict.fromkeys(_STRIDES, "i32"),
-            "log2_scale": "fp32",
-        },
-        constants=constants,
-        aligned=frozenset((*pointers, *_STRIDES)),
+        types={**tensors, **_NUMBERS, "target_programs": "i32"},
+        constants=constants | _absent(stored),
+        aligned=frozenset(tensors),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
-        instructions={80: (WIDE_LOAD,), 90: (WIDE_LOAD,)},
+        archs=archs,
+        instructions=dict.fromkeys(archs, (WIDE_LOAD,)),
     )
 
 
 def prefill_case(
-    group: int, head_dim: int, dtype: str, *, arch: int, window: bool = False, block_size: int = 16
+    group: int,
+    head_dim: int,
+    dtype: str,
+    *,
+    arch: int,
+    stored: str | None = None,
+    window: bool = False,
+    block_size: int = 16,
 ) -> GateCase:
-    """The prefill kernel with the tiles that its launcher would choose on `arch`."""
-    constants, tiles = prefill_constants(
-        group=group,
-        head_dim=head_dim,
-        block_size=block_size,
-        element_bytes=_ELEMENT_BYTES[dtype],
-        has_window=window,
-        arch=arch,
+    """Return the prefill kernel with the tiles that its launcher would choose on `arch`.
+
+    dtype: of the queries; stored: of a quantised cache.
+    """
+    shape = AttentionShape(
+        group, head_dim, block_size, _ELEMENT_BYTES[dtype], quantized=stored is not None
     )
+    constants, tiles = prefill_constants(shape, has_window=window, arch=arch)
+    begin = "paged_attention" if stored is None else "paged_attention_quantized"
+    over = "" if stored is None else f" over {stored}"
     suffix = " window" if window else ""
-    wanted = (WIDE_LOAD,) if dtype == "fp32" else (WIDE_LOAD, WARPGROUP_PRODUCT)
+    has_warpgroup_product = arch == 90 and stored is None and dtype != "fp32"
+    tensors = _tensors(dtype, stored)
     return GateCase(
-        name=f"paged_attention prefill {dtype} group {group} dim {head_dim}{suffix}",
+        name=f"{begin} prefill {dtype}{over} group {group} dim {head_dim}{suffix}",
         kernel=paged_prefill_kernel,
-        types={
-            **dict.fromkeys(("q", "cache", "out"), f"*{dtype}"),
-            **dict.fromkeys(_LOCATION, "*i32"),
-            **dict.fromkeys(("num_seqs", "window", "stride_table", *_STRIDES), "i32"),
-            "log2_scale": "fp32",
-        },
-        constants=constants,
-        aligned=frozenset(("q", "cache", "out", *_LOCATION, *_STRIDES)),
+        types=tensors | _NUMBERS,
+        constants=constants | _absent(stored),
+        aligned=frozenset(tensors),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
         archs=(arch,),
-        instructions={80: (WIDE_LOAD,), 90: wanted},
+        instructions={arch: (WIDE_LOAD, *(WARPGROUP_PRODUCT,) * has_warpgroup_product)},
     )
+
+
+def _tensors(dtype: str, stored: str | None) -> dict[str, str]:
+    """Return the types of pointers and strides, all of which are aligned."""
+    types = {
+        **dict.fromkeys(("q", "out"), f"*{dtype}"),
+        "cache": f"*{stored or dtype}",
+        **dict.fromkeys(_LOCATION, "*i32"),
+        **dict.fromkeys(_STRIDES, "i32"),
+    }
+    if stored is not None:
+        types |= {**dict.fromkeys(_SCALES, "i32"), "scales": "*fp32"}
+    return types
+
+
+def _absent(stored: str | None) -> dict[str, None]:
+    """Return the arguments that are None, hence constants, for a plain cache."""
+    return dict.fromkeys(_SCALES) if stored is None else {}

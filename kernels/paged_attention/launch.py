@@ -1,7 +1,7 @@
 """Paged attention in Triton: one kernel for sequences with one new token, one for the others.
 
-A batch that has both kinds takes two launches: a kernel that branches between them would have to
-live with the tiles and the registers of both.
+A batch that has both kinds takes two launches: a kernel that branches between them would need the
+tiles and the registers of both.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention.decode.launch import launch_decode
 from kernels.paged_attention.prefill.launch import launch_prefill
 
@@ -24,7 +25,8 @@ _LOG2_E = 1.4426950408889634
 
 def launch(
     q: Tensor,
-    cache: Tensor,
+    kv_cache: Tensor | QuantizedCache,
+    layer: int,
     batch: RaggedBatch,
     scale: float,
     sliding_window: int | None,
@@ -32,9 +34,13 @@ def launch(
 ) -> Tensor:
     """See `kernels.paged_attention.paged_attention`.
 
-    cache: one layer's [num_blocks, 2, num_kv_heads, block_size, head_dim]. The last dimension of q
-    and the cache must be contiguous.
+    The last dimension of q and the cache must be contiguous.
     """
+    cache = (
+        kv_cache.layer(layer)
+        if isinstance(kv_cache, QuantizedCache)
+        else (kv_cache[:, layer], None)
+    )
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     log2_scale = scale * _LOG2_E
     if min(batch.query_lens_list) == 1:

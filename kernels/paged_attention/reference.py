@@ -1,10 +1,13 @@
-"""Paged attention written as its definition: one sequence at a time, float32, no tricks."""
+"""Paged attention as its definition: one sequence at a time, in float32."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import torch
+
+from kernels.kv_write.cache import QuantizedCache
+from kernels.quantize_rows.reference import dequantize_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,24 +17,25 @@ if TYPE_CHECKING:
 
 def paged_attention(
     q: Tensor,
-    kv_cache: Tensor,
+    kv_cache: Tensor | QuantizedCache,
     layer: int,
     batch: RaggedBatch,
     scale: float,
     sliding_window: int | None,
 ) -> Tensor:
     """See `kernels.paged_attention.paged_attention`."""
-    cache = kv_cache[:, layer]  # [num_blocks, 2, num_kv_heads, block_size, head_dim]
     out = torch.empty_like(q)
-    group = q.shape[1] // cache.shape[2]
+    num_kv_heads, block_size = kv_cache.shape[3:5]
+    group = q.shape[1] // num_kv_heads
     start = 0
     for table, num_new, length in zip(
         batch.block_tables, batch.query_lens_list, batch.seq_lens_list, strict=True
     ):
         tokens = slice(start, start + num_new)
-        context = cache[table.long()].transpose(2, 3)
+        blocks = table[: -(-length // block_size)].long()
+        context = _read(kv_cache, layer, blocks).transpose(2, 3)
         keys, values = (
-            context[:, kind].flatten(0, 1)[:length].float().repeat_interleave(group, dim=1)
+            context[:, kind].flatten(0, 1)[:length].repeat_interleave(group, dim=1)
             for kind in (0, 1)
         )  # [length, num_heads, head_dim]
         scores = torch.einsum("qhd,khd->hqk", q[tokens].float(), keys) * scale
@@ -44,3 +48,12 @@ def paged_attention(
         out[tokens] = torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
         start += num_new
     return out
+
+
+def _read(kv_cache: Tensor | QuantizedCache, layer: int, blocks: Tensor) -> Tensor:
+    """Return one layer of the blocks in float32 [n, 2, num_kv_heads, block_size, head_dim]."""
+    if isinstance(kv_cache, QuantizedCache):
+        stored, scales = kv_cache.layer(layer)
+        values = stored.view(torch.uint8)[blocks].view(stored.dtype)  # float8 has no index
+        return dequantize_rows(values, scales[blocks])
+    return kv_cache[blocks, layer].float()

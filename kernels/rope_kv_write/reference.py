@@ -11,6 +11,7 @@ from kernels.rotary.reference import rotate
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.kv_write.cache import QuantizedCache
     from kernels.rope_kv_write.norms import HeadNorms
 
 
@@ -19,7 +20,7 @@ def rope_kv_write(
     k: Tensor,
     v: Tensor,
     cos_sin: Tensor,
-    kv_cache: Tensor,
+    kv_cache: Tensor | QuantizedCache,
     layer: int,
     slot_mapping: Tensor,
     norms: HeadNorms | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.kv_write_quantized.cache import QuantizedCache
+from kernels.kv_write.cache import QuantizedCache
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:

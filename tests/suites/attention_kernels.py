@@ -13,6 +13,7 @@ import torch
 
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.shape import AttentionShape
 from kernels.paged_attention.splits import count_parts, plan_splits
 from kernels.paged_attention.workspace import Workspace
 from tests.fakes.interpreted import poisoned_empty, report
@@ -210,7 +211,7 @@ def check_division(case: AttentionCase) -> None:
         num_processors=case.processors, num_seqs=num_seqs, num_kv_heads=case.num_kv_heads
     )
     tiles = choose_decode_tiles(
-        group=group, head_dim=case.head_dim, element_bytes=case.dtype.itemsize
+        AttentionShape(group, case.head_dim, case.block_size, case.dtype.itemsize, quantized=False)
     )
     parts = count_parts(
         [min(length, case.window or length) for length in case.seq_lens],

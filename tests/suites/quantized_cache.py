@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.kv_write_quantized import kv_write_quantized
-from kernels.kv_write_quantized.cache import QuantizedCache
+from kernels.kv_write import kv_write
+from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
-from kernels.paged_attention_quantized import paged_attention_quantized
 from kernels.quantize_rows import quantize_rows
 from kernels.quantize_rows.limits import LARGEST
 from kernels.quantize_rows.reference import dequantize_rows
+from kernels.rope_kv_write import rope_kv_write
 from tests.fakes.interpreted import poisoned_empty, report
 from tests.fakes.paged_driver import make_metadata, poisoned_cache
 from tests.fakes.tensors import random
@@ -125,7 +125,7 @@ def filled_cache(case: AttentionCase, to: torch.dtype, implementation: str) -> t
     k, v = (random(*kv_shape, dtype=case.dtype, seed=seed) for seed in (2, 3))
     everything = make_metadata(case.seq_lens, case.seq_lens, tables, case.block_size)
     slots = everything.slot_mapping
-    kv_write_quantized(k, v, cache, 1, slots, implementation=implementation)
+    kv_write(k, v, cache, 1, slots, implementation=implementation)
     padded = [table + [0] * (max(sizes) - len(table)) for table in tables]
     return torch.tensor(padded), k, v, slots, cache.values, cache.scales
 
@@ -138,12 +138,34 @@ def check_write(case: AttentionCase, to: torch.dtype, implementation: str) -> No
     _, k, v, slots, values, scales = filled_cache(case, to, implementation)
     assert int((~scales.isnan()).sum()) == 2 * len(slots) * case.num_kv_heads
     assert (values.view(torch.uint8)[:, [0, 2]] == 0x7F).all(), "another layer was written"
-    blocks, offsets = slots // case.block_size, slots % case.block_size
-    for kind, new in enumerate((k, v)):
-        expected, expected_scales = quantize_rows(new, to)
-        stored = values.view(torch.uint8)[blocks, 1, kind, :, offsets]
+    check_stored(QuantizedCache(values, scales), 1, slots, (k, v))
+
+
+def check_stored(
+    cache: QuantizedCache, layer: int, slots: Tensor, written: tuple[Tensor, Tensor]
+) -> None:
+    """The slots hold the bits of quantised keys and values."""
+    block_size = cache.shape[4]
+    blocks, offsets = slots // block_size, slots % block_size
+    for kind, new in enumerate(written):
+        expected, expected_scales = quantize_rows(new, cache.values.dtype)
+        stored = cache.values.view(torch.uint8)[blocks, layer, kind, :, offsets]
         assert torch.equal(stored, expected.view(torch.uint8))
-        assert torch.equal(scales[blocks, 1, kind, :, offsets], expected_scales)
+        assert torch.equal(cache.scales[blocks, layer, kind, :, offsets], expected_scales)
+
+
+def check_rotated_write(to: torch.dtype, implementation: str) -> None:
+    """A rotation returns the same as for a plain cache, and stores the same, quantised."""
+    q, k, v = (random(3, heads, 16, dtype=torch.bfloat16, seed=heads) for heads in (4, 2, 2))
+    cos_sin = random(3, 16, dtype=torch.bfloat16)
+    slots = torch.tensor([9, 2, 20])
+    plain = torch.zeros(3, 2, 2, 2, 8, 16, dtype=torch.bfloat16)
+    cache = QuantizedCache.empty(plain.shape, to)
+    rotate = partial(rope_kv_write, q, k, v, cos_sin, implementation=implementation)
+    assert torch.equal(rotate(cache, 1, slots), rotate(plain, 1, slots))
+    blocks, offsets = slots // 8, slots % 8
+    keys, values = (plain[blocks, 1, kind, :, offsets] for kind in (0, 1))
+    check_stored(cache, 1, slots, (keys, values))
 
 
 def check_skipped_slots(implementation: str) -> None:
@@ -153,7 +175,7 @@ def check_skipped_slots(implementation: str) -> None:
     cache.scales.zero_()
     k = torch.ones(3, 1, 8)
     slots = torch.tensor([-1, 5, -1])
-    kv_write_quantized(k, 2 * k, cache, 0, slots, implementation=implementation)
+    kv_write(k, 2 * k, cache, 0, slots, implementation=implementation)
     assert int(cache.scales.count_nonzero()) == 2
     assert (cache.values[1, 0, :, 0, 1] == 127).all()
 
@@ -172,7 +194,7 @@ def check_attention(case: AttentionCase, to: torch.dtype, implementation: str) -
     scale = case.head_dim**-0.5
 
     def attend(name: str, q: Tensor) -> Tensor:
-        return paged_attention_quantized(
+        return paged_attention(
             q,
             cache,
             1,
@@ -219,6 +241,8 @@ def checks(implementation: str) -> dict[str, Callable[[], None]]:
         found[f"rows-{name}-{kind}-{size}"] = partial(
             check_quantize_rows, size, dtype, to, implementation
         )
+    for name, to in QUANTIZED.items():
+        found[f"rotated-write-{name}"] = partial(check_rotated_write, to, implementation)
     for (name, to), (kind, case) in product(QUANTIZED.items(), CASES.items()):
         found[f"attention-{name}-{kind}"] = partial(check_attention, case, to, implementation)
         if "split" not in kind:

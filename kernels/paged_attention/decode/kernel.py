@@ -2,7 +2,7 @@
 
 The query heads of a group are the rows of one tile, so that keys and values are read once per group
 and tensor cores can multiply them. The last program of a sequence and head to finish merges the
-parts, in their order whichever it is: one launch, and the same sums every time.
+parts. It always merges them in their order: one launch, and the same sums every time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _visible_keys(query_start_loc, seq_lens, sequence, num_seqs, window):
-    """Which sequences decode one token, and how many keys it sees."""
+    """Return which sequences have one new token, and the number of keys that it sees."""
     exists = sequence < num_seqs
     start = tl.load(query_start_loc + sequence, mask=exists, other=0)
     end = tl.load(query_start_loc + sequence + 1, mask=exists, other=0)
@@ -37,7 +37,7 @@ def _merge_parts(
     ROWS: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """The mean of the parts, each with the weight of its keys."""
+    """Store the mean of the parts, each with the weight of its keys."""
     row = tl.arange(0, ROWS)
     dim = tl.arange(0, PADDED_DIM)
     peak = tl.full([ROWS], -1.0e30, tl.float32)
@@ -47,7 +47,7 @@ def _merge_parts(
         part = start + tl.arange(0, PARTS)
         place = (first_partial + part * num_kv_heads)[:, None] * GROUP + row[None, :]
         exists = (part < num_parts)[:, None] & (row < GROUP)[None, :]
-        # Past the multiprocessor's own cache, which knows nothing of the others' stores.
+        # Not from the multiprocessor's own cache: other multiprocessors' stores do not reach it.
         sums = tl.load(partial_sum + place, mask=exists, other=-1.0e30, cache_modifier=".cg")
         pieces = tl.load(
             partial_out + place[:, :, None] * HEAD_DIM + dim[None, None, :],
@@ -73,6 +73,7 @@ def _merge_parts(
 def paged_decode_kernel(
     q,
     cache,  # of one layer
+    scales,  # of one layer; None, like their strides, for a plain cache
     out,
     partial_out,  # float32 [max_partials, num_kv_heads, GROUP, HEAD_DIM]
     partial_sum,  # float32 [max_partials, num_kv_heads, GROUP]: log2 of the sum of weights
@@ -92,6 +93,9 @@ def paged_decode_kernel(
     stride_ckv,
     stride_ch,
     stride_cs,
+    stride_sb,
+    stride_skv,
+    stride_sh,
     stride_table,
     GROUP: tl.constexpr,  # query heads per key/value head
     HEAD_DIM: tl.constexpr,
@@ -103,9 +107,10 @@ def paged_decode_kernel(
     MERGE_PARTS: tl.constexpr,  # partial results per step of merging
     MIN_CHUNK: tl.constexpr,
     SCAN: tl.constexpr,
+    QUANTIZED: tl.constexpr,
 ):
     kv_head = tl.program_id(0)
-    work = tl.program_id(1)  # parts of all sequences are numbered through
+    work = tl.program_id(1)  # number of the part, over all sequences
     num_kv_heads = tl.num_programs(0)
     lane = tl.arange(0, SCAN)
 
@@ -117,7 +122,7 @@ def paged_decode_kernel(
     wanted = tl.cdiv(num_keys * num_kv_heads, target_programs).to(tl.int32)
     chunk = tl.cdiv(tl.maximum(wanted, MIN_CHUNK), KEYS) * KEYS
 
-    before = 0  # parts of the sequences that were looked at
+    before = 0  # parts of all sequences up to here
     sequence = 0
     first = 0  # the first part of the sequence
     num_whole = 0  # sequences before it that have one part
@@ -136,7 +141,7 @@ def paged_decode_kernel(
     length = tl.load(seq_lens + sequence)
     begin = tl.maximum(length - window, 0)
     num_parts = tl.maximum(tl.cdiv(length - begin, chunk), 1)
-    # Never more than a chunk, so the last part is not empty.
+    # At most a chunk, so the last part is not empty.
     size = tl.cdiv(tl.cdiv(length - begin, num_parts), KEYS) * KEYS
     begin += (work - first) * size
     end = tl.minimum(begin + size, length)
@@ -151,6 +156,8 @@ def paged_decode_kernel(
         q + token * stride_qt + head[:, None] * stride_qh + dim[None, :], mask=is_real, other=0.0
     )
     head_cache = cache + kv_head * stride_ch
+    if QUANTIZED:
+        head_scales = scales + kv_head * stride_sh
     table = block_tables + tl.cast(sequence, tl.int64) * stride_table
     peak = tl.full([ROWS], -1.0e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -161,26 +168,44 @@ def paged_decode_kernel(
         key = start + tl.arange(0, KEYS)
         exists = key < end
         place = block.to(tl.int64) * stride_cb + key % BLOCK_SIZE * stride_cs
+        if QUANTIZED:
+            scales_at = head_scales + block.to(tl.int64) * stride_sb + key % BLOCK_SIZE
         # A step ahead: a load whose address is being loaded would not overlap with arithmetic.
         block = tl.load(table + (key + KEYS) // BLOCK_SIZE, mask=key + KEYS < end, other=0)
-        # What does not exist is read as zero: it may be NaN, which no weight of zero undoes.
+        # Keys and values past the end are read as zero: they may be NaN, and zero times NaN is NaN.
         keys = tl.load(
             head_cache + place[None, :] + dim[:, None],
             mask=exists[None, :] & inside[:, None],
             other=0.0,
         )
+        if QUANTIZED:
+            key_scales = tl.load(scales_at, mask=exists, other=0.0)
         values = tl.load(
             head_cache + stride_ckv + place[:, None] + dim[None, :],
             mask=exists[:, None] & inside[None, :],
             other=0.0,
         )
+        if QUANTIZED:
+            value_scales = tl.load(scales_at + stride_skv, mask=exists, other=0.0)
+            # The scales of keys multiply the scores, and those of values the weights: one product
+            # per key, not one per number. Every wider type holds 8 bits exactly. bfloat16 is
+            # reached by way of float32, from which two numbers at a time are converted.
+            keys = keys.to(tl.float32).to(q_tile.dtype)
         scores = tl.dot(q_tile, keys, input_precision="ieee")
+        remaining_scale = log2_scale
+        if QUANTIZED:
+            scores = scores * (key_scales * log2_scale)[None, :]
+            remaining_scale = 1.0
         scores = tl.where(exists[None, :], scores, -1.0e30)
-        new_peak = tl.maximum(peak, tl.max(scores, 1) * log2_scale)
+        new_peak = tl.maximum(peak, tl.max(scores, 1) * remaining_scale)
         shrink = tl.exp2(peak - new_peak)
-        weights = tl.exp2(scores * log2_scale - new_peak[:, None])
+        weights = tl.exp2(scores * remaining_scale - new_peak[:, None])
         total = total * shrink + tl.sum(weights, 1)
+        if QUANTIZED:
+            weights = (weights * value_scales[None, :]).to(q_tile.dtype)
         mixed = mixed * shrink[:, None]
+        if QUANTIZED:
+            values = values.to(tl.float32).to(q_tile.dtype)
         mixed = tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
         peak = new_peak
     # A sequence of no tokens, which pads a batch, gets zeros.

@@ -2,71 +2,74 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 
 from kernels.paged_attention.decode.kernel import paged_decode_kernel
+from kernels.paged_attention.shape import AttentionShape, Tiles, cache_strides
 from kernels.paged_attention.splits import MIN_CHUNK, plan_splits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.paged_attention.batch import RaggedBatch
+    from kernels.paged_attention.shape import LayerCache
     from kernels.paged_attention.workspace import Workspace
 
-#: Sequences that are looked at together when a program searches its own.
+#: Sequences that a program reads together when it searches its own.
 _SCAN = 128
-#: Numbers of partial results that are merged together, over all rows and dimensions: the more, the
-#: fewer round trips to the memory. Where the main loop is short of registers, half of them.
-_MERGED_NUMBERS = 8192
-#: More than any sequence has.
+#: A window longer than any sequence.
 _NO_WINDOW = 1 << 30
 
 
-class DecodeTiles(NamedTuple):
-    """How much one program takes on at a time."""
-
-    rows: int
-    keys: int
-    num_warps: int
-    num_stages: int
-
-
-def choose_decode_tiles(*, group: int, head_dim: int, element_bytes: int) -> DecodeTiles:
-    """Tiles that fit shared memory and registers of sm_80 and sm_90; `compile_gate` checks it."""
-    rows = max(16, triton.next_power_of_2(group))
-    if element_bytes > 2:  # products in full float32 run on ordinary cores, out of registers
-        return DecodeTiles(rows, 16, 4, 2)
-    return DecodeTiles(rows, 64 if head_dim <= 128 and rows <= 32 else 32, 4, 3)
+def choose_decode_tiles(shape: AttentionShape) -> Tiles:
+    """Return tiles that fit sm_80's and sm_90's memory and registers (see `compile_gate`)."""
+    rows = max(16, triton.next_power_of_2(shape.group))
+    if shape.element_bytes > 2:  # products in full float32 run on ordinary cores, out of registers
+        return Tiles(rows, 16, 8 if shape.quantized else 4, 2)
+    if shape.quantized:
+        # Widening takes registers: with twice the keys of a large head half of the programs fit.
+        return Tiles(rows, 64 if shape.head_dim <= 64 and rows <= 16 else 32, 4, 4)
+    return Tiles(rows, 64 if shape.head_dim <= 128 and rows <= 32 else 32, 4, 3)
 
 
-def decode_constants(
-    *, group: int, head_dim: int, block_size: int, element_bytes: int
-) -> tuple[dict[str, int], DecodeTiles]:
-    """The kernel's constants and the tiles that they stand for."""
-    tiles = choose_decode_tiles(group=group, head_dim=head_dim, element_bytes=element_bytes)
-    merged = _MERGED_NUMBERS if head_dim <= 128 and element_bytes == 2 else _MERGED_NUMBERS // 2
-    merge_rows, padded = triton.next_power_of_2(group), max(16, triton.next_power_of_2(head_dim))
+def decode_constants(shape: AttentionShape) -> tuple[dict[str, int | bool], Tiles]:
+    """Return the kernel's constants and the tiles that they stand for."""
+    tiles = choose_decode_tiles(shape)
+    merge_rows = triton.next_power_of_2(shape.group)
+    padded = max(32 if shape.quantized else 16, triton.next_power_of_2(shape.head_dim))
     constants = {
-        "GROUP": group,
-        "HEAD_DIM": head_dim,
+        "GROUP": shape.group,
+        "HEAD_DIM": shape.head_dim,
         "PADDED_DIM": padded,
-        "BLOCK_SIZE": block_size,
+        "BLOCK_SIZE": shape.block_size,
         "ROWS": tiles.rows,
         "KEYS": tiles.keys,
         "MERGE_ROWS": merge_rows,
-        "MERGE_PARTS": max(1, merged // (merge_rows * padded)),
+        "MERGE_PARTS": max(1, _count_merged(shape) // (merge_rows * padded)),
         "MIN_CHUNK": MIN_CHUNK,
         "SCAN": _SCAN,
+        "QUANTIZED": shape.quantized,
     }
     return constants, tiles
 
 
+def _count_merged(shape: AttentionShape) -> int:
+    """Return how many numbers of partial results are merged together, over rows and dimensions.
+
+    More numbers take fewer round trips to the memory; where the main loop is short of registers,
+    fewer numbers fit.
+    """
+    if shape.quantized:
+        return 2048
+    return 8192 if shape.head_dim <= 128 and shape.element_bytes == 2 else 4096
+
+
 def launch_decode(
     q: Tensor,
-    cache: Tensor,
+    cache: LayerCache,
     out: Tensor,
     batch: RaggedBatch,
     log2_scale: float,
@@ -75,28 +78,26 @@ def launch_decode(
 ) -> None:
     """Fill the rows of `out` whose sequences have one new token.
 
-    cache: one layer's [num_blocks, 2, num_kv_heads, block_size, head_dim]; log2_scale: the factor
-    of the scores, which are taken as powers of two.
+    log2_scale: the factor that makes scores powers of two.
     """
-    num_kv_heads, block_size, head_dim = cache.shape[2:]
-    group = q.shape[1] // num_kv_heads
+    shape = AttentionShape.of(q, cache)
+    num_kv_heads = q.shape[1] // shape.group
     num_seqs = len(batch.seq_lens)
     plan = plan_splits(
         num_processors=workspace.count_processors(q.device),
         num_seqs=num_seqs,
         num_kv_heads=num_kv_heads,
     )
-    constants, tiles = decode_constants(
-        group=group, head_dim=head_dim, block_size=block_size, element_bytes=q.element_size()
-    )
+    constants, tiles = decode_constants(shape)
     num_partials = max(1, plan.max_partials * num_kv_heads)
-    partials = workspace.take((num_partials, group * (head_dim + 1)), torch.float32, q.device)
+    numbers = shape.group * shape.head_dim
+    partials = workspace.take((num_partials, numbers + shape.group), torch.float32, q.device)
     paged_decode_kernel[(num_kv_heads, plan.max_parts)](
         q,
-        cache,
+        *cache,
         out,
         partials,
-        partials.view(-1)[num_partials * group * head_dim :],
+        partials.view(-1)[num_partials * numbers :],
         workspace.counters(num_partials, q.device),
         batch.query_start_loc,
         batch.seq_lens,
@@ -107,7 +108,7 @@ def launch_decode(
         _NO_WINDOW if window is None else window,
         *q.stride()[:2],
         *out.stride()[:2],
-        *cache.stride()[:4],
+        *cache_strides(cache),
         batch.block_tables.stride(0),
         **constants,
         num_warps=tiles.num_warps,

@@ -1,8 +1,10 @@
 """Causal prefill attention in Triton: flash attention (Dao et al. 2022) over a block table.
 
-One program computes a tile of queries of one sequence for all query heads of one key/value head:
-its rows are queries times heads, so the tile is full whatever the group is, and few of its keys are
-masked. A packed ragged batch has about as many programs as tiles; each searches its sequence.
+One program computes a tile of queries of one sequence for all query heads of one key/value head.
+The tile's rows are queries times heads: a group of any size fills it, and few of its keys are
+masked. A packed ragged batch has about as many programs as tiles; each searches its sequence. New
+keys and values are read from the cache like old ones, so that the result does not depend on how
+a prompt is cut into steps.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ def _attend_keys(
     total,
     mixed,
     head_cache,
+    head_scales,  # None for a plain cache
     table,
     position,
     window,
@@ -28,23 +31,31 @@ def _attend_keys(
     stride_cb,
     stride_ckv,
     stride_cs,
+    stride_sb,
+    stride_skv,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     KEYS: tl.constexpr,
     MASKED: tl.constexpr,  # some row may not see some of these keys
     HAS_WINDOW: tl.constexpr,
+    QUANTIZED: tl.constexpr,
 ):
-    """One step of the loop over the keys."""
+    """Take one step of the loop over the keys.
+
+    Returns the next step's blocks, and the new peak, total and mixed values.
+    """
     key = start + tl.arange(0, KEYS)
     dim = tl.arange(0, PADDED_DIM)
     exists = key < end
     place = block.to(tl.int64) * stride_cb + key % BLOCK_SIZE * stride_cs
+    if QUANTIZED:
+        scales_at = head_scales + block.to(tl.int64) * stride_sb + key % BLOCK_SIZE
     # A step ahead: a load whose address is being loaded would not overlap with arithmetic.
     block = tl.load(table + (key + KEYS) // BLOCK_SIZE, mask=key + KEYS < end, other=0)
     keys_at = head_cache + place[None, :] + dim[:, None]
     values_at = head_cache + stride_ckv + place[:, None] + dim[None, :]
-    # What does not exist is read as zero: it may be NaN, which no weight of zero undoes.
+    # Keys and values past the end are read as zero: they may be NaN, and zero times NaN is NaN.
     if MASKED:
         inside = dim < HEAD_DIM
         keys = tl.load(keys_at, mask=exists[None, :] & inside[:, None], other=0.0)
@@ -55,17 +66,34 @@ def _attend_keys(
     else:
         keys = tl.load(keys_at)
         values = tl.load(values_at)
+    if QUANTIZED:
+        # Scales and conversions: see the decode kernel.
+        if MASKED:
+            key_scales = tl.load(scales_at, mask=exists, other=0.0)
+            value_scales = tl.load(scales_at + stride_skv, mask=exists, other=0.0)
+        else:
+            key_scales = tl.load(scales_at)
+            value_scales = tl.load(scales_at + stride_skv)
+        keys = keys.to(tl.float32).to(q_tile.dtype)
     scores = tl.dot(q_tile, keys, input_precision="ieee")
+    remaining_scale = log2_scale
+    if QUANTIZED:
+        scores = scores * (key_scales * log2_scale)[None, :]
+        remaining_scale = 1.0
     if MASKED:
         visible = exists[None, :] & (key[None, :] <= position[:, None])
         if HAS_WINDOW:
             visible &= key[None, :] > position[:, None] - window
         scores = tl.where(visible, scores, -1.0e30)
-    new_peak = tl.maximum(peak, tl.max(scores, 1) * log2_scale)
+    new_peak = tl.maximum(peak, tl.max(scores, 1) * remaining_scale)
     shrink = tl.exp2(peak - new_peak)
-    weights = tl.exp2(scores * log2_scale - new_peak[:, None])
+    weights = tl.exp2(scores * remaining_scale - new_peak[:, None])
     total = total * shrink + tl.sum(weights, 1)
+    if QUANTIZED:
+        weights = (weights * value_scales[None, :]).to(q_tile.dtype)
     mixed = mixed * shrink[:, None]
+    if QUANTIZED:
+        values = values.to(tl.float32).to(q_tile.dtype)
     mixed = tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
     return block, new_peak, total, mixed
 
@@ -74,6 +102,7 @@ def _attend_keys(
 def paged_prefill_kernel(
     q,
     cache,  # of one layer
+    scales,  # of one layer; None, like their strides, for a plain cache
     out,
     query_start_loc,
     seq_lens,
@@ -89,6 +118,9 @@ def paged_prefill_kernel(
     stride_ckv,
     stride_ch,
     stride_cs,
+    stride_sb,
+    stride_skv,
+    stride_sh,
     stride_table,
     GROUP: tl.constexpr,  # query heads per key/value head
     HEAD_DIM: tl.constexpr,
@@ -98,13 +130,14 @@ def paged_prefill_kernel(
     KEYS: tl.constexpr,  # context tokens per step
     HAS_WINDOW: tl.constexpr,
     SCAN: tl.constexpr,
+    QUANTIZED: tl.constexpr,
 ):
     # The tiles of late queries, which have the most keys, start first.
     work = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
     QUERIES: tl.constexpr = ROWS // GROUP
-    # Sequence i's tiles are numbered from start // QUERIES + i on: at least as many numbers as it
-    # has tiles, at most one too many.
+    # Sequence i's tiles are numbered from start // QUERIES + i on: it gets as many numbers as it
+    # has tiles, or one more.
     sequence = -1
     for at in range(0, num_seqs, SCAN):
         lane = at + tl.arange(0, SCAN)
@@ -114,7 +147,7 @@ def paged_prefill_kernel(
     first_token = tl.load(query_start_loc + sequence)
     num_new = tl.load(query_start_loc + sequence + 1) - first_token
     first_query = (work - (first_token // QUERIES + sequence)) * QUERIES
-    # One new token is the decode kernel's.
+    # A sequence with one new token belongs to the decode kernel.
     if (first_query >= num_new) | (num_new == 1):
         return
 
@@ -132,9 +165,12 @@ def paged_prefill_kernel(
         other=0.0,
     )
     head_cache = cache + kv_head * stride_ch
+    head_scales = None
+    if QUANTIZED:
+        head_scales = scales + kv_head * stride_sh
     table = block_tables + tl.cast(sequence, tl.int64) * stride_table
-    # A row's sums are worth nothing until its first visible key sets the peak: exp2 of the
-    # difference is then zero and clears them.
+    # Until its first visible key sets a row's peak, its sums have no meaning: exp2 of the
+    # difference of peaks is then zero and clears them.
     peak = tl.full([ROWS], -1.0e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, PADDED_DIM], tl.float32)
@@ -159,6 +195,7 @@ def paged_prefill_kernel(
                 total,
                 mixed,
                 head_cache,
+                head_scales,
                 table,
                 position,
                 window,
@@ -166,12 +203,15 @@ def paged_prefill_kernel(
                 stride_cb,
                 stride_ckv,
                 stride_cs,
+                stride_sb,
+                stride_skv,
                 HEAD_DIM,
                 PADDED_DIM,
                 BLOCK_SIZE,
                 KEYS,
                 False,
                 HAS_WINDOW,
+                QUANTIZED,
             )
     for start in range(diagonal, end, KEYS):
         block, peak, total, mixed = _attend_keys(
@@ -183,6 +223,7 @@ def paged_prefill_kernel(
             total,
             mixed,
             head_cache,
+            head_scales,
             table,
             position,
             window,
@@ -190,12 +231,15 @@ def paged_prefill_kernel(
             stride_cb,
             stride_ckv,
             stride_cs,
+            stride_sb,
+            stride_skv,
             HEAD_DIM,
             PADDED_DIM,
             BLOCK_SIZE,
             KEYS,
             True,
             HAS_WINDOW,
+            QUANTIZED,
         )
     mixed = mixed / total[:, None]
     tl.store(

@@ -84,6 +84,8 @@ def test_the_write_refuses_what_does_not_fit() -> None:
     k = torch.ones(2, 2, 16)
     with pytest.raises(ValueError, match=r"must be \(2, 2, 16\)"):
         kv_write(k, k[:1], cache, 0, slots)
+    with pytest.raises(ValueError, match="no implementation 'triton' for this cache"):
+        kv_write(k, k, cache, 0, slots, implementation="triton")
 
 
 def test_external_memory_serves_as_cache() -> None:

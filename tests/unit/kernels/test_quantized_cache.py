@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from kernels.kv_write_quantized import kv_write_quantized
-from kernels.kv_write_quantized.cache import QuantizedCache
-from kernels.paged_attention_quantized import paged_attention_quantized
+from kernels.kv_write import kv_write
+from kernels.kv_write.cache import QuantizedCache
+from kernels.paged_attention import paged_attention
 from kernels.quantize_rows import quantize_rows
 from tests.fakes.interpreted import run_interpreted
 from tests.fakes.paged_driver import make_metadata
@@ -50,12 +50,12 @@ def decode(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
     batch = make_metadata((1,), (4,), ((1,),), 8)
     arguments = {
         "q": torch.ones(1, 4, 16),
-        "cache": make_cache(),
+        "kv_cache": make_cache(),
         "layer": 0,
         "batch": dataclasses.replace(batch, seq_lens_list=seq_lens_list),
         "scale": 1.0,
     }
-    return paged_attention_quantized(**{**arguments, **changes})
+    return paged_attention(**{**arguments, **changes})
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_decode_refuses_what_does_not_fit(changes: dict[str, Any], message: str)
 def test_the_others_refuse_what_does_not_fit() -> None:
     k = torch.ones(2, 2, 16)
     with pytest.raises(ValueError, match=r"must be \(2, 2, 16\)"):
-        kv_write_quantized(k, k[:1], make_cache(), 0, torch.tensor([1, 2]))
+        kv_write(k, k[:1], make_cache(), 0, torch.tensor([1, 2]))
     with pytest.raises(ValueError, match="no implementation 'cuda'"):
-        kv_write_quantized(k, k, make_cache(), 0, torch.tensor([1, 2]), implementation="cuda")
+        kv_write(k, k, make_cache(), 0, torch.tensor([1, 2]), implementation="cuda")
     with pytest.raises(ValueError, match="no implementation 'cuda'"):
         quantize_rows(k, torch.int8, implementation="cuda")
     with pytest.raises(ValueError, match=r"not torch\.int16"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from kernels.kv_write_quantized.cache import QuantizedCache
+from kernels.kv_write.cache import QuantizedCache
 from kernels.native.library import load_library
 from shared.errors import ConfigError
 from shared.model.causal_lm import CausalLM

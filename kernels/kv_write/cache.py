@@ -40,6 +40,11 @@ class QuantizedCache:
                 f"scales {tuple(self.scales.shape)} do not fit values {tuple(self.values.shape)}"
             )
 
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the values."""
+        return self.values.shape
+
     @classmethod
     def over(cls, blocks: Tensor) -> QuantizedCache:
         """Views of blocks in which the scales of a head lie behind its values.

@@ -6,7 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from kernels.compile_gate.gate import GateCase
-from kernels.kv_write_quantized.kernel import kv_write_quantized_kernel, write_constants
+from kernels.kv_write.kernel import kv_write_quantized_kernel, write_constants
 from kernels.quantize_rows.compile_cases import QUANTIZED
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kernels.quantize_rows.limits import LARGEST
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kernels.kv_write_quantized.cache import QuantizedCache
+    from kernels.kv_write.cache import QuantizedCache
 
 
 @triton.jit
@@ -82,7 +82,7 @@ def write_constants(
 
 
 def launch(k: Tensor, v: Tensor, cache: QuantizedCache, layer: int, slot_mapping: Tensor) -> None:
-    """See `kernels.kv_write_quantized.kv_write_quantized`. Last dimensions must be contiguous."""
+    """See `kernels.kv_write.kv_write`. Last dimensions must be contiguous."""
     num_tokens, num_kv_heads, head_dim = k.shape
     values, scales = cache.layer(layer)
     constants, num_warps = write_constants(

@@ -1,1 +1,0 @@
-"""Prefill: several new tokens per sequence."""
