@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.gpu.bench import relative_error
 from benchmarks.gpu.narrow_part import measure_quantized_decode
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.workspace import Workspace
 from shared.model.attention.base import AttentionMetadata
 
@@ -40,7 +41,7 @@ class Paged:
         scale = self.q.shape[-1] ** -0.5
         return paged_attention(
             self.q, self.cache, 0, self.metadata,
-            scale=scale, implementation=implementation, workspace=workspace,
+            Scores(scale=scale), implementation=implementation, workspace=workspace,
         )  # fmt: skip
 
     def contiguous(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,6 +13,7 @@ from benchmarks.gpu.engine_part import decode_row
 from benchmarks.gpu.model import make_model
 from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.workspace import Workspace
 from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
@@ -39,7 +40,7 @@ def measure_quantized_decode(bench: Bench, case: Paged, plain_s: float | None) -
         cache, workspace = QuantizedCache(values, scales), Workspace()
         call = partial(
             paged_attention, case.q, cache, 0, case.metadata,
-            scale=scale, implementation=bench.implementation, workspace=workspace,
+            Scores(scale=scale), implementation=bench.implementation, workspace=workspace,
         )  # fmt: skip
         context = sum(case.metadata.seq_lens_list)
         num_bytes = 2 * context * case.num_kv_heads * (case.q.shape[-1] + 4)

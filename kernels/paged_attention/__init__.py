@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.paged_attention.batch import RaggedBatch
+    from kernels.paged_attention.scores import Scores
 
 
 def paged_attention(
@@ -19,13 +20,12 @@ def paged_attention(
     kv_cache: Tensor | QuantizedCache,
     layer: int,
     batch: RaggedBatch,
+    scores: Scores,
     *,
-    scale: float,
-    sliding_window: int | None = None,
     implementation: str = "torch",
     workspace: Workspace | None = None,
 ) -> Tensor:
-    """Each query sees the context up to itself; with a window W, itself and the W - 1 before it.
+    """Each query sees the context up to itself, or what is in the window of `scores`.
 
     q: [num_tokens, num_heads, head_dim], the last tokens of every sequence behind each other;
     kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in q's type, or
@@ -41,16 +41,17 @@ def paged_attention(
     Raises:
         ValueError: shapes that do not fit together, or an unknown implementation.
     """
-    _check(q, kv_cache, batch, scale, sliding_window)
+    _check(q, kv_cache, batch, scores)
     memory = workspace or Workspace()
-    if implementation == "triton":
+    if implementation == "triton" and scores.is_plain:
         from kernels.paged_attention.launch import launch  # noqa: PLC0415 Triton is optional
 
-        return launch(q, kv_cache, layer, batch, scale, sliding_window, memory)
-    if implementation == "torch" and not isinstance(kv_cache, QuantizedCache):
-        return gathered.paged_attention(q, kv_cache, layer, batch, scale, sliding_window, memory)
-    if implementation in {"torch", "reference"}:
-        return reference.paged_attention(q, kv_cache, layer, batch, scale, sliding_window)
+        return launch(q, kv_cache, layer, batch, scores, memory)
+    # Capped scores and sinks are PyTorch's on a GPU, too.
+    if implementation in {"torch", "triton"} and not isinstance(kv_cache, QuantizedCache):
+        return gathered.paged_attention(q, kv_cache, layer, batch, scores, memory)
+    if implementation in {"torch", "triton", "reference"}:
+        return reference.paged_attention(q, kv_cache, layer, batch, scores)
     raise ValueError(f"paged_attention has no implementation {implementation!r}")
 
 
@@ -58,8 +59,7 @@ def _check(
     q: Tensor,
     kv_cache: Tensor | QuantizedCache,
     batch: RaggedBatch,
-    scale: float,
-    sliding_window: int | None,
+    scores: Scores,
 ) -> None:
     num_kv_heads, block_size, head_dim = kv_cache.shape[3:]
     query_lens, seq_lens = batch.query_lens_list, batch.seq_lens_list
@@ -75,7 +75,11 @@ def _check(
         )
     if max(seq_lens) > max_blocks * block_size:
         raise ValueError(f"{max_blocks} blocks do not hold {max(seq_lens)} tokens")
-    if scale <= 0:
-        raise ValueError(f"scale must be positive, not {scale}")
-    if sliding_window is not None and sliding_window < 1:
-        raise ValueError(f"sliding_window must be at least 1, not {sliding_window}")
+    if scores.scale <= 0:
+        raise ValueError(f"scale must be positive, not {scores.scale}")
+    if scores.window is not None and scores.window < 1:
+        raise ValueError(f"window must be at least 1, not {scores.window}")
+    if scores.softcap is not None and scores.softcap <= 0:
+        raise ValueError(f"softcap must be positive, not {scores.softcap}")
+    if scores.sinks is not None and scores.sinks.shape != q.shape[1:2]:
+        raise ValueError(f"{tuple(scores.sinks.shape)} sinks do not fit {q.shape[1]} heads")

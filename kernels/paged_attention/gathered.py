@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.paged_attention.batch import RaggedBatch
+    from kernels.paged_attention.scores import Scores
     from kernels.paged_attention.workspace import Workspace
 
 #: Keys and values that are gathered for one call to PyTorch. More would leave the processor's cache
@@ -30,8 +31,7 @@ def paged_attention(
     kv_cache: Tensor,
     layer: int,
     batch: RaggedBatch,
-    scale: float,
-    sliding_window: int | None,
+    scores: Scores,
     workspace: Workspace,
 ) -> Tensor:
     """See `kernels.paged_attention.paged_attention`.
@@ -48,28 +48,26 @@ def paged_attention(
     lengths = [seq_lens[row] for row in single]
     if len(single) == len(query_lens):
         context = _Context(kv_cache, layer, batch.block_tables, workspace)
-        return _decode_all(q, context, lengths, scale, sliding_window)
+        return _decode_all(q, context, lengths, scores)
     out = torch.empty_like(q)
     for row, num_new in enumerate(query_lens):
         if num_new > 1:
             tokens = slice(starts[row], starts[row + 1])
             context = _Context(kv_cache, layer, batch.block_tables[row : row + 1], workspace)
-            out[tokens] = _extend(q[tokens], context, seq_lens[row], scale, sliding_window)
+            out[tokens] = _extend(q[tokens], context, seq_lens[row], scores)
     if single:
         places = [starts[row] for row in single]
         context = _Context(kv_cache, layer, batch.block_tables[single], workspace)
-        out[places] = _decode_all(q[places], context, lengths, scale, sliding_window)
+        out[places] = _decode_all(q[places], context, lengths, scores)
     return out
 
 
-def _decode_all(
-    q: Tensor, context: _Context, seq_lens: Sequence[int], scale: float, window: int | None
-) -> Tensor:
+def _decode_all(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Scores) -> Tensor:
     """One query per sequence, as many sequences at a time as the limit allows."""
     out = torch.empty_like(q)
     for part in _decode_batches(context.kv_cache, seq_lens):
         own = replace(context, tables=context.tables[part])
-        out[part] = _decode(q[part], own, seq_lens[part], scale, window)
+        out[part] = _decode(q[part], own, seq_lens[part], scores)
     return out
 
 
@@ -118,11 +116,10 @@ class _Context:
         return keys, values
 
 
-def _decode(
-    q: Tensor, context: _Context, seq_lens: Sequence[int], scale: float, window: int | None
-) -> Tensor:
+def _decode(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Scores) -> Tensor:
     """One query per sequence, all in one call, padded to the longest."""
     num_kv_heads, block_size, head_dim = context.kv_cache.shape[3:]
+    window = scores.window
     shortest, longest = min(seq_lens), max(seq_lens)
     first_block = 0 if window is None else max(0, shortest - window) // block_size
     start, end = first_block * block_size, longest
@@ -141,12 +138,15 @@ def _decode(
         mask = mask[:, None, None]
     # The query heads of a group become rows of one head: nothing is repeated for the group.
     grouped = q.reshape(len(q), num_kv_heads, -1, head_dim)
-    return scaled_dot_product_attention(grouped, keys, values, mask, scale=scale).flatten(1, 2)
+    if scores.is_plain:
+        out = scaled_dot_product_attention(grouped, keys, values, mask, scale=scores.scale)
+        return out.flatten(1, 2)
+    return _attend(grouped.flatten(1, 2)[:, :, None], keys, values, mask, scores)[:, :, 0]
 
 
-def _extend(q: Tensor, context: _Context, length: int, scale: float, window: int | None) -> Tensor:
+def _extend(q: Tensor, context: _Context, length: int, scores: Scores) -> Tensor:
     """Several queries of one sequence: [num_new, num_heads, head_dim] at the end of `length`."""
-    block_size = context.kv_cache.shape[4]
+    block_size, window = context.kv_cache.shape[4], scores.window
     num_new = q.shape[0]
     first_block = 0
     if window is not None:
@@ -154,16 +154,36 @@ def _extend(q: Tensor, context: _Context, length: int, scale: float, window: int
     start = first_block * block_size
     keys, values = context.gather(start, length)
     whole = num_new == length and (window is None or window >= length)
-    out = scaled_dot_product_attention(
-        q.transpose(0, 1)[None],
-        keys,
-        values,
-        None if whole else _causal_mask(start, num_new, length, window, q.device),
-        is_causal=whole,
-        scale=scale,
-        enable_gqa=True,
-    )
-    return out[0].transpose(0, 1)
+    visible = None if whole else _causal_mask(start, num_new, length, window, q.device)
+    queries = q.transpose(0, 1)[None]
+    if scores.is_plain:
+        out = scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            visible,
+            is_causal=whole,
+            scale=scores.scale,
+            enable_gqa=True,
+        )
+        return out[0].transpose(0, 1)
+    if visible is None:
+        visible = _causal_mask(start, num_new, length, window, q.device)
+    return _attend(queries, keys, values, visible, scores)[0].transpose(0, 1)
+
+
+def _attend(
+    q: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, scores: Scores
+) -> Tensor:
+    """Attention whose scores PyTorch's own does not compute.
+
+    q: [num_seqs, num_heads, num_queries, head_dim]; returns its shape.
+    """
+    group = q.shape[1] // keys.shape[1]
+    rows = q.unflatten(1, (-1, group)).flatten(2, 3)
+    products = (rows @ keys.mT).view(*q.shape[:3], -1)
+    weights = scores.weights(products, visible)
+    return (weights.view(*rows.shape[:3], -1) @ values).view(q.shape)
 
 
 def _causal_mask(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.paged_attention.batch import RaggedBatch
+    from kernels.paged_attention.scores import Scores
     from kernels.paged_attention.workspace import Workspace
 
 _LOG2_E = 1.4426950408889634
@@ -28,8 +29,7 @@ def launch(
     kv_cache: Tensor | QuantizedCache,
     layer: int,
     batch: RaggedBatch,
-    scale: float,
-    sliding_window: int | None,
+    scores: Scores,
     workspace: Workspace,
 ) -> Tensor:
     """See `kernels.paged_attention.paged_attention`.
@@ -42,9 +42,9 @@ def launch(
         else (kv_cache[:, layer], None)
     )
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    log2_scale = scale * _LOG2_E
+    log2_scale = scores.scale * _LOG2_E
     if min(batch.query_lens_list) == 1:
-        launch_decode(q, cache, out, batch, log2_scale, sliding_window, workspace)
+        launch_decode(q, cache, out, batch, log2_scale, scores.window, workspace)
     if max(batch.query_lens_list) > 1:
-        launch_prefill(q, cache, out, batch, log2_scale, sliding_window)
+        launch_prefill(q, cache, out, batch, log2_scale, scores.window)
     return out

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.paged_attention.batch import RaggedBatch
+    from kernels.paged_attention.scores import Scores
 
 
 def paged_attention(
@@ -20,8 +21,7 @@ def paged_attention(
     kv_cache: Tensor | QuantizedCache,
     layer: int,
     batch: RaggedBatch,
-    scale: float,
-    sliding_window: int | None,
+    scores: Scores,
 ) -> Tensor:
     """See `kernels.paged_attention.paged_attention`."""
     out = torch.empty_like(q)
@@ -38,13 +38,13 @@ def paged_attention(
             context[:, kind].flatten(0, 1)[:length].repeat_interleave(group, dim=1)
             for kind in (0, 1)
         )  # [length, num_heads, head_dim]
-        scores = torch.einsum("qhd,khd->hqk", q[tokens].float(), keys) * scale
+        products = torch.einsum("qhd,khd->hqk", q[tokens].float(), keys)
         position = torch.arange(length - num_new, length, device=q.device)[:, None]
         key_position = torch.arange(length, device=q.device)
-        hidden = key_position > position
-        if sliding_window is not None:
-            hidden |= key_position <= position - sliding_window
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
+        visible = key_position <= position
+        if scores.window is not None:
+            visible &= key_position > position - scores.window
+        weights = scores.weights(products, visible)
         out[tokens] = torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
         start += num_new
     return out

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
+from kernels.paged_attention.scores import Scores
 from kernels.rope_kv_write.norms import HeadNorms
 from shared.model.layers import NoNorm, Norm, RMSNorm, make_mlp, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
@@ -63,6 +64,10 @@ class Attention(nn.Module):
             dtype=dtype,
             method=method,
         )
+        self.sinks: nn.Parameter | None = None
+        if own.has_sinks:
+            sinks = torch.empty(own.num_heads, dtype=torch.float32)
+            self.sinks = nn.Parameter(sinks, requires_grad=False)
         self.q_norm: Norm | None = None
         self.k_norm: Norm | None = None
         if own.qk_norm is not None:
@@ -84,8 +89,12 @@ class Attention(nn.Module):
             kv_cache,
             self.place,
             metadata,
-            scale=self.spec.scale,
-            sliding_window=self.spec.window,
+            scores=Scores(
+                scale=self.spec.scale,
+                window=self.spec.window,
+                softcap=self.spec.softcap,
+                sinks=self.sinks,
+            ),
             norms=norms,
         )
         out: Tensor = self.output(mixed.flatten(-2))[0]
@@ -205,7 +214,7 @@ class CausalLM(nn.Module):
         super().__init__()
         self.spec = spec
         self.dtype = dtype
-        shape = (spec.vocab_size, spec.hidden_size)
+        shape = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         #: The same layers as `layers`, which only PyTorch's own traversal needs.
         self.decoder_layers = [
@@ -221,16 +230,18 @@ class CausalLM(nn.Module):
         self.lm_head = self.embedding
         if not spec.is_tied:
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
-        self.lm_head_bias: nn.Parameter | None = None
-        if spec.has_head_bias:
-            bias = torch.empty(spec.vocab_size, dtype=dtype)
-            self.lm_head_bias = nn.Parameter(bias, requires_grad=False)
-        self.positions: nn.Parameter | None = None
-        if spec.learned_positions is not None:
-            rows = torch.empty(spec.learned_positions.num_rows, spec.hidden_size, dtype=dtype)
-            self.positions = nn.Parameter(rows, requires_grad=False)
-        #: Of the embedding, rounded to the weights' dtype as transformers does.
-        self._embedding_multiplier = float(torch.tensor(spec.embedding_multiplier, dtype=dtype, device="cpu"))
+        self.lm_head_bias = _optional(spec.vocab_size if spec.has_head_bias else None, dtype=dtype)
+        #: Learned ones: [num_rows, hidden].
+        rows = None if spec.learned_positions is None else spec.learned_positions.num_rows
+        self.positions = _optional(rows, spec.hidden_size, dtype=dtype)
+        self.project_in: FusedLinear | None = None
+        self.project_out: FusedLinear | None = None
+        if spec.embedding_size is not None:
+            ends = spec.embedding_size, spec.hidden_size
+            self.project_in, self.project_out = (
+                FusedLinear(in_size=in_size, out_sizes=(out_size,), bias=False, dtype=dtype)
+                for in_size, out_size in (ends, ends[::-1])
+            )
         #: By rotation of the decoder.
         self.cos_sin = [table.to(self.embedding.device) for table in rotation_tables(spec, dtype)]
         self._captured: dict[int, Tensor] = {}
@@ -278,6 +289,8 @@ class CausalLM(nn.Module):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] to float32 [n, vocab_size]."""
         spec = self.spec
+        if self.project_out is not None:
+            (hidden,) = self.project_out(hidden)
         logits = linear(hidden, self.lm_head, self.lm_head_bias)
         if spec.logit_multiplier != 1:
             logits = logits * spec.logit_multiplier
@@ -299,7 +312,12 @@ class CausalLM(nn.Module):
     def embed(self, token_ids: Tensor) -> Tensor:
         """The embeddings [n, hidden] of int64 [n]."""
         rows = embedding(token_ids, self.embedding)
-        return rows if self._embedding_multiplier == 1 else rows * self._embedding_multiplier
+        if self.project_in is not None:
+            (rows,) = self.project_in(rows)
+        if self.spec.embedding_multiplier == 1:
+            return rows
+        # The factor is rounded to the weights' dtype, as in transformers.
+        return rows * rows.new_tensor(self.spec.embedding_multiplier)
 
     def capture_layers(self, layers: tuple[int, ...]) -> None:
         """Keep the residual stream as it enters these layers in every `forward` from now on.
@@ -316,3 +334,10 @@ class CausalLM(nn.Module):
     def _keep(self, layer: int, x: Tensor, residual: Tensor | None = None) -> None:
         if layer in self._captured_layers:
             self._captured[layer] = x if residual is None else x + residual
+
+
+def _optional(rows: int | None, *columns: int, dtype: torch.dtype) -> nn.Parameter | None:
+    """A parameter [rows, columns] that is to be filled; None without rows."""
+    if rows is None:
+        return None
+    return nn.Parameter(torch.empty(rows, *columns, dtype=dtype), requires_grad=False)

@@ -101,6 +101,7 @@ _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
     "the factor of the residual": lambda spec: any(n.residual_multiplier != 1 for n in spec.layers),
     "the factor of the embedding": lambda spec: spec.embedding_multiplier != 1,
     "learned positions": lambda spec: spec.learned_positions is not None,
+    "the projection of the embedding": lambda spec: spec.embedding_size is not None,
     "the bias of the head": lambda spec: spec.has_head_bias,
     "the factor or the cap of logits": lambda spec: (
         spec.logit_multiplier != 1 or spec.logit_softcap is not None

@@ -104,14 +104,6 @@ def read_rope(
         raise ModelLoadError(f"rope_type {rope_type!r} is not supported; supported: {known}")
     if any(isinstance(value, dict) for value in params.values()):
         raise ModelLoadError("RoPE parameters per layer type are not supported")
-    share = params.get("partial_rotary_factor") or raw.get("partial_rotary_factor")
-    if defaults.rotated_share is None and float(share or 1) != 1:
-        raise ModelLoadError("partial_rotary_factor is not supported: all of a head is rotated")
-    rotary_dim = int(head_dim * float(share or defaults.rotated_share or 1))
-    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
-        raise ModelLoadError(
-            f"{rotary_dim} numbers of a head of {head_dim} cannot be rotated: they are no pairs"
-        )
     original = (
         raw.get("original_max_position_embeddings")
         or params.get("original_max_position_embeddings")
@@ -121,11 +113,11 @@ def read_rope(
         rope_type=rope_type,
         theta=float(params.get("rope_theta") or raw.get("rope_theta") or defaults.theta),
         head_dim=head_dim,
-        rotary_dim=rotary_dim,
+        rotary_dim=_rotary_dim(raw, params, head_dim, defaults),
         is_interleaved=defaults.is_interleaved,
         original_max_positions=int(original),
         max_positions=max_positions,
-        params=params,
+        params={key: value for key, value in params.items() if key not in _READ},
     )
     try:
         _SCHEMES[rope_type](rope)
@@ -135,6 +127,20 @@ def read_rope(
     except (ArithmeticError, TypeError, ValueError) as error:
         raise ModelLoadError(f"rope_type {rope_type!r} has a wrong parameter: {error}") from error
     return rope
+
+
+def _rotary_dim(
+    raw: Mapping[str, Any], params: Mapping[str, Any], head_dim: int, defaults: RopeDefaults
+) -> int:
+    share = params.get("partial_rotary_factor") or raw.get("partial_rotary_factor")
+    if defaults.rotated_share is None and float(share or 1) != 1:
+        raise ModelLoadError("partial_rotary_factor is not supported: all of a head is rotated")
+    rotary_dim = int(head_dim * float(share or defaults.rotated_share or 1))
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        raise ModelLoadError(
+            f"{rotary_dim} numbers of a head of {head_dim} cannot be rotated: they are no pairs"
+        )
+    return rotary_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,5 +239,13 @@ _SCHEMES: Mapping[str, Callable[[RopeConfig], object]] = {
     "longrope": longrope_scale,
     "su": longrope_scale,
 }
+#: Parameters that are fields of the record.
+_READ = (
+    "rope_type",
+    "type",
+    "rope_theta",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+)
 #: Those whose factor multiplies the length.
 _STRETCHING = ("linear", "yarn")

@@ -182,6 +182,8 @@ class DecoderSpec:
     is_tied: bool = False
     #: Factor of the embedding, rounded to the dtype of the weights.
     embedding_multiplier: float = 1.0
+    #: Numbers in a row of embedding and head, if projections make the hidden size of them.
+    embedding_size: int | None = None
     learned_positions: LearnedPositions | None = None
     has_head_bias: bool = False
     logit_multiplier: float = 1.0

@@ -93,9 +93,9 @@ class PagedDriver:
         cache = poisoned_cache(
             1 + sum(map(len, tables)),
             spec.num_layers,
-            spec.attention.num_kv_heads,
+            spec.layers[0].mixer.num_kv_heads,
             self.block_size,
-            spec.attention.head_dim,
+            spec.layers[0].mixer.head_dim,
             self.kv_dtype,
         )
         tokens = [list(prompt) for prompt in prompts]
@@ -131,9 +131,9 @@ class PagedDriver:
         cache = poisoned_cache(
             1 + len(table),
             spec.num_layers,
-            spec.attention.num_kv_heads,
+            spec.layers[0].mixer.num_kv_heads,
             self.block_size,
-            spec.attention.head_dim,
+            spec.layers[0].mixer.head_dim,
             self.kv_dtype,
         )
         metadata = make_metadata([length], [length], [table], self.block_size)

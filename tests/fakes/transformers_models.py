@@ -32,8 +32,12 @@ ODD_SIZES: dict[str, Any] = {
 def random_model(
     model_type: str, *, seed: int = 0, std: float = 0.3, **config: Any
 ) -> transformers.PreTrainedModel:
-    """A float32 model whose every parameter, norms and biases too, is random."""
-    settings = transformers.AutoConfig.for_model(model_type, **{**ODD_SIZES, **config})
+    """A float32 model whose every parameter, norms and biases too, is random.
+
+    What is `...` in `config` is not among its settings.
+    """
+    given = {key: value for key, value in {**ODD_SIZES, **config}.items() if value is not ...}
+    settings = transformers.AutoConfig.for_model(model_type, **given)
     model = transformers.AutoModelForCausalLM.from_config(settings, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

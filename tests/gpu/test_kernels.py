@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.workspace import Workspace
 from tests.fakes.paged_driver import make_metadata
 from tests.fakes.tensors import random
@@ -80,7 +81,7 @@ def attend(
     q: torch.Tensor, cache: torch.Tensor, batch: AttentionMetadata, workspace: Workspace
 ) -> torch.Tensor:
     return paged_attention(
-        q, cache, 0, batch, scale=0.1, implementation="triton", workspace=workspace
+        q, cache, 0, batch, Scores(scale=0.1), implementation="triton", workspace=workspace
     )
 
 
@@ -89,7 +90,7 @@ def test_whichever_program_is_last_merges_the_same() -> None:
     batch, workspace = decode_batch(SEQ_LENS), Workspace()
     first = attend(q, cache, batch, workspace)
     exact = paged_attention(
-        q.float(), cache.float(), 0, batch, scale=0.1, implementation="reference"
+        q.float(), cache.float(), 0, batch, Scores(scale=0.1), implementation="reference"
     )
     assert (first.float() - exact).abs().max() < 1e-2
     for _ in range(300):
@@ -112,7 +113,7 @@ def test_a_captured_decode_is_replayed_with_other_lengths() -> None:
             cache.float(),
             0,
             decode_batch(seq_lens),
-            scale=0.1,
+            Scores(scale=0.1),
             implementation="reference",
         )
         assert (out.float() - exact).abs().max() < 1e-2

@@ -13,6 +13,7 @@ import torch
 
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.shape import AttentionShape
 from kernels.paged_attention.splits import count_parts, plan_splits
 from kernels.paged_attention.workspace import Workspace
@@ -169,8 +170,7 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
             cache,
             1,
             metadata,
-            scale=case.head_dim**-0.5,
-            sliding_window=case.window,
+            Scores(scale=case.head_dim**-0.5, window=case.window),
             implementation=name,
             workspace=workspace,
         )
@@ -202,8 +202,7 @@ def check_division(case: AttentionCase) -> None:
             random(*shape, dtype=case.dtype),
             0,
             make_metadata((1,) * num_seqs, case.seq_lens, tables, case.block_size),
-            scale=1.0,
-            sliding_window=case.window,
+            Scores(scale=1.0, window=case.window),
             implementation="triton",
             workspace=workspace,
         )

@@ -16,6 +16,7 @@ import torch
 from kernels.kv_write import kv_write
 from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.workspace import Workspace
 from kernels.quantize_rows import quantize_rows
 from kernels.quantize_rows.limits import LARGEST
@@ -199,8 +200,7 @@ def check_attention(case: AttentionCase, to: torch.dtype, implementation: str) -
             cache,
             1,
             batch,
-            scale=scale,
-            sliding_window=case.window,
+            Scores(scale=scale, window=case.window),
             implementation=name,
             workspace=Workspace(num_processors=case.num_processors),
         )
@@ -222,8 +222,7 @@ def check_attention(case: AttentionCase, to: torch.dtype, implementation: str) -
         plain,
         1,
         batch,
-        scale=scale,
-        sliding_window=case.window,
+        Scores(scale=scale, window=case.window),
         implementation="reference",
     )
     error = (ours.float() - exact).abs().max()

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from kernels.paged_attention.scores import Scores
     from kernels.rope_kv_write.norms import HeadNorms
 
 
@@ -56,8 +57,7 @@ class AttentionBackend(Protocol):
         layer: int,
         metadata: AttentionMetadata,
         *,
-        scale: float,
-        sliding_window: int | None,
+        scores: Scores,
         norms: HeadNorms | None,
     ) -> Tensor:
         """Rotate q and k, store k and v in their slots, then attend causally up to each token.
@@ -66,7 +66,7 @@ class AttentionBackend(Protocol):
         [num_tokens, head_dim], cosines before sines; norms: of q and k, before the rotation;
         kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], written in place;
         in 8 bits, the blocks of `QuantizedCache.over`.
-        With a sliding window W a token sees itself and the W-1 before it. Returns the shape of q.
+        `scores` say what a token sees, and how much of it. Returns the shape of q.
         Whatever lies in the cache beyond a sequence's length, NaN included, has no influence.
         """
         ...

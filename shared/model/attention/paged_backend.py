@@ -13,6 +13,7 @@ from kernels.rope_kv_write import rope_kv_write
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.paged_attention.scores import Scores
     from kernels.rope_kv_write.norms import HeadNorms
     from shared.model.attention.base import AttentionMetadata
 
@@ -35,8 +36,7 @@ class PagedAttention:
         layer: int,
         metadata: AttentionMetadata,
         *,
-        scale: float,
-        sliding_window: int | None,
+        scores: Scores,
         norms: HeadNorms | None,
     ) -> Tensor:
         """See `AttentionBackend.forward`."""
@@ -57,8 +57,7 @@ class PagedAttention:
             cache,
             layer,
             metadata,
-            scale=scale,
-            sliding_window=sliding_window,
+            scores,
             implementation=self.name,
             workspace=self._workspace,
         )

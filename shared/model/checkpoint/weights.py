@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
-from shared.model.families.registry import stored_names
+from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.linear.fused import FusedLinear
 from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
 
@@ -35,13 +35,15 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
             file is missing or damaged.
     """
     names = stored_names(model.spec)
+    family = FAMILIES[model.spec.architecture]
     head, embedding = name_of(names, HEAD), name_of(names, EMBEDDING)
     targets = set(names)
     if model.lm_head is model.embedding:
         targets.remove(head)
     seen: set[str] = set()
     tied_head: Tensor | None = None
-    for path, name, tensor in stored_tensors(files.shards):
+    for path, stored_name, tensor in stored_tensors(files.shards):
+        name = family.known_name(stored_name, names)
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:

@@ -16,7 +16,7 @@ from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import parse_spec
 from shared.model.checkpoint.files import INDEX_NAME, SINGLE_NAME, find_checkpoint_files
 from shared.model.checkpoint.weights import copy_stored, stored_tensors, tensor_of
-from shared.model.families.llama import LLAMA
+from shared.model.families.dense.llama import LLAMA
 from shared.model.families.naming import Naming
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.spec import QkNorm

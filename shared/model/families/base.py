@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,3 +25,13 @@ class Family:
     describe: Callable[[Mapping[str, Any]], DecoderSpec]
     #: The tensors that a checkpoint of such a decoder holds, by name.
     names: Callable[[DecoderSpec], WeightMap]
+    #: What some files' names begin with, in place of what `names` says; the first that fits counts.
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+
+    def known_name(self, stored: str, names: WeightMap) -> str:
+        """Return the name in `names` of a tensor that a file has; an unknown one as it is."""
+        if stored not in names:
+            for old, new in self.prefixes.items():
+                if stored.startswith(old) and new + stored.removeprefix(old) in names:
+                    return new + stored.removeprefix(old)
+        return stored

@@ -47,6 +47,8 @@ class Naming:
 
     embedding: str = "model.embed_tokens"
     positions: str = ""
+    project_in: str = ""
+    project_out: str = ""
     norm: str = "model.norm"
     head: str = "lm_head"
     #: What the names of a layer's parts begin with; {} is the layer's number.
@@ -62,11 +64,15 @@ class Naming:
 
     def names(self, spec: DecoderSpec) -> WeightMap:
         """See `Family.names`."""
-        rows = (spec.vocab_size, spec.hidden_size)
+        rows = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
         found = {f"{self.embedding}.weight": Stored(EMBEDDING, rows)}
         if spec.learned_positions is not None:
             shape = (spec.learned_positions.num_rows, spec.hidden_size)
             found[f"{self.positions}.weight"] = Stored(POSITIONS, shape)
+        if spec.embedding_size is not None:
+            shape = (spec.hidden_size, spec.embedding_size)
+            found[f"{self.project_in}.weight"] = Stored(WeightPart("project_in"), shape)
+            found[f"{self.project_out}.weight"] = Stored(WeightPart("project_out"), shape[::-1])
         if spec.has_final_norm and spec.norm.has_weight:
             found[f"{self.norm}.weight"] = Stored(NORM, (spec.hidden_size,))
         if spec.has_final_norm and spec.norm.has_bias:

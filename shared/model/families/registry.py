@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.model.families.llama import LLAMA
-from shared.model.families.mistral import MISTRAL
-from shared.model.families.qwen2 import QWEN2
-from shared.model.families.qwen3 import QWEN3
+from shared.model.families.classic.cohere import COHERE, COHERE2
+from shared.model.families.classic.falcon import FALCON
+from shared.model.families.classic.gpt2 import GPT2
+from shared.model.families.classic.gpt_neox import GPT_NEOX
+from shared.model.families.classic.gptj import GPTJ
+from shared.model.families.classic.opt import OPT
+from shared.model.families.classic.phi import PHI
+from shared.model.families.classic.stablelm import STABLELM
+from shared.model.families.classic.starcoder2 import STARCODER2
+from shared.model.families.dense.exaone4 import EXAONE4
+from shared.model.families.dense.gemma import GEMMA, GEMMA2, GEMMA3
+from shared.model.families.dense.glm import GLM, GLM4
+from shared.model.families.dense.granite import GRANITE
+from shared.model.families.dense.kin import ARCEE, ERNIE4_5, HELIUM, SEED_OSS
+from shared.model.families.dense.llama import LLAMA
+from shared.model.families.dense.mistral import MISTRAL
+from shared.model.families.dense.olmo import OLMO, OLMO2, OLMO3
+from shared.model.families.dense.phi3 import PHI3
+from shared.model.families.dense.qwen2 import QWEN2
+from shared.model.families.dense.qwen3 import QWEN3
+from shared.model.families.dense.smollm3 import SMOLLM3
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +33,38 @@ if TYPE_CHECKING:
     from shared.model.spec import DecoderSpec
     from shared.model.weight_map import WeightMap
 
-_ALL = (LLAMA, MISTRAL, QWEN2, QWEN3)
+_ALL = (
+    COHERE,
+    COHERE2,
+    FALCON,
+    GPT2,
+    GPT_NEOX,
+    GPTJ,
+    OPT,
+    PHI,
+    STABLELM,
+    STARCODER2,
+    EXAONE4,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GLM,
+    GLM4,
+    GRANITE,
+    SEED_OSS,
+    ERNIE4_5,
+    ARCEE,
+    HELIUM,
+    LLAMA,
+    MISTRAL,
+    OLMO,
+    OLMO2,
+    OLMO3,
+    PHI3,
+    QWEN2,
+    QWEN3,
+    SMOLLM3,
+)
 #: By architecture, as a config names it.
 FAMILIES: Mapping[str, Family] = {family.architecture: family for family in _ALL}
 #: Model type to architecture.

@@ -84,6 +84,11 @@ class Sizes:
         return FeedForwardSpec(inner_size=self.intermediate_size, **own)
 
 
+#: To be merged into the config of a family whose heads all have keys and values of their own, each
+#: hidden_size / num_attention_heads wide.
+MULTI_HEAD: Mapping[str, None] = {"num_key_value_heads": None, "head_dim": None}
+
+
 def read_activation(raw: Mapping[str, Any], *keys: str, default: str = "silu") -> Activation:
     """The activation that a config names under the first of `keys` that it has.
 

@@ -66,7 +66,7 @@ def test_without_options_it_is_a_small_tied_llama(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--architecture", "gpt2"), "architecture 'gpt2' is unknown"),
+        (("--architecture", "bloom"), "architecture 'bloom' is unknown"),
         (("--rope-type", "magic"), "rope_type 'magic' is not supported"),
         (("--kv-heads", "3"), "4 heads cannot share 3"),
         (("--extra", "{"), "--extra is not valid JSON"),

@@ -109,9 +109,15 @@ def cut(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (config(architectures=["GPT2LMHeadModel"]), "GPT2LMHeadModel is not supported; supported"),
+        (
+            config(architectures=["BloomForCausalLM"]),
+            "BloomForCausalLM is not supported; supported",
+        ),
         (config(quantization_config={"quant_method": "awq"}), "quantization_config is set"),
-        (config(rope_scaling={"rope_type": "longrope"}), "rope_type 'longrope' is not supported"),
+        (
+            config(rope_scaling={"rope_type": "longrope"}),
+            "rope_type 'longrope' needs the parameter",
+        ),
         (config(hidden_size=None), "a value is wrong"),
         (config(hidden_size=64), "the config asks for"),
         (write("config.json", "{"), "is not valid JSON"),

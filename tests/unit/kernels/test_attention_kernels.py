@@ -10,6 +10,7 @@ import torch
 
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.scores import Scores
 from tests.fakes.interpreted import run_interpreted
 from tests.fakes.paged_driver import make_metadata, poisoned_cache
 from tests.suites.attention_kernels import CASES, DIVIDED, check_attention
@@ -55,7 +56,7 @@ def attend(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
         "kv_cache": torch.ones(2, 1, 2, 2, 8, 16),
         "layer": 0,
         "batch": dataclasses.replace(metadata, seq_lens_list=seq_lens_list),
-        "scale": 1.0,
+        "scores": Scores(scale=1.0),
     }
     return paged_attention(**{**arguments, **changes})
 
@@ -67,8 +68,10 @@ def attend(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
         ({"q": torch.ones(1, 3, 16)}, "does not fit 2 key/value heads"),
         ({"q": torch.ones(2, 4, 16)}, "do not describe 2 tokens"),
         ({"seq_lens_list": (9,)}, "1 blocks do not hold 9 tokens"),
-        ({"scale": 0.0}, "scale must be positive"),
-        ({"sliding_window": 0}, "sliding_window must be at least 1"),
+        ({"scores": Scores(scale=0.0)}, "scale must be positive"),
+        ({"scores": Scores(scale=1.0, softcap=0.0)}, "softcap must be positive"),
+        ({"scores": Scores(scale=1.0, sinks=torch.ones(3))}, "sinks do not fit 4 heads"),
+        ({"scores": Scores(scale=1.0, window=0)}, "window must be at least 1"),
         ({"kv_cache": torch.ones(2, 1, 2, 2, 16, 8).mT}, "needs contiguous blocks"),
         ({"implementation": "cuda"}, "no implementation 'cuda'"),
     ],

@@ -11,6 +11,7 @@ import torch
 from kernels.kv_write import kv_write
 from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
+from kernels.paged_attention.scores import Scores
 from kernels.quantize_rows import quantize_rows
 from tests.fakes.interpreted import run_interpreted
 from tests.fakes.paged_driver import make_metadata
@@ -53,7 +54,7 @@ def decode(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
         "kv_cache": make_cache(),
         "layer": 0,
         "batch": dataclasses.replace(batch, seq_lens_list=seq_lens_list),
-        "scale": 1.0,
+        "scores": Scores(scale=1.0),
     }
     return paged_attention(**{**arguments, **changes})
 
@@ -65,7 +66,7 @@ def decode(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
         ({"q": torch.ones(1, 3, 16)}, "does not fit 2 key/value heads"),
         ({"q": torch.ones(2, 4, 16)}, "do not describe 2 tokens"),
         ({"seq_lens_list": (9,)}, "1 blocks do not hold 9 tokens"),
-        ({"sliding_window": 0}, "sliding_window must be at least 1"),
+        ({"scores": Scores(scale=1.0, window=0)}, "window must be at least 1"),
         ({"implementation": "cuda"}, "no implementation 'cuda'"),
     ],
 )

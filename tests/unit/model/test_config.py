@@ -122,7 +122,7 @@ def test_ends_of_sequence_are_one_or_several() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, r"GPT2LMHeadModel is not supported; .*LlamaFor"),
+        ({"architectures": ["BloomForCausalLM"]}, r"BloomForCausalLM is not supported; .*LlamaFor"),
         ({"architectures": None}, "architecture missing is not supported"),
         ({"hidden_size": None}, "a value is wrong"),
         ({"num_attention_heads": "six"}, "a value is wrong"),

@@ -10,7 +10,6 @@ import torch
 import transformers
 
 from shared.errors import ConfigError
-from shared.model.families.registry import ARCHITECTURES
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import (
     CheckpointSpec,
@@ -39,7 +38,7 @@ def load_oracle(path: Path) -> transformers.PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("tie", [False, True])
 def test_transformers_reads_it_and_answers_the_same(
     architecture: str, tie: bool, tmp_path: Path
@@ -94,7 +93,7 @@ def test_the_same_spec_gives_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architecture": "gpt2"}, "architecture 'gpt2' is unknown; known: .*'qwen3'"),
+        ({"architecture": "bloom"}, "architecture 'bloom' is unknown; known: .*'qwen3'"),
         ({"dtype": "int8"}, "dtype 'int8' is unknown"),
         ({"vocab_size": 100}, "vocab_size must be at least 259"),
         ({"num_kv_heads": 3}, "4 heads cannot share 3"),

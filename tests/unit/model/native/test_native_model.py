@@ -254,6 +254,7 @@ REFUSED: dict[type, dict[str, Any]] = {
         "embedding_multiplier": 2.0,
         "learned_positions": LearnedPositions(num_rows=8),
         "has_head_bias": True,
+        "embedding_size": 48,
         "logit_multiplier": 0.5,
         "logit_softcap": 30.0,
     },

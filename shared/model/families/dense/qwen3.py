@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shared.model.families.base import Family
+from shared.model.families.dense.qwen2 import KV_HEADS, layer_windows
 from shared.model.families.naming import Naming
-from shared.model.families.qwen2 import KV_HEADS, layer_windows
 from shared.model.families.sizes import decoder, read_activation, read_sizes
 from shared.model.spec import QkNorm
 

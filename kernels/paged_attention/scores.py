@@ -1,0 +1,48 @@
+"""How scores are made of queries and keys, and which keys a query sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """One layer's rule. Every query sees the keys up to its own position."""
+
+    #: Factor of the product of a query and a key.
+    scale: float
+    #: A window W shows a query its own position and the W - 1 before it; None: all.
+    window: int | None = None
+    #: A cap c makes c * tanh(score / c) of every scaled score (Gemma 2); None: none.
+    softcap: float | None = None
+    #: float32 [num_heads]: a score of each head that takes part in the softmax and has no value
+    #: (gpt-oss); None: none.
+    sinks: Tensor | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores are products with a factor, as PyTorch's own attention computes them."""
+        return self.softcap is None and self.sinks is None
+
+    def weights(self, products: Tensor, visible: Tensor | None) -> Tensor:
+        """Return the weights of values, in the products' type; the softmax is in float32.
+
+        products: [..., num_heads, num_queries, num_keys] of queries and keys; visible: bool, of a
+        shape that expands to theirs; None: all.
+        """
+        scores = products.float() * self.scale
+        if self.softcap is not None:
+            scores = (scores / self.softcap).tanh() * self.softcap
+        if visible is not None:
+            scores = scores.masked_fill(~visible, float("-inf"))
+        if self.sinks is None:
+            return scores.softmax(dim=-1).to(products.dtype)
+        sinks = self.sinks[:, None, None].expand(*scores.shape[:-1], 1)
+        weights = torch.cat((scores, sinks), dim=-1).softmax(dim=-1)
+        return weights[..., :-1].to(products.dtype)

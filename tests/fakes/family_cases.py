@@ -1,0 +1,160 @@
+"""Families as small random models of transformers: every switch of a family is in one of them.
+
+Windows are shorter than the longest prompt, sizes are odd, and both spellings of a config occur.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+WINDOW = 11
+_ROPES = {
+    SLIDING: {"rope_type": "default", "rope_theta": 5e3},
+    FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
+}
+_SIZES = {"n_embd": 96, "n_layer": 2, "n_head": 6, "n_positions": 512, "head_dim": ...}
+#: Heads are hidden_size / num_attention_heads wide.
+_DERIVED = {"head_dim": ...}
+#: Nor do such families have fewer keys and values than queries.
+_MULTI_HEAD = {"head_dim": ..., "num_key_value_heads": ...}
+
+#: By name: the model type, and what its config says besides the usual odd sizes.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("gemma", {}),
+    "gemma-biased-untied": ("gemma", {"attention_bias": True, "tie_word_embeddings": False}),
+    "gemma2": ("gemma2", {"sliding_window": WINDOW, "query_pre_attn_scalar": 24}),
+    "gemma2-caps": (
+        "gemma2",
+        {
+            "sliding_window": WINDOW,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 3,
+            "layer_types": [SLIDING, FULL, SLIDING],
+            "rope_parameters": _ROPES,
+        },
+    ),
+    "phi3": ("phi3", _DERIVED),
+    "phi3-partial-window": (
+        "phi3",
+        {**_DERIVED, "sliding_window": WINDOW, "partial_rotary_factor": 0.75},
+    ),
+    "phi3-longrope": (
+        "phi3",
+        {
+            **_DERIVED,
+            "original_max_position_embeddings": 512,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "short_factor": [1.0 + n / 8 for n in range(8)],
+                "long_factor": [2.0 + n for n in range(8)],
+                "original_max_position_embeddings": 512,
+            },
+        },
+    ),
+    "olmo": ("olmo", {**_DERIVED, "clip_qkv": 1.5, "attention_bias": True}),
+    "olmo2": ("olmo2", _DERIVED),
+    "olmo3": (
+        "olmo3",
+        {
+            **_DERIVED,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 3,
+            "layer_types": [SLIDING, SLIDING, FULL],
+            "rope_parameters": {**_ROPES, SLIDING: {**_ROPES[SLIDING], "rope_theta": 1e5}},
+        },
+    ),
+    "exaone4": (
+        "exaone4",
+        {"sliding_window": WINDOW, "num_hidden_layers": 3, "layer_types": [SLIDING, FULL, SLIDING]},
+    ),
+    "exaone4-full": ("exaone4", {"layer_types": [FULL, FULL]}),
+    "granite": (
+        "granite",
+        {
+            **_DERIVED,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 2.5,
+        },
+    ),
+    "smollm3": ("smollm3", {**_DERIVED, "no_rope_layers": [1, 0]}),
+    "smollm3-window": (
+        "smollm3",
+        {
+            **_DERIVED,
+            "no_rope_layers": [0, 1],
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "layer_types": [SLIDING, FULL],
+        },
+    ),
+    "glm": ("glm", {}),
+    "glm4": ("glm4", {"attention_bias": False}),
+    "seed_oss": ("seed_oss", {"attention_out_bias": True}),
+    "ernie4_5": ("ernie4_5", {"use_bias": True}),
+    "arcee": ("arcee", {"mlp_bias": True}),
+    "helium": ("helium", {"head_dim": 16, "attention_bias": True}),
+    "cohere": ("cohere", _DERIVED),
+    "cohere-qk-norm": ("cohere", {**_DERIVED, "use_qk_norm": True}),
+    "cohere2": (
+        "cohere2",
+        {"sliding_window": WINDOW, "num_hidden_layers": 3, "layer_types": [SLIDING, FULL, SLIDING]},
+    ),
+    "stablelm": ("stablelm", {**_DERIVED, "use_qkv_bias": True}),
+    "stablelm-parallel": (
+        "stablelm",
+        {**_DERIVED, "use_parallel_residual": True, "partial_rotary_factor": 0.5},
+    ),
+    "phi": ("phi", _DERIVED),
+    "gpt_neox": ("gpt_neox", {**_MULTI_HEAD, "rotary_pct": 0.25}),
+    "gpt_neox-in-turn": ("gpt_neox", {**_MULTI_HEAD, "use_parallel_residual": False}),
+    "gpt2": ("gpt2", _SIZES),
+    "gpt2-by-layer": ("gpt2", {**_SIZES, "n_inner": 72, "scale_attn_by_inverse_layer_idx": True}),
+    "gptj": ("gptj", {**_SIZES, "rotary_dim": 4, "tie_word_embeddings": False}),
+    "opt": ("opt", {**_MULTI_HEAD, "ffn_dim": 160, "word_embed_proj_dim": 96}),
+    "opt-350m": (
+        "opt",
+        {**_MULTI_HEAD, "ffn_dim": 160, "word_embed_proj_dim": 48, "do_layer_norm_before": False},
+    ),
+    "opt-plain": (
+        "opt",
+        {
+            **_MULTI_HEAD,
+            "ffn_dim": 160,
+            "word_embed_proj_dim": 96,
+            "enable_bias": False,
+            "layer_norm_elementwise_affine": False,
+        },
+    ),
+    "falcon-7b": ("falcon", {**_MULTI_HEAD, "ffn_hidden_size": 160}),
+    "falcon-40b": (
+        "falcon",
+        {
+            **_MULTI_HEAD,
+            "ffn_hidden_size": 160,
+            "new_decoder_architecture": True,
+            "num_kv_heads": 2,
+        },
+    ),
+    "falcon-rw": (
+        "falcon",
+        {
+            **_MULTI_HEAD,
+            "ffn_hidden_size": 160,
+            "multi_query": False,
+            "parallel_attn": False,
+            "bias": True,
+        },
+    ),
+    "starcoder2": ("starcoder2", {**_DERIVED, "sliding_window": WINDOW}),
+}

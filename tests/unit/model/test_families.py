@@ -1,0 +1,166 @@
+"""Every family answers like transformers, token for token, from both spellings of its config."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from shared.errors import ConfigError, ModelLoadError
+from shared.model.checkpoint.config import load_spec, parse_spec
+from shared.model.checkpoint.weights import stored_tensors
+from shared.model.families.registry import FAMILIES
+from shared.model.loader import load_model
+from tests.fakes.family_cases import CASES, FULL, SLIDING, WINDOW
+from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import transformers
+
+BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 20
+#: One token, around a block and a window, and three chunks, which are three windows.
+PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE + 1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * CHUNK + 9)
+#: Seeds of the weights for which no choice is a close one; 0 where not named.
+SEEDS: dict[str, int] = {}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def oracle(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], tuple[transformers.PreTrainedModel, Path]]:
+    """A random model of each case, and its checkpoint."""
+
+    @functools.cache
+    def make(case: str) -> tuple[transformers.PreTrainedModel, Path]:
+        model_type, settings = CASES[case]
+        model = random_model(model_type, seed=SEEDS.get(case, 0), **settings)
+        return model, save(model, tmp_path_factory.mktemp(case))
+
+    return make
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_answers_equal_those_of_transformers(
+    case: str, oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+) -> None:
+    model, checkpoint = oracle(case)
+    prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
+    loaded = load_model(checkpoint)
+    driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
+    answers, logits = driver.generate(prompts, NUM_TOKENS)
+    for prompt, answer, ours in zip(prompts, answers, logits, strict=True):
+        theirs = logits_after(model, prompt, answer)
+        assert answer == theirs.argmax(dim=-1).tolist()
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
+        # The order of additions decides nothing.
+        best = theirs.topk(2).values
+        assert (best[:, 0] - best[:, 1]).min() > 4 * (ours - theirs).abs().max()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_hub_s_spelling_of_a_config_means_the_same(
+    case: str, oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+) -> None:
+    _, checkpoint = oracle(case)
+    raw = json.loads((checkpoint / "config.json").read_text())
+    assert parse_spec(as_on_the_hub(raw)) == load_spec(checkpoint)
+
+
+def as_on_the_hub(raw: dict[str, Any]) -> dict[str, Any]:
+    """A config of transformers 5 as transformers 4 wrote it."""
+    raw = dict(raw)
+    raw["torch_dtype"] = raw.pop("dtype")
+    ropes = raw.pop("rope_parameters", None)
+    if ropes is None:
+        return raw
+    if SLIDING in ropes:
+        raw["rope_local_base_freq"] = ropes[SLIDING]["rope_theta"]
+        ropes = ropes[FULL]
+    raw["rope_theta"] = ropes.pop("rope_theta")
+    if "partial_rotary_factor" in ropes:
+        raw["partial_rotary_factor"] = ropes.pop("partial_rotary_factor")
+    if ropes["rope_type"] != "default":
+        raw["rope_scaling"] = {"type": ropes.pop("rope_type"), **ropes}
+    if raw["model_type"] == "gpt_neox":
+        raw["rotary_pct"] = raw.pop("partial_rotary_factor")
+        raw["rotary_emb_base"] = raw.pop("rope_theta")
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("case", "old", "new"),
+    [("gpt2", "transformer.", ""), ("opt", "model.decoder.", "decoder.")],
+)
+def test_names_of_older_files_are_known(
+    case: str,
+    old: str,
+    new: str,
+    oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]],
+    tmp_path: Path,
+) -> None:
+    from safetensors.torch import save_file
+
+    _, checkpoint = oracle(case)
+    shards = list(checkpoint.glob("*.safetensors"))
+    tensors = {name: tensor for _, name, tensor in stored_tensors(shards)}
+    renamed = {new + name.removeprefix(old): tensor for name, tensor in tensors.items()}
+    assert renamed.keys() != tensors.keys()
+    save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text((checkpoint / "config.json").read_text())
+    prompt = random_prompt(9, vocab_size=321, seed=1)
+    answers = [
+        PagedDriver(load_model(folder).model, block_size=8, chunk=13).generate([prompt], 8)[0]
+        for folder in (checkpoint, tmp_path)
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_every_family_is_among_the_cases() -> None:
+    types = {model_type for model_type, _ in CASES.values()}
+    others = {"llama", "mistral", "qwen2", "qwen3"}  # in test_llama.py
+    assert {family.model_type for family in FAMILIES.values()} == types | others
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        ("falcon-7b", {"alibi": True}, "alibi"),
+        ("gemma3", {"use_bidirectional_attention": True}, "no decoder"),
+        ("gemma3", {"layer_types": [FULL]}, "layer_types has 1 entries for 3 layers"),
+        ("gemma3", {"layer_types": [FULL, "chunked_attention", FULL]}, "'chunked_attention'"),
+        ("stablelm", {"qk_layernorm": True}, "qk_layernorm"),
+        ("phi", {"qk_layernorm": True}, "qk_layernorm"),
+        ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers has 1 entries for 2 layers"),
+        ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": 0.2}}, "3 numbers of a head"),
+        ("opt", {"activation_function": "mish"}, "activation_function 'mish'"),
+    ],
+)
+def test_what_a_family_does_not_compute_is_refused(
+    case: str,
+    changes: dict[str, Any],
+    message: str,
+    oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]],
+) -> None:
+    raw = json.loads((oracle(case)[1] / "config.json").read_text())
+    with pytest.raises(ModelLoadError, match=message):
+        parse_spec({**raw, **changes})
+
+
+def test_the_native_kernels_refuse_a_family_by_name(
+    oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]],
+) -> None:
+    _, checkpoint = oracle("cohere")
+    with pytest.raises(ConfigError, match="do not know the norms, the places"):
+        load_model(checkpoint, attention_backend="native")
