@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.device import current_arch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -129,7 +131,7 @@ def launch(
     num_tokens, in_features = x.shape
     out_features = len(weight)
     out = torch.empty((num_tokens, out_features), dtype=out_dtype, device=x.device)
-    tiles = choose_tiles(num_tokens, arch=_arch(x.device))
+    tiles = choose_tiles(num_tokens, arch=current_arch(x.device))
     grid = triton.cdiv(num_tokens, tiles.tokens) * triton.cdiv(out_features, tiles.channels)
     quantized_matmul_kernel[(grid,)](
         x,
@@ -148,11 +150,3 @@ def launch(
         num_stages=tiles.num_stages,
     )
     return out
-
-
-def _arch(device: torch.device) -> int:
-    """90 for Hopper; 80 where there is no device to ask, which is the interpreter."""
-    if device.type != "cuda":
-        return 80
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
