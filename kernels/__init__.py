@@ -1,1 +1,1 @@
-"""Tensor functions: one folder per op, each with its PyTorch reference."""
+"""Tensor functions: one folder per operation, each with its PyTorch reference."""

@@ -1,6 +1,6 @@
 """Collects what the compile gate compiles: `cases()` of every `kernels/*/compile_cases.py`.
 
-Each package with a Triton kernel says there how its launcher launches it for common models.
+There each package with a Triton kernel lists how its launcher launches it for common models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def all_cases() -> list[GateCase]:
-    """Every case of every package, in the order of their names."""
+    """Return every case of every package, in the order of the packages' names."""
     found: list[GateCase] = []
     for path in sorted(Path(__file__).parent.glob("*/compile_cases.py")):
         module = importlib.import_module(f"kernels.{path.parent.name}.compile_cases")

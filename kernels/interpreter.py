@@ -1,11 +1,11 @@
-"""Makes bfloat16 and float8 right in Triton's interpreter, which runs kernels with numpy.
+"""Corrects bfloat16 and float8 in Triton's interpreter, which runs kernels with numpy.
 
-numpy has no bfloat16, so the interpreter keeps the bit patterns as uint16, and then computes with
-those: sums, comparisons and products of matrices are wrong without a word, and float32 is cut off
-instead of rounded (triton-lang/triton#10945, #11584). Here every operation widens its operands to
-float32, which holds each bfloat16 exactly, and rounds its result to the nearest, ties to even, as
-the hardware does. float8_e4m3fn is wrong only where rounding carries into the next power of two, so
-PyTorch rounds it. Chosen by the process: `TRITON_INTERPRET=1` has to be set before Triton loads.
+numpy has no bfloat16, so the interpreter keeps bit patterns as uint16 and computes with them: sums,
+comparisons and products of matrices are silently wrong, and float32 is truncated instead of rounded
+(triton-lang/triton#10945, #11584). Here every operation widens its operands to float32, which holds
+each bfloat16 exactly, and rounds its result to the nearest, ties to even, as the hardware does.
+float8_e4m3fn is wrong only where rounding carries into the next power of two, so PyTorch rounds it.
+A process interprets kernels if `TRITON_INTERPRET=1` is set before it imports Triton.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernels.interpreter_speed import keep_what_repeats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A quiet NaN of bfloat16: rounding could carry a NaN's payload over into infinity.
+#: A quiet NaN of bfloat16. Rounding could turn other NaN patterns into infinity.
 _NAN = np.uint16(0x7FC0)
 
 
@@ -50,12 +50,12 @@ def install() -> None:
 
 
 def widen(bits: np.ndarray) -> np.ndarray:
-    """uint16 bit patterns to float32: they are the upper halves."""
+    """Return float32 numbers whose upper halves are the uint16 patterns `bits`."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def narrow(values: np.ndarray) -> np.ndarray:
-    """float32 to the bit patterns of the nearest bfloat16; ties go to the even one."""
+    """Return the bit patterns of the nearest bfloat16 numbers; ties go to the even one."""
     wide = np.asarray(values, dtype=np.float32)
     bits = wide.view(np.uint32)
     rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
@@ -63,7 +63,7 @@ def narrow(values: np.ndarray) -> np.ndarray:
 
 
 def round_to_float8(values: np.ndarray) -> np.ndarray:
-    """To the bit patterns of the nearest float8_e4m3fn; ties go to the even one."""
+    """Return the bit patterns of the nearest float8_e4m3fn; ties go to the even one."""
     import torch  # noqa: PLC0415
 
     wide = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
@@ -71,7 +71,7 @@ def round_to_float8(values: np.ndarray) -> np.ndarray:
 
 
 def _is_bf16(value: Any) -> bool:
-    """Of a handle or a type."""
+    """Return whether a handle's or type's elements are bfloat16."""
     return getattr(getattr(value, "dtype", value), "name", "") == "bf16"
 
 
@@ -121,14 +121,14 @@ def _patch_casts(builder: Any) -> None:
 def _in_float32(plain: Callable[..., Any]) -> Callable[..., Any]:
     def operation(self: Any, *operands: Any) -> Any:
         result = plain(self, *map(_widened, operands))
-        is_number = result.data.dtype == np.float32  # a comparison answers with a bool
+        is_number = result.data.dtype == np.float32  # the result of a comparison is a bool
         return _narrowed(result) if is_number and any(map(_is_bf16, operands)) else result
 
     return operation
 
 
 def _unless_selecting(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """`where` moves bit patterns as they are; what else has three operands computes."""
+    """Leave bit patterns as they are in `where`; widen in other operations of three operands."""
     computing = _in_float32(plain)
 
     def operation(self: Any, first: Any, second: Any, third: Any, function: Any) -> Any:
@@ -155,7 +155,7 @@ def _refusing(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _over_float32(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """For reductions and scans, which work on the language's tensors."""
+    """Widen the operands of reductions and scans, which are the language's tensors."""
 
     def apply(self: Any, tensors: Any) -> Any:
         import triton.language as tl  # noqa: PLC0415
@@ -175,7 +175,7 @@ def _over_float32(plain: Callable[..., Any]) -> Callable[..., Any]:
         )
         results = plain(self, wide)
         several = isinstance(results, (tuple, list))
-        # The results stand in the order of what was reduced: values, then their indices.
+        # Results are in the order of the operands: values, then their indices.
         done = [
             retyped(tensor, _narrowed(tensor.handle), tl.bfloat16) if flag else tensor
             for tensor, flag in zip(results if several else [results], is_narrow, strict=False)

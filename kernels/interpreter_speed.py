@@ -1,7 +1,7 @@
-"""Makes Triton's interpreter faster: what it derives again at each operation is derived once.
+"""Makes Triton's interpreter faster by caching what it derives again at each operation.
 
-On tiles as small as those of tests the interpreter's own Python takes nearly all of the time, not
-numpy. Nothing here changes a result: types, shapes and the language's functions are the same.
+On tiles as small as those of tests, the interpreter's own Python takes nearly all of the time, not
+numpy. No result changes: types, shapes and the language's functions are the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def keep_what_repeats(interpreter: Any) -> None:
     _keep_block_types(core)
     _keep_shapes(core)
     _leave_equal_operands(type(interpreter.interpreter_semantic))
-    # The comparisons that this asks for lead to assertions that the interpreter leaves out.
+    # Checks of overflow end in assertions, which the interpreter skips without `debug`.
     builder = interpreter.interpreter_builder
     if not builder.options.debug:
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
@@ -29,8 +29,8 @@ def keep_what_repeats(interpreter: Any) -> None:
 def _patch_the_language_once(interpreter: Any) -> None:
     """Patch the language once per launch, and search it once per process.
 
-    Triton searches and patches all of its language again at every call of a device function, also
-    inside a launch that has done so.
+    Triton searches and patches all of its language again at every call of a device function, even
+    inside a launch that has already patched it.
     """
     import triton.language as tl  # noqa: PLC0415
     from triton.language import core, math  # noqa: PLC0415
@@ -52,7 +52,7 @@ def _patch_the_language_once(interpreter: Any) -> None:
             patch_place(place, builder, scope)
             return
         for name, interpreting in members[place]:
-            if core.is_builtin(getattr(place, name)):  # once patched it is none
+            if core.is_builtin(getattr(place, name)):  # a patched one is not
                 scope.set_attr(place, name, interpreting)
 
     def patch_lang(function: Any) -> Any:
@@ -77,7 +77,7 @@ def _patch_the_language_once(interpreter: Any) -> None:
 
 
 def _interpreting(member: Any, semantic: Any) -> Any:
-    """The function behind a builtin, which then needs not check whether it has its semantic."""
+    """Return a builtin's function with its semantic, so that it does not check for one."""
     function = inspect.unwrap(member)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ def _interpreting(member: Any, semantic: Any) -> Any:
 
 
 def _keep_numpy_types(interpreter: Any) -> None:
-    """By the name of Triton's type: to look one up, Triton builds a table of all of them."""
+    """Cache numpy's types by the names of Triton's: Triton builds a table for every look-up."""
     plain = interpreter._get_np_dtype
     known: dict[str, Any] = {}
 
@@ -102,7 +102,7 @@ def _keep_numpy_types(interpreter: Any) -> None:
 
 
 def _keep_block_types(core: Any) -> None:
-    """All types of the same elements and shape share their attributes, which never change."""
+    """Share attributes, which never change, among all types of the same elements and shape."""
     plain = core.block_type.__init__
     known: dict[Any, dict[str, Any]] = {}
 
@@ -124,7 +124,7 @@ def _keep_block_types(core: Any) -> None:
 
 
 def _keep_shapes(core: Any) -> None:
-    """A tensor's shape, a tuple of constants, is kept with its type."""
+    """Keep a tensor's shape, a tuple of constants, with its type."""
     no_shape, one = core.tuple([]), core.constexpr(1)
 
     def init(self: Any, handle: Any, type: Any) -> None:
@@ -140,7 +140,7 @@ def _keep_shapes(core: Any) -> None:
 
 
 def _leave_equal_operands(semantic: Any) -> None:
-    """Two operands of one type or one shape, which most are, need no cast and no broadcast."""
+    """Skip casts and broadcasts of two operands of one type or one shape, as most are."""
     plain_check, plain_broadcast = (
         semantic.binary_op_type_checking_impl,
         semantic.broadcast_impl_value,

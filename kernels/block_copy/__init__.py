@@ -1,7 +1,7 @@
 """Copies tokens of all layers between paged caches and packed staging buffers, in one launch.
 
 Both sides have the shape of a cache, [num_blocks, num_layers, 2, num_heads, block_size, head_dim],
-and may differ in block size and in which heads they hold: what is sent from one layout arrives in
+and may differ in block size and in which heads they hold: blocks sent from one layout arrive in
 another without a second pass.
 """
 
@@ -31,11 +31,11 @@ def copy_blocks(
     """Copy as many tokens as both sides hold, in the order of the blocks of each.
 
     source, target: [num_blocks, num_layers, 2, num_heads, block_size, head_dim], equal in layers,
-    head_dim and type, the last two dimensions contiguous; a range of a cache's layers is one, too.
-    source_blocks, target_blocks: int32 or int64 [n] block numbers on the device, target's all
-    different; None: all blocks in order. heads: which; None: all, of as many on both sides.
-    max_programs leaves the rest of the device to other work; None: it may all be used. Bits are
-    copied, whatever they mean.
+    head_dim and type, the last two dimensions contiguous; a range of a cache's layers will do.
+    source_blocks, target_blocks: int32 or int64 [n] block numbers on the device, the target's all
+    different; None: all blocks in order. heads: the heads to copy; None: all heads, as many
+    on both sides. max_programs: a limit that leaves the device free for other work; None: no limit.
+    Bits are copied unchanged.
 
     Raises:
         ValueError: sides that do not fit together, or an unknown implementation.

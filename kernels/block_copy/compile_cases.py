@@ -18,12 +18,12 @@ _STRIDES = tuple(
 _COUNTS = ("num_runs", "num_layers", "num_kinds", "num_heads", "source_chunks", "target_chunks")
 #: Words: whole blocks of Llama 3 8B; 16 tokens of a head of 128; 8 tokens of a head of 32.
 _RUNS = (524_288, 1024, 128)
-#: Which side has a list of blocks.
+#: Whether the source and the target have a list of blocks.
 _KINDS = {"gather": (True, False), "scatter": (False, True), "copy": (True, True)}
 
 
 def cases() -> Iterator[GateCase]:
-    """All of them; a list of blocks has 32 or 64 bits an entry."""
+    """Yield every kind and run; a list of blocks has 32 or 64 bits an entry."""
     for (name, (from_blocks, to_blocks)), run in product(_KINDS.items(), _RUNS):
         integers = "*i64" if name == "copy" else "*i32"
         yield GateCase(

@@ -1,7 +1,7 @@
-"""Block copy in Triton: every program moves 16 KiB at a time, of one run or of several.
+"""Block copy in Triton: every program copies 16 KiB at a time, of one run or of several.
 
-A run is what is contiguous on both sides (`plan.py`): whole blocks of all layers where the layouts
-are equal, the tokens of one head where they differ. Words of 32 bits are moved, 128 bits a thread.
+A run is contiguous on both sides (`plan.py`): whole blocks of all layers where the layouts are
+equal, the tokens of one head where they differ. Words of 32 bits are copied, 128 bits a thread.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from kernels.block_copy.plan import HeadRange
 
-#: Words that a program moves at a time: eight loads of 128 bits in flight per thread.
+#: Words that a program copies at a time: eight loads of 128 bits in flight per thread.
 _TILE_WORDS = 4096
-#: The least part of a run that a program takes on.
+#: Least words of a run that a program copies.
 _LEAST_PIECE = 256
 NUM_WARPS = 4
 
@@ -42,7 +42,7 @@ def _place(
     stride_chunk,
     HAS_BLOCKS: tl.constexpr,
 ):
-    """Where each run begins, in words."""
+    """Return the offset of each run, in words."""
     block = (chunk // chunks_per_block).to(tl.int64)
     if HAS_BLOCKS:
         block = tl.load(blocks + block, mask=exists, other=0).to(tl.int64)
@@ -127,7 +127,7 @@ def block_copy_kernel(
 def copy_constants(
     *, run: int, has_source_blocks: bool, has_target_blocks: bool
 ) -> dict[str, int | bool]:
-    """The kernel's constants for runs of `run` words."""
+    """Return the kernel's constants for runs of `run` words."""
     piece = min(_TILE_WORDS, max(_LEAST_PIECE, triton.next_power_of_2(run)))
     return {
         "HAS_SOURCE_BLOCKS": has_source_blocks,
@@ -148,7 +148,7 @@ def launch(
     """See `kernels.block_copy.copy_blocks`.
 
     Raises:
-        ValueError: heads of an odd number of 16-bit numbers, or the like.
+        ValueError: a token of a head is not a whole number of 32-bit words.
     """
     words, target_words = _as_words(source, heads.source), _as_words(target, heads.target)
     plan = _plan(words, target_words, source_blocks, target_blocks, heads)
@@ -182,7 +182,7 @@ def launch(
 
 
 def _as_words(side: Tensor, first_head: int) -> Tensor:
-    """From `first_head` on, as words of 32 bits."""
+    """Return the heads from `first_head` on as words of 32 bits."""
     if side.shape[5] * side.element_size() % 4:
         raise ValueError(f"heads of {side.shape[5]} {side.dtype} are not whole words of 32 bits")
     return side[:, :, :, first_head:].view(torch.int32)

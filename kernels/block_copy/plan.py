@@ -1,4 +1,4 @@
-"""What of two layouts can be copied in one piece: the longest runs contiguous on both sides."""
+"""Plans a copy between two layouts: the longest runs that are contiguous on both sides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class HeadRange(NamedTuple):
-    """`num` heads from `source` on of the one side, from `target` on of the other."""
+    """`num` heads: from `source` on in the source, from `target` on in the target."""
 
     source: int
     target: int
@@ -26,14 +26,14 @@ class CopyPlan(NamedTuple):
     num_heads: int
     #: Words of one run.
     run: int
-    #: Tokens of a chunk: what divides the blocks of both sides.
+    #: Tokens of a chunk: the largest number that divides the blocks of both sides.
     chunk_tokens: int
 
 
 def count_tokens(
     num_source_blocks: int, source_size: int, num_target_blocks: int, target_size: int
 ) -> int:
-    """How many tokens both sides hold, in whole chunks."""
+    """Return the number of tokens that both sides hold."""
     return min(num_source_blocks * source_size, num_target_blocks * target_size)
 
 
@@ -47,7 +47,7 @@ def plan_copy(
     source_strides: Sequence[int],
     target_strides: Sequence[int],
 ) -> CopyPlan:
-    """Join what is contiguous on both sides, from the innermost dimension outwards.
+    """Join dimensions that are contiguous on both sides, from the innermost one outwards.
 
     sizes: layers, kinds and heads that are copied; strides of these, and `token_words`, in words.
     """

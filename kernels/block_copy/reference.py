@@ -1,4 +1,4 @@
-"""Block copy in PyTorch: tokens as rows, and indices."""
+"""Block copy in PyTorch, by indices of tokens."""
 
 from __future__ import annotations
 

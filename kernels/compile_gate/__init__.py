@@ -1,1 +1,1 @@
-"""Compiles Triton kernels for the GPUs we support, without one, and refuses bad machine code."""
+"""Compiles Triton kernels for the GPUs we support, without a GPU; refuses bad machine code."""

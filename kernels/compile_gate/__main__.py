@@ -1,9 +1,9 @@
-"""The command.
+"""The compile gate as a command.
 
-It prints registers, stack, accesses of spilled registers and shared memory of each kernel, and
-exits with 1 if one does not compile, spills, uses the stack, needs more shared memory than a block
-may have, or lacks the instructions that make it fast (tensor cores, 128-bit accesses). What
-record.tsv knows is not compiled again.
+It prints registers, stack, accesses of spilled registers and shared memory of each kernel. It exits
+with 1 if a kernel does not compile, spills, uses the stack, needs more shared memory than a block
+may have, or lacks the instructions that make it fast (tensor cores, 128-bit accesses). Cases that
+record.tsv holds are not compiled again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 
 
 def main() -> int:
-    """Run it."""
+    """Run the gate; return the exit status."""
     arguments = _parse()
     os.environ.pop("TRITON_INTERPRET", None)
     from kernels.compile_cases import all_cases  # noqa: PLC0415 it loads Triton

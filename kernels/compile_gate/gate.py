@@ -1,6 +1,6 @@
-"""Measures the machine code of a kernel, and says whether it is well.
+"""Measures the machine code of a kernel and checks it against limits.
 
-Speed and races it cannot see.
+It sees neither speed nor races.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 #: Most dynamic shared memory of one thread block.
 SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024}
-#: What the just-in-time compiler finds out about pointers and strides: multiples of 16.
+#: The attribute of pointers and strides that are multiples of 16; Triton derives it at a launch.
 DIVISIBLE = [["tt.divisibility", 16]]
-#: Loads and stores of local memory, where the assembler keeps registers that it has not got.
+#: Loads and stores of local memory, to which the assembler spills registers.
 SPILL = re.compile(r"\b(?:LDL|STL)\b")
-#: For `GateCase.instructions`, in the machine code's spelling.
+#: Patterns of machine code for `GateCase.instructions`.
 WARPGROUP_PRODUCT = r"\bHGMMA\."
 WIDE_LOAD = r"\b(?:LDG\.E(?:\.\w+)*\.128|LDGSTS\.E(?:\.\w+)*\.128)\b"
 WIDE_STORE = r"\bSTG\.E(?:\.\w+)*\.128\b"
@@ -31,7 +31,7 @@ WIDE_STORE = r"\bSTG\.E(?:\.\w+)*\.128\b"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCase:
-    """One kernel with the types, constants and options that it is launched with."""
+    """One kernel with the types, constants and options of a launch."""
 
     name: str
     kernel: Any
@@ -41,7 +41,7 @@ class GateCase:
     aligned: frozenset[str]
     num_warps: int
     num_stages: int = 2
-    #: Where it is launched: sm_80 has no fp8e4nv, for example.
+    #: The architectures on which it is launched: sm_80 has no fp8e4nv, for example.
     archs: tuple[int, ...] = (80, 90)
     #: Regular expressions that the machine code of each architecture must match.
     instructions: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -49,18 +49,18 @@ class GateCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What one compiled kernel takes of a multiprocessor, per thread or thread block."""
+    """The resources of one compiled kernel, per thread or thread block."""
 
     registers: int
     stack_bytes: int
     #: Instructions that save or restore a register.
     spill_accesses: int
     shared_bytes: int
-    #: Of `GateCase.instructions`, what the code lacks.
+    #: Patterns of `GateCase.instructions` that the code does not match.
     missing: tuple[str, ...] = ()
 
     def violations(self, arch: int) -> list[str]:
-        """Which limits are broken."""
+        """Return a description of each broken limit."""
         found = []
         if self.spill_accesses:
             found.append(f"spills: {self.spill_accesses} accesses")
@@ -74,7 +74,11 @@ class Resources:
 
 
 def measure(case: GateCase, arch: int) -> Resources:
-    """Compile, and read the machine code."""
+    """Compile a case for sm_`arch` and return the resources that its machine code takes.
+
+    Raises:
+        Exception: the kernel does not compile; of any type.
+    """
     import triton  # noqa: PLC0415 the interpreter has to be switched off before it loads
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
     from triton.compiler import ASTSource  # noqa: PLC0415
@@ -105,7 +109,7 @@ def measure(case: GateCase, arch: int) -> Resources:
 def measure_all(
     work: Sequence[tuple[GateCase, int]], num_jobs: int = 1
 ) -> Iterator[Resources | str]:
-    """Yield, in order, what each case takes on its architecture, or why it does not compile."""
+    """Yield, in order, the resources of each case, or the error if it does not compile."""
     # Kernels cannot be pickled, so the processes have to be copies of this one.
     copies = multiprocessing.get_context("fork")
     with copies.Pool(num_jobs, initializer=_adopt, initargs=(work,)) as pool:
@@ -113,7 +117,7 @@ def measure_all(
 
 
 def show(case: GateCase, arch: int, found: Resources | str) -> bool:
-    """Print a line about a case; True if it is well."""
+    """Print a line about a case; return whether it compiles and keeps to the limits."""
     if isinstance(found, str):
         problems, facts = [f"does not compile: {found}"], ""
     else:
@@ -128,7 +132,7 @@ _adopted: list[tuple[GateCase, int]] = []
 
 
 def _adopt(work: Sequence[tuple[GateCase, int]]) -> None:
-    """In a process of the pool: what the numbers that it gets stand for."""
+    """Keep the work in a process of the pool, which is sent indices only."""
     _adopted[:] = work
 
 

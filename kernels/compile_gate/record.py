@@ -1,8 +1,8 @@
-"""What the gate measured, kept in the tree: a line per case and architecture.
+"""The gate's measurements, kept in the tree: a line per case and architecture.
 
-A line holds for as long as its key is the case's: the source of the kernel and of all that it
-calls, types, constants, options, the compiler's version, and the way of measuring. So only what
-changed is compiled again, on any machine.
+Each line has a key: a digest of the source of the kernel and of all that it calls, of types,
+constants, options, the compiler's version and the way of measuring. A case is compiled again only
+if its key changed, on any machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RECORD = Path(__file__).with_name("record.tsv")
 
 
 def key_of(case: GateCase, arch: int) -> str:
-    """Return a digest of all that a case's machine code and its measurement depend on."""
+    """Return a digest of everything on which a case's machine code and measurement depend."""
     known = (
         version("triton"),
         case.kernel.cache_key,
@@ -36,14 +36,14 @@ class Record:
     """The measurements of cases that passed."""
 
     def __init__(self, path: Path = RECORD) -> None:
-        """Read the file; without one, nothing is known.
+        """Read the file; if there is none, the record is empty.
 
         Raises:
             ValueError: a line is damaged.
         """
         self._path = path
         self._found: dict[tuple[int, str], tuple[str, Resources]] = {}
-        #: Version of the Triton that compiled what is recorded; empty without a record.
+        #: Version of the Triton that compiled the recorded cases; empty without a record.
         self.compiler, *lines = path.read_text("utf-8").splitlines() if path.exists() else [""]
         for line in lines:
             arch, name, key, *numbers = line.split("\t")
@@ -59,16 +59,16 @@ class Record:
             )
 
     def find(self, case: GateCase, arch: int) -> Resources | None:
-        """Return what was measured; None if that was never done, or of something else."""
+        """Return the recorded measurement; None if there is none with the case's key."""
         key, found = self._found.get((arch, case.name), ("", None))
         return found if key == key_of(case, arch) else None
 
     def note(self, case: GateCase, arch: int, found: Resources) -> None:
-        """Keep a measurement of a case that passed."""
+        """Add the measurement of a case that passed."""
         self._found[arch, case.name] = key_of(case, arch), found
 
     def write(self, names: set[str]) -> None:
-        """Replace the file; cases of other names are forgotten."""
+        """Replace the file; drop cases whose names are not in `names`."""
         lines = [
             f"{arch}\t{name}\t{key}\t{found.registers}\t{found.stack_bytes}"
             f"\t{found.spill_accesses}\t{found.shared_bytes}\n"

@@ -1,10 +1,10 @@
 """The paged cache in 8 bits.
 
 There is one scale per token, head and kind (keys or values). A scale per block would save 3 % of
-the memory at head size 128, but a token that is larger than those before it would change it, and
-then all of the block has to be rounded anew: what is stored would depend on how a prompt was cut
-into steps, and a block could not be sent before it is full. With one per token a slot is written
-once, and is the same wherever it is computed.
+the memory at head size 128. But a token larger than those before it would change that scale, and
+the whole block would have to be rounded anew: stored numbers would depend on how a prompt was cut
+into steps, and a block could not be sent before it is full. With a scale per token, a slot is
+written once, and its bits depend on one key or value alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedCache:
-    """Keys and values are `values` times `scales`."""
+    """Keys and values as products of `values` and `scales`.
+
+    Raises:
+        ValueError: types or shapes that do not fit together.
+    """
 
     #: int8 or float8_e4m3fn [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]
     values: Tensor
@@ -47,13 +51,12 @@ class QuantizedCache:
 
     @classmethod
     def over(cls, blocks: Tensor) -> QuantizedCache:
-        """Views of blocks in which the scales of a head lie behind its values.
+        """Return views of blocks in which the scales of a head lie behind its values.
 
         blocks: int8 or float8_e4m3fn, contiguous
-        [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim + 4]. Of the last two
-        dimensions together, the first block_size * head_dim bytes are the values, the rest are the
-        scales; the shape is for code that moves blocks. block_size * head_dim must be a multiple
-        of 4.
+        [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim + 4], the shape for code that
+        moves blocks. Of the last two dimensions together, the first block_size * head_dim bytes are
+        the values and the others the scales. block_size * head_dim must be a multiple of 4.
         """
         block_size, row = blocks.shape[4:]
         num_values = block_size * (row - 4)
@@ -62,10 +65,10 @@ class QuantizedCache:
         return cls(values, heads.view(torch.float32)[..., num_values // 4 :])
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Values and scales of one layer, as views."""
+        """Return views of one layer's values and scales."""
         return self.values[:, layer], self.scales[:, layer]
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedCache:
-        """Of any content. shape: that of the values."""
+        """Return a cache with values of this shape and any content."""
         return cls(torch.empty(shape, dtype=dtype), torch.empty(shape[:-1], dtype=torch.float32))

@@ -20,7 +20,7 @@ _TENSORS = ("k", "v", "values", "scales", "slot_mapping")
 
 
 def cases() -> Iterator[GateCase]:
-    """Few and many heads of even and odd sizes."""
+    """Yield few and many heads of even and odd sizes."""
     shapes = ((8, 128), (8, 64), (3, 80), (32, 128), (1, 256))
     for (dtype, (name, archs)), (heads, dim) in product(QUANTIZED.items(), shapes):
         constants, num_warps = write_constants(

@@ -1,4 +1,4 @@
-"""Quantised KV write in Triton: one program takes the keys or the values of one token."""
+"""Quantised KV write in Triton: one program stores the keys or the values of one token."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def kv_write_quantized_kernel(
 def write_constants(
     *, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
 ) -> tuple[dict[str, float | bool], int]:
-    """The kernel's constants, and its number of warps: 16 numbers a thread, as far as they go."""
+    """Return the kernel's constants and number of warps: 16 numbers a thread, up to 8 warps."""
     heads, padded = triton.next_power_of_2(num_kv_heads), triton.next_power_of_2(head_dim)
     constants = {
         "LARGEST": LARGEST[dtype],

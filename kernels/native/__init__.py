@@ -1,1 +1,1 @@
-"""The decoder in C++ for CPUs: compiled at first use, cached, called through ctypes."""
+"""The C++ decoder for CPUs: compiled at first use, cached, called through ctypes."""

@@ -1,6 +1,6 @@
-"""Copying and hashing of KV blocks in host memory, each byte read once.
+"""Copies and hashes KV blocks in host memory, reading each byte once.
 
-Checksums are xxh3-64, as the package xxhash computes them: a peer may use either.
+Checksums are xxh3-64, the same as those of the package xxhash, so peers may use either.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 
     Block = NDArray[np.uint8]
 
-#: xxh3 takes another way for shorter inputs, which the library does not have.
+#: xxh3 hashes shorter inputs by another algorithm, which the library lacks.
 SHORTEST_BLOCK_BYTES = 241
 
 
 def copy_blocks(targets: Sequence[Block], sources: Sequence[Block]) -> NDArray[np.uint64]:
-    """Copy each source to its target; returns the checksums of what is there now.
+    """Copy each source to its target; return the checksums uint64 [n] of the copies.
 
-    All of one size, contiguous, at least SHORTEST_BLOCK_BYTES long. Releases the GIL once.
+    Blocks are contiguous, of one size, at least SHORTEST_BLOCK_BYTES. Releases the GIL once.
+
+    Raises:
+        ValueError: blocks that are not contiguous or not of one size.
+        NativeUnavailableError: see `load_library`.
     """
     checksums = np.empty(len(targets), np.uint64)
     if targets:
@@ -37,7 +41,7 @@ def copy_blocks(targets: Sequence[Block], sources: Sequence[Block]) -> NDArray[n
 
 
 def checksum_blocks(blocks: Sequence[Block]) -> NDArray[np.uint64]:
-    """The checksums of blocks like those of `copy_blocks`."""
+    """Return the checksums uint64 [n] of blocks. Blocks and errors: see `copy_blocks`."""
     checksums = np.empty(len(blocks), np.uint64)
     if blocks:
         origin = _addresses(blocks)

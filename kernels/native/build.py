@@ -1,4 +1,4 @@
-"""Compiles the C++ sources for this CPU, once: the library is cached by what it was made of.
+"""Compiles the C++ sources for this CPU once and caches the library.
 
 The cache is `$BATON_CACHE_DIR`, or `baton` under `$XDG_CACHE_HOME` or `~/.cache`. `CXX` names the
 compiler; otherwise the first of g++, clang++ and c++ is taken.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SOURCES = Path(__file__).parent / "src"
-#: No errno and no traps let selects and conversions be vectors; values are as without them.
+#: Without errno and traps, selects and conversions can be vectors; results do not change.
 FLAGS = (
     "-std=c++20",
     "-O3",
@@ -37,16 +37,16 @@ _COMPILE_TIMEOUT_S = 300.0
 
 
 class NativeUnavailableError(Exception):
-    """The library cannot be made here; the message says why and what would help."""
+    """The library cannot be compiled here; the message gives the reason and a remedy."""
 
 
 def build_library() -> Path:
-    """The shared library for this CPU; compiles it (about ten seconds) unless it is cached.
+    """Return the shared library for this CPU; compile it (about ten seconds) if it is not cached.
 
     Safe in several processes at once: one compiles, the others wait for it.
 
     Raises:
-        NativeUnavailableError: no compiler, or it failed, or the cache cannot be written.
+        NativeUnavailableError: there is no compiler, it fails, or the cache cannot be written.
     """
     compiler = find_compiler()
     target = cache_dir() / f"native-{_fingerprint(compiler)}.so"
@@ -66,7 +66,7 @@ def build_library() -> Path:
 
 
 def find_compiler() -> str:
-    """Path of the C++ compiler.
+    """Return the path of the C++ compiler.
 
     Raises:
         NativeUnavailableError: there is none.
@@ -82,7 +82,7 @@ def find_compiler() -> str:
 
 
 def cache_dir() -> Path:
-    """Where compiled libraries are kept."""
+    """Return the folder of compiled libraries."""
     own = os.environ.get("BATON_CACHE_DIR")
     if own:
         return Path(own)
@@ -106,7 +106,7 @@ def _compile(compiler: str, target: Path) -> None:
 
 
 def _run_all(commands: Sequence[Sequence[str]]) -> None:
-    """Run them side by side."""
+    """Run commands in parallel."""
     running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
     try:
         errors = [process.communicate(timeout=_COMPILE_TIMEOUT_S)[1] for process in running]
@@ -125,7 +125,7 @@ def _translation_units() -> list[Path]:
 
 
 def _fingerprint(compiler: str) -> str:
-    """Of everything that the library depends on: sources, flags, compiler and CPU."""
+    """Return a digest of all that the library depends on: sources, flags, compiler and CPU."""
     digest = hashlib.sha256("\0".join(FLAGS).encode())
     digest.update(_compiler_version(compiler).encode())
     digest.update(_cpu().encode())
@@ -144,7 +144,7 @@ def _compiler_version(compiler: str) -> str:
 
 
 def _cpu() -> str:
-    """A host with another CPU may share the cache, so `-march=native` must not be the key."""
+    """Return the CPU's model and features: hosts with other CPUs may share the cache."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -11,7 +11,7 @@ from kernels.native.build import NativeUnavailableError, build_library
 
 
 class Kind(IntEnum):
-    """What a number is stored as."""
+    """`baton::Kind`: the type of stored numbers."""
 
     FLOAT32 = 0
     BFLOAT16 = 1
@@ -42,7 +42,7 @@ class Shape(ctypes.Structure):
 
 
 class Op(IntEnum):
-    """`baton::Op`, which says what each does."""
+    """`baton::Op`, where each operation is described."""
 
     CAPTURE = 0
     NORM = 1
@@ -131,7 +131,7 @@ _SIGNATURES = {
 
 @functools.cache
 def load_library() -> ctypes.CDLL:
-    """The library, compiled if need be. Calls release the GIL.
+    """Return the library, compiled if it is not cached. Its functions release the GIL.
 
     Raises:
         NativeUnavailableError: see `build_library`.

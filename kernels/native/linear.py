@@ -1,4 +1,4 @@
-"""One packed product alone: what the decoder is made of, for tests and measurements."""
+"""One packed product of the C++ decoder on its own, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PackedLinear:
-    """`x @ weight.T + bias` with a weight that is packed once."""
+    """Computes `x @ weight.T + bias` with a weight that is packed once."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None = None, *, kind: Kind, num_threads: int = 1
@@ -21,7 +21,8 @@ class PackedLinear:
         """weight: [columns, inner], float32 or bfloat16; bias: [columns].
 
         Raises:
-            NativeUnavailableError: the library cannot be made here.
+            NativeUnavailableError: the library cannot be compiled here.
+            MemoryError: the packed weight does not fit.
         """
         self._library = load_library()
         self._pool = self._library.baton_pool_new(num_threads, None)
@@ -43,7 +44,11 @@ class PackedLinear:
             raise MemoryError(f"no memory for a packed weight of {self.columns} x {self.inner}")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """float32 [n, columns] of float32 [n, inner]."""
+        """Return float32 [n, columns] for x float32 [n, inner].
+
+        Raises:
+            MemoryError: there is no memory for the product.
+        """
         x = x.contiguous()
         out = torch.empty(len(x), self.columns)
         failed = self._library.baton_matrix_multiply(

@@ -1,4 +1,4 @@
-"""What paged attention asks about the sequences of a batch."""
+"""The description of a batch's sequences that paged attention takes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class RaggedBatch(Protocol):
-    """Sequences of different lengths, whose new tokens lie behind each other."""
+    """Sequences of different lengths; their new tokens lie behind each other."""
 
     @property
     def query_start_loc(self) -> Tensor:
-        """int32 [num_seqs + 1]: where each sequence's new tokens start."""
+        """int32 [num_seqs + 1]: where each sequence's new tokens start, and the last ones end."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Paged attention with PyTorch's own attention over gathered blocks: the path without a GPU.
+"""Paged attention without a GPU: PyTorch's own attention over gathered blocks.
 
 Sequences with one new token are computed several at a time, the others one by one.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kernels.paged_attention.scores import Scores
     from kernels.paged_attention.workspace import Workspace
 
-#: Keys and values that are gathered for one call to PyTorch. More would leave the processor's cache
-#: before they are used, and pad sequences of more different lengths to the longest.
+#: Bytes of keys and values that are gathered for one call to PyTorch. More would leave the
+#: processor's cache before they are used, and would pad more sequences to the longest one.
 _GATHERED_BYTES = 2 << 20
 
 
@@ -63,7 +63,7 @@ def paged_attention(
 
 
 def _decode_all(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Scores) -> Tensor:
-    """One query per sequence, as many sequences at a time as the limit allows."""
+    """Attend with one query per sequence, as many sequences at a time as the limit allows."""
     out = torch.empty_like(q)
     for part in _decode_batches(context.kv_cache, seq_lens):
         own = replace(context, tables=context.tables[part])
@@ -72,7 +72,7 @@ def _decode_all(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: S
 
 
 def _decode_batches(kv_cache: Tensor, seq_lens: Sequence[int]) -> Iterator[slice]:
-    """Neighbours whose keys and values, padded to the longest, stay within the limit."""
+    """Yield neighbours whose keys and values, padded to the longest, stay within the limit."""
     num_kv_heads, _, head_dim = kv_cache.shape[3:]
     limit = _GATHERED_BYTES // (2 * num_kv_heads * head_dim * kv_cache.element_size())
     first, longest = 0, 0
@@ -94,14 +94,14 @@ class _Context:
     workspace: Workspace
 
     def gather(self, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Copies of the positions [num_seqs, num_kv_heads, end - start, head_dim].
+        """Return copies of keys and values [num_seqs, num_kv_heads, end - start, head_dim].
 
-        `start` begins a block. They are valid until the next call with this workspace.
+        `start` begins a block. The copies are valid until the next call with this workspace.
         """
         num_blocks, num_layers, _, num_kv_heads, block_size, head_dim = self.kv_cache.shape
         tables = self.tables[:, start // block_size : -(-end // block_size), None].mT
-        # Rows of [block_size, head_dim]: one per block, layer, keys or values, and head. Blocks may
-        # be longer than their layers.
+        # A row is [block_size, head_dim]: there is one per block, layer, kind and head. Blocks may
+        # be longer than their layers together.
         row = block_size * head_dim
         per_block = self.kv_cache.stride(0) // row
         num_rows = (num_blocks - 1) * per_block + num_layers * 2 * num_kv_heads
@@ -117,7 +117,7 @@ class _Context:
 
 
 def _decode(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Scores) -> Tensor:
-    """One query per sequence, all in one call, padded to the longest."""
+    """Attend with one query per sequence in one call, padded to the longest."""
     num_kv_heads, block_size, head_dim = context.kv_cache.shape[3:]
     window = scores.window
     shortest, longest = min(seq_lens), max(seq_lens)
@@ -129,14 +129,14 @@ def _decode(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Score
         lengths = torch.tensor(seq_lens, device=q.device)[:, None]
         positions = torch.arange(start, end, device=q.device)
         mask = positions < lengths  # [num_seqs, end - start]
-        # A weight of zero does not undo NaN, so nothing unwritten may take part in a product.
+        # Zero times NaN is NaN, so unwritten keys and values must not enter a product.
         unwritten = ~mask[:, None, shortest - start :, None]
         keys[:, :, shortest - start :].masked_fill_(unwritten, 0)
         values[:, :, shortest - start :].masked_fill_(unwritten, 0)
         if window is not None:
             mask &= positions >= lengths - window
         mask = mask[:, None, None]
-    # The query heads of a group become rows of one head: nothing is repeated for the group.
+    # The query heads of a group become rows of one head, so keys and values are not repeated.
     grouped = q.reshape(len(q), num_kv_heads, -1, head_dim)
     if scores.is_plain:
         out = scaled_dot_product_attention(grouped, keys, values, mask, scale=scores.scale)
@@ -189,7 +189,7 @@ def _attend(
 def _causal_mask(
     start: int, num_new: int, length: int, window: int | None, device: torch.device
 ) -> Tensor:
-    """bool [num_new, length - start]: what each new token sees of the keys from `start` on."""
+    """Return bool [num_new, length - start]: the keys from `start` on that each token sees."""
     positions = torch.arange(start, length, device=device)
     queries = torch.arange(length - num_new, length, device=device)[:, None]
     mask = positions <= queries

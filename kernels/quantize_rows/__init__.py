@@ -1,4 +1,4 @@
-"""Rounds every row to 8 bits with a scale of its own."""
+"""Rounds rows to 8 bits with one scale per row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 def quantize_rows(
     x: Tensor, dtype: torch.dtype, *, implementation: str = "torch"
 ) -> tuple[Tensor, Tensor]:
-    """x is about values * scales[..., None]; the largest of a row becomes the largest of the type.
+    """Return values and scales such that x is about values * scales[..., None].
 
-    x: [..., size], finite; dtype: int8 (-127 to 127) or float8_e4m3fn (-448 to 448). Returns values
-    [..., size] of that type, rounded to the nearest, ties to even, and scales float32 [...], 0 for
-    rows of zeros; rows below 1e-30 count as such. Both implementations give the same bits.
+    x: [..., size], finite; dtype: int8 (-127 to 127) or float8_e4m3fn (-448 to 448). The largest
+    magnitude of a row becomes the type's largest number. Values [..., size] are rounded to the
+    nearest, ties to even; scales are float32 [...]. Rows of magnitudes up to 1e-30 become zeros;
+    the scale of a row of zeros is 0. Both implementations return the same bits.
 
     Raises:
         ValueError: another type, or an unknown implementation.

@@ -13,13 +13,13 @@ from kernels.quantize_rows.kernel import quantize_constants, quantize_rows_kerne
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Triton's names, and where the type exists.
+#: Triton's name of each type, and the architectures that have the type.
 QUANTIZED = {torch.int8: ("i8", (80, 90)), torch.float8_e4m3fn: ("fp8e4nv", (90,))}
 _ALIGNED = ("x", "values", "scales", "size", "stride_x", "stride_values")
 
 
 def cases() -> Iterator[GateCase]:
-    """Hidden and intermediate sizes, and a vocabulary-like wide one."""
+    """Yield hidden and intermediate sizes, up to a very wide one."""
     for (dtype, (name, archs)), size in product(QUANTIZED.items(), (64, 1024, 4096, 14336, 28672)):
         constants, num_warps = quantize_constants(size=size, dtype=dtype)
         yield GateCase(

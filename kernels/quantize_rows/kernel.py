@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @triton.jit
 def quantize_tile(x, largest, IS_INTEGER: tl.constexpr):
-    """float32 [rows, size] to numbers up to `largest`, whole ones if wanted, and scales [rows]."""
+    """Return x [rows, size] scaled to magnitudes up to `largest`, and float32 scales [rows]."""
     peak = tl.max(tl.abs(x), 1)
-    # A row of zeros has no factor, and the factor of a tiny one would be infinite.
+    # The factor of a row of zeros does not exist, and that of a tiny row would be infinite.
     ratio = tl.div_rn(tl.zeros_like(peak) + largest, tl.maximum(peak, 1e-30))
     factor = tl.where(peak > 1e-30, ratio, 0.0)
     scaled = x * factor[:, None]
@@ -52,7 +52,7 @@ def quantize_rows_kernel(
 
 
 def quantize_constants(*, size: int, dtype: torch.dtype) -> tuple[dict[str, float | bool], int]:
-    """The kernel's constants, and its number of warps: 16 numbers a thread, as far as they go."""
+    """Return the kernel's constants and number of warps: 16 numbers a thread, up to 16 warps."""
     padded = triton.next_power_of_2(size)
     constants = {
         "LARGEST": LARGEST[dtype],

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-#: A row of zeros has no factor, and the factor of a tiny one would be infinite.
+#: The factor of a row of zeros does not exist, and that of a tiny row would be infinite.
 _LEAST = 1e-30
 
 
@@ -30,5 +30,5 @@ def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def dequantize_rows(values: Tensor, scales: Tensor) -> Tensor:
-    """float32 [..., size] of values [..., size] and scales [...]."""
+    """Return float32 [..., size]: values [..., size] times scales [...]."""
     return values.float() * scales.unsqueeze(-1)

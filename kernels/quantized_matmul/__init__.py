@@ -22,13 +22,13 @@ def quantized_matmul(
     out_dtype: torch.dtype = torch.bfloat16,
     implementation: str = "torch",
 ) -> Tensor:
-    """(x * x_scales[:, None]) @ (weight * weight_scales[:, None]).T, in `out_dtype`.
+    """Return (x * x_scales[:, None]) @ (weight * weight_scales[:, None]).T, in `out_dtype`.
 
     x: [num_tokens, in_features] and weight: [out_features, in_features], both int8 or both
-    float8_e4m3fn, as `quantize_rows` makes them; x_scales: float32 [num_tokens]; weight_scales:
+    float8_e4m3fn, as `quantize_rows` returns them; x_scales: float32 [num_tokens]; weight_scales:
     float32 [out_features]. Returns [num_tokens, out_features]. Sums of int8 are exact (up to 2**31,
-    hence 133,000 features); those of float8 are float32's, on Hopper with the tensor cores' 14
-    bits or so, which are added up in full every 128 features.
+    hence 133,000 features). Sums of float8 are in float32; Hopper's tensor cores add with about 14
+    bits, so their sums are added in full float32 every 128 features.
 
     Raises:
         ValueError: shapes or types that do not fit together, or an unknown implementation.

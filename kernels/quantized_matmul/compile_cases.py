@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _TENSORS = ("x", "x_scales", "weight", "weight_scales", "out")
 _NUMBERS = ("num_tokens", "out_features", "in_features")
 _STRIDES = ("stride_x", "stride_weight", "stride_out")
-#: Tensor cores' products of 8 bits: Ampere's and, from 64 tokens on, Hopper's.
+#: Products of 8 bits on tensor cores: Ampere's and, from 64 tokens on, Hopper's.
 _INTEGER_PRODUCT, _WARPGROUP_INTEGER, _WARPGROUP_FLOAT8 = r"\bIMMA\.", r"\bIGMMA\.", r"\bQGMMA\."
 
 
 def cases() -> Iterator[GateCase]:
-    """All tiles, and each with a number of features that is not a multiple of its step."""
+    """Yield all tiles, with a number of features that is a multiple of the step and one not."""
     for (dtype, (name, archs)), tiles, in_features in product(
         QUANTIZED.items(), (*TILES, WIDE_TILES), (4096, 4112)
     ):

@@ -1,7 +1,7 @@
 """Products of matrices in 8 bits, in Triton.
 
 One program computes a tile of the result. Neighbouring programs share rows of x and of the weight,
-so that both come from the cache (the order of programs is that of Triton's matmul tutorial).
+so that both are read from the cache (order of programs: Triton's matmul tutorial).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.device import current_arch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Tiles of tokens that take turns before the next tile of channels.
+#: Tiles of tokens that are computed before the next tile of channels.
 _GROUP = 8
 
 
@@ -37,7 +39,7 @@ def quantized_matmul_kernel(
     FEATURES: tl.constexpr,  # per step
     GROUP: tl.constexpr,
     IS_INTEGER: tl.constexpr,
-    HAS_REST: tl.constexpr,  # whether the last step is not a whole one
+    HAS_REST: tl.constexpr,  # whether the last step has fewer features
 ):
     program = tl.program_id(0)
     num_token_tiles = tl.cdiv(num_tokens, TOKENS)
@@ -48,7 +50,7 @@ def quantized_matmul_kernel(
     token = (first_tile + within % group) * TOKENS + tl.arange(0, TOKENS)
     channel = within // group * CHANNELS + tl.arange(0, CHANNELS)
     feature = tl.arange(0, FEATURES)
-    # Rows past the end are read from the beginning, and nothing is stored of them: no masks.
+    # Rows past the end wrap to the beginning, so loads need no masks; their results are not stored.
     x_row = x + (token % num_tokens).to(tl.int64)[:, None] * stride_x
     weight_row = weight + (channel % out_features).to(tl.int64)[None, :] * stride_weight
     total = tl.zeros([TOKENS, CHANNELS], tl.int32 if IS_INTEGER else tl.float32)
@@ -65,7 +67,7 @@ def quantized_matmul_kernel(
         if IS_INTEGER:
             total = tl.dot(x_tile, weight_tile, total, out_dtype=tl.int32)
         else:
-            # Hopper's tensor cores add float8 products with few bits: their sums are kept short.
+            # Hopper's tensor cores add float8 products with few bits, so their sums are short.
             total = tl.dot(x_tile, weight_tile, total, max_num_imprecise_acc=FEATURES)
     scale = tl.load(x_scales + token, mask=token < num_tokens, other=0.0)[:, None]
     result = total.to(tl.float32) * scale
@@ -78,7 +80,7 @@ def quantized_matmul_kernel(
 
 
 class Tiles(NamedTuple):
-    """How much one program takes on."""
+    """How much one program computes at a time."""
 
     tokens: int
     channels: int
@@ -87,7 +89,7 @@ class Tiles(NamedTuple):
     num_stages: int
 
 
-#: The smallest that has as many tokens as there are is taken, or else the last.
+#: The first one that holds all tokens is chosen, otherwise the last one.
 TILES = (
     Tiles(16, 64, 256, 4, 4),
     Tiles(32, 64, 256, 4, 4),
@@ -97,12 +99,12 @@ TILES = (
 #: For many tokens, on Hopper, whose tensor cores read their operands from shared memory: as wide
 #: as registers allow, since a product of twice the tokens reads each weight half as often.
 WIDE_TILES = Tiles(256, 128, 128, 8, 3)
-#: From here on the wide tiles are enough for all multiprocessors.
+#: From this number of tokens on, there are enough wide tiles for all multiprocessors.
 _MANY_TOKENS = 1024
 
 
 def choose_tiles(num_tokens: int, *, arch: int) -> Tiles:
-    """Tiles that fit shared memory and registers of sm_80 and sm_90; `compile_gate` checks it."""
+    """Return tiles that fit sm_80's and sm_90's memory and registers (see `compile_gate`)."""
     if arch >= 90 and num_tokens >= _MANY_TOKENS:
         return WIDE_TILES
     return next((tiles for tiles in TILES if tiles.tokens >= num_tokens), TILES[-1])
@@ -111,7 +113,7 @@ def choose_tiles(num_tokens: int, *, arch: int) -> Tiles:
 def matmul_constants(
     *, tiles: Tiles, in_features: int, dtype: torch.dtype
 ) -> dict[str, int | bool]:
-    """The kernel's constants."""
+    """Return the kernel's constants."""
     return {
         "TOKENS": tiles.tokens,
         "CHANNELS": tiles.channels,
@@ -129,7 +131,7 @@ def launch(
     num_tokens, in_features = x.shape
     out_features = len(weight)
     out = torch.empty((num_tokens, out_features), dtype=out_dtype, device=x.device)
-    tiles = choose_tiles(num_tokens, arch=_arch(x.device))
+    tiles = choose_tiles(num_tokens, arch=current_arch(x.device))
     grid = triton.cdiv(num_tokens, tiles.tokens) * triton.cdiv(out_features, tiles.channels)
     quantized_matmul_kernel[(grid,)](
         x,
@@ -148,11 +150,3 @@ def launch(
         num_stages=tiles.num_stages,
     )
     return out
-
-
-def _arch(device: torch.device) -> int:
-    """90 for Hopper; 80 where there is no device to ask, which is the interpreter."""
-    if device.type != "cuda":
-        return 80
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor

@@ -1,4 +1,4 @@
-"""Root-mean-square norm (Zhang and Sennrich 2019), alone or of a sum that is kept."""
+"""Root-mean-square norm (Zhang and Sennrich 2019), of a tensor or of a residual sum."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float, implementation: str = "torch") -> Tensor:
-    """Normalise the last dimension in float32; the weight multiplies what was rounded to x's type.
+    """Return x normalised over its last dimension, times the weight.
 
-    That order is transformers', and differs from `torch.rms_norm` in half precision.
-    x: [..., size]; weight: [size].
+    x: [..., size]; weight: [size]. The norm is computed in float32 and rounded to x's type before
+    the weight multiplies it, as in transformers; `torch.rms_norm` differs in half precision.
 
     Raises:
         ValueError: an unknown implementation.
@@ -31,9 +31,9 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float, implementation: str = "to
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, *, eps: float, implementation: str = "torch"
 ) -> tuple[Tensor, Tensor]:
-    """The norm of x + residual, and that sum, rounded to x's type, as the next residual.
+    """Return the norm of x + residual, and that sum, rounded to x's type: the next residual.
 
-    x, residual: [..., size]; weight: [size].
+    x, residual: [..., size]; weight: [size]. See `rms_norm`.
 
     Raises:
         ValueError: x and residual differ in shape, or an unknown implementation.

@@ -15,7 +15,7 @@ _TENSORS = ("x", "residual", "weight", "out", "total")
 
 
 def cases() -> Iterator[GateCase]:
-    """A small, a common, an odd and a wide model, in half and full precision."""
+    """Yield a small, a common, an odd and a wide model, in half and full precision."""
     yield _case("bf16", 1024, has_residual=False)
     yield _case("bf16", 4096, has_residual=True)
     yield _case("fp16", 5120, has_residual=True)

@@ -45,7 +45,7 @@ def rms_norm_kernel(
 
 
 def norm_constants(*, size: int, has_residual: bool) -> tuple[dict[str, int | bool], int]:
-    """The kernel's constants, and its number of warps: about 32 bytes a thread at a time."""
+    """Return the kernel's constants and number of warps: about 32 bytes a thread at a time."""
     padded = triton.next_power_of_2(size)
     return {"PADDED": padded, "HAS_RESIDUAL": has_residual}, min(16, max(1, padded // 512))
 

@@ -1,4 +1,4 @@
-"""From the projections to attention: norm and rotate q and k, store k and v in the paged cache."""
+"""The steps between projections and attention: norm, rotation and KV write."""
 
 from __future__ import annotations
 

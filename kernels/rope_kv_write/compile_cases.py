@@ -18,7 +18,7 @@ _STRIDES = tuple(
 
 
 def cases() -> Iterator[GateCase]:
-    """All head sizes, with and without norms, in half and full precision."""
+    """Yield all head sizes, with and without norms, in half and full precision."""
     for head_dim, has_norm in product((64, 80, 128, 256), (False, True)):
         yield _case("bf16", head_dim, has_norm=has_norm)
     yield _case("fp16", 128, has_norm=False)

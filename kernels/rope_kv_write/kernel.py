@@ -1,6 +1,6 @@
 """Norm, rotation and KV write in Triton: one program takes some heads of one token.
 
-Programs of the first groups of heads rotate queries, those of the last rotate keys and copy values.
+The first programs of a token rotate its queries, the last rotate its keys and copy its values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kernels.rope_kv_write.norms import HeadNorms
 
-#: Heads of one program.
+#: Heads that one program computes.
 _HEADS = 8
 
 
@@ -32,7 +32,7 @@ def _rotated_halves(
     PADDED_HALF: tl.constexpr,
     HAS_NORM: tl.constexpr,
 ):
-    """Both halves of each head in float32 [HEADS, PADDED_HALF]."""
+    """Return both halves of each rotated head in float32 [HEADS, PADDED_HALF]."""
     HALF: tl.constexpr = HEAD_DIM // 2
     dim = tl.arange(0, PADDED_HALF)
     inside = exists & (dim < HALF)[None, :]
@@ -122,7 +122,7 @@ def rope_kv_write_kernel(
 def write_constants(
     *, head_dim: int, block_size: int, has_norm: bool
 ) -> tuple[dict[str, int | bool], int]:
-    """The kernel's constants, and its number of warps: 16 bytes a thread in half precision."""
+    """Return the kernel's constants and number of warps: 16 bytes a thread in half precision."""
     padded_half = triton.next_power_of_2(head_dim // 2)
     constants = {
         "BLOCK_SIZE": block_size,

@@ -1,4 +1,4 @@
-"""The norms of queries and keys."""
+"""The parameters of the norms of queries and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norm, rotation and KV write in PyTorch: the parts one after the other."""
+"""Norm, rotation and KV write in PyTorch, one after the other."""
 
 from __future__ import annotations
 

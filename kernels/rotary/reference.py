@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def rotate(x: Tensor, cos_sin: Tensor) -> Tensor:
-    """Rotate each head, its first half against its second.
+    """Return x with the first half of each head rotated against the second.
 
     x: [num_tokens, num_heads, head_dim]; cos_sin: [num_tokens, head_dim], cosines before sines.
     """

@@ -1,4 +1,4 @@
-"""One token per row of logits: temperature, min-p, top-k, top-p, then the inverse distribution."""
+"""Chooses a token per row of logits: temperature, min-p, top-k, top-p, then the inverse CDF."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def choose_tokens(
     min_p: Tensor,
     implementation: str = "torch",
 ) -> Tensor:
-    """Tokens int64 [n]; -1 where a row has NaN or +inf, or nothing but -inf.
+    """Return tokens int64 [n]; -1 for a row that has NaN or +inf, or only -inf.
 
     logits: [n, vocab], float32 for the torch implementation, which may overwrite them;
     numbers: float64 [n] in [0, 1); temperature, top_p, min_p: float32 [n]; top_k: int64 [n].
-    Temperature 0 takes the first of the most likely tokens; top_k 0, top_p 1 and min_p 0 turn a
-    filter off. top-k counts all tokens, and top-p takes the probabilities of those that min-p and
-    top-k left. Tokens with equal logits stay or go together. Of what stays the token is taken at
-    which the cumulative distribution, in the order of the vocabulary, passes the row's number:
-    a row's token depends on that row alone.
+    Temperature 0 chooses the first of the most likely tokens; top_k 0, top_p 1 and min_p 0 turn a
+    filter off. top-k counts all tokens; top-p adds up the probabilities of the tokens that min-p
+    and top-k keep. Of tokens with equal logits, a filter keeps all or none. The chosen token is the
+    one at which the cumulative distribution of the kept tokens, in the order of the vocabulary,
+    passes the row's number. A row's token depends on that row alone.
 
     Raises:
         ValueError: shapes that do not fit together, or an unknown implementation.

@@ -14,7 +14,7 @@ _ALIGNED = ("logits", "numbers", "temperature", "top_k", "top_p", "min_p", "toke
 
 
 def cases() -> Iterator[GateCase]:
-    """Llama 2 and 3, and an odd vocabulary, whose rows are not aligned."""
+    """Yield the vocabularies of Llama 2 and 3, and an odd one, whose rows are not aligned."""
     for vocab_size, dtype in ((32000, "fp32"), (128256, "fp32"), (128256, "bf16"), (50257, "fp32")):
         is_even = vocab_size % 16 == 0
         yield GateCase(

@@ -1,4 +1,4 @@
-"""Choosing tokens in PyTorch: whole batches where that is fast, single rows where it is faster."""
+"""Choosing tokens in PyTorch: whole batches, or single rows where those are faster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernels.sampling.inverse_cdf import invert
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """One value per row in each, as `kernels.sampling.choose_tokens` describes them."""
+    """Tensors with one value per row, as `kernels.sampling.choose_tokens` describes them."""
 
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -20,7 +20,7 @@ class Filters:
     min_p: torch.Tensor
 
     def of_rows(self, rows: torch.Tensor) -> Filters:
-        """Those of some rows [m]."""
+        """Return the values of some rows [m]."""
         return Filters(
             temperature=self.temperature[rows],
             top_k=self.top_k[rows],
@@ -43,22 +43,22 @@ def choose_tokens(logits: torch.Tensor, numbers: torch.Tensor, filters: Filters)
 
 
 def _argmax(logits: torch.Tensor) -> torch.Tensor:
-    """The first of the largest in each row [n]; a NaN counts as the largest."""
+    """Return the index of each row's first largest number [n]; NaN counts as the largest."""
     if logits.device.type != "cpu":
         return logits.argmax(dim=-1)
-    # numpy's is vectorised.
+    # numpy's argmax is vectorised.
     return torch.from_numpy(logits.numpy().argmax(axis=-1))
 
 
 def _draw(logits: torch.Tensor, numbers: torch.Tensor, filters: Filters) -> torch.Tensor:
-    """Sample rows that are not greedy."""
+    """Return tokens of rows with a temperature above 0."""
     return invert(kept_weights(logits, filters), numbers)
 
 
 def kept_weights(logits: torch.Tensor, filters: Filters) -> torch.Tensor:
-    """Proportional to the probabilities after temperature, over 0, and filters: [n, vocab].
+    """Return [n, vocab], proportional to the probabilities after temperature and filters.
 
-    `logits` are overwritten.
+    Temperatures must be above 0. `logits` are overwritten.
     """
     logits = logits.div_(filters.temperature.unsqueeze(-1))
     weights = relative_weights(logits)
@@ -69,12 +69,12 @@ def kept_weights(logits: torch.Tensor, filters: Filters) -> torch.Tensor:
 
 
 def relative_weights(logits: torch.Tensor) -> torch.Tensor:
-    """Probabilities as multiples of the largest: [n, vocab]."""
+    """Return probabilities as multiples of each row's largest one: [n, vocab]."""
     return (logits - logits.amax(dim=-1, keepdim=True)).exp_()
 
 
 def _floor(logits: torch.Tensor, weights: torch.Tensor, filters: Filters) -> torch.Tensor | None:
-    """The logit below which each row [n, 1] is cut, or None if no row is."""
+    """Return the logit below which each row is cut [n, 1]; None if no row is cut."""
     floor: torch.Tensor | None = None
     if (filters.min_p > 0).any():
         floor = min_p_floor(logits, filters.min_p)

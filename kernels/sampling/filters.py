@@ -1,7 +1,7 @@
-"""Cutting off the unlikely tail: min-p, top-k, top-p. Each says below which logit a token is cut.
+"""Filters that cut unlikely tokens: min-p, top-k, top-p.
 
-They cut at a value, not at a place in an order: tokens with equal logits stay or go together, so
-the outcome does not depend on how a sort treats ties. Floors are [n, 1]; -inf cuts nothing.
+Each returns a floor [n, 1]: the logit below which a row's tokens are cut; -inf cuts nothing. A
+floor is a value, not a place in an order, so the result does not depend on how a sort treats ties.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from kernels.sampling.selection import weighted_threshold
 
 _NEVER = float("-inf")
-#: Up to here PyTorch finds the best of all rows faster than we find the last one of each row.
+#: Largest k for which PyTorch's `topk` of all rows is faster than our threshold of each row.
 _FEW = 256
 
 
@@ -45,8 +45,8 @@ def top_p_floor(
 ) -> torch.Tensor:
     """Keep the smallest set of most likely tokens whose probabilities reach `top_p` [n].
 
-    weights: [n, vocab], proportional to the probabilities, and those are of the tokens that
-    `floor` [n, 1] leaves.
+    weights: [n, vocab], proportional to the probabilities; only tokens that `floor` [n, 1] keeps
+    count.
     """
     rows = (top_p < 1).nonzero().squeeze(-1)
     floor = floor.clone()
@@ -68,7 +68,7 @@ def top_p_floor(
 def _sorted_floor(
     logits: torch.Tensor, weights: torch.Tensor, top_p: torch.Tensor, floor: torch.Tensor
 ) -> torch.Tensor:
-    """Where there are no numpy arrays: by sorting whole rows."""
+    """Compute `top_p_floor` on a device without numpy arrays, by sorting whole rows."""
     in_order, order = logits.sort(dim=-1, descending=True)
     left = weights.gather(-1, order) * (in_order >= floor)
     before = left.cumsum(dim=-1) - left

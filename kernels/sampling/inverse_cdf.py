@@ -1,7 +1,7 @@
 """Sampling by inverting the cumulative distribution, in the order of the vocabulary.
 
 One number per row decides, so a row's token depends on that row alone. The vocabulary is summed in
-pieces, and only the piece in which the number falls is summed token by token.
+pieces. Only the piece into which the number falls is summed token by token.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _PIECE = 256
 
 
 def invert(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Tokens [n] at which the distributions of `weights` [n, vocab] pass `numbers` [n] in [0, 1).
+    """Return tokens [n] at which the cumulative distributions pass `numbers` [n] in [0, 1).
 
-    Weights are proportional to probabilities. Tokens of weight 0 are never returned; every row
-    needs another one.
+    weights: [n, vocab], proportional to probabilities, at least one above 0 in every row. Tokens of
+    weight 0 are never returned.
     """
     num_rows, vocab_size = weights.shape
     num_whole = vocab_size // _PIECE * _PIECE
@@ -33,9 +33,9 @@ def invert(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _search(cumulative: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first place [n, 1] whose cumulative weight exceeds `target`, and the weight before it."""
+    """Return the first place [n, 1] with more cumulative weight than `target`, and that before."""
     total = cumulative[:, -1:]
-    # Rounding must not carry the target past the end, where only weights of zero are left.
+    # Rounding must not move the target past the end, where only weights of zero follow.
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
     place = torch.searchsorted(cumulative, target, right=True)
     before = cumulative.gather(-1, (place - 1).clamp(min=0))

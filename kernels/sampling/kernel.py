@@ -1,13 +1,13 @@
 """Choosing tokens in Triton: one program per row, no sort, one launch for greedy and random rows.
 
-A filter is a threshold on the logit. It is searched by narrowing an interval: every pass over the
-row weighs what lies above three pivots, until one value is left in the interval, so the threshold
-is exact. Searching with pivots in place of sorting is from FlashInfer (Z. Ye et al., "FlashInfer:
-Efficient and customizable attention engine for LLM inference serving", 2025, and its "Sorting-free
-GPU kernels for LLM sampling"); its rejection loop uses up as many random numbers as it happens to
-need, so here the search ends with the threshold, and one number decides.
+A filter is a threshold on the logit. It is found by narrowing an interval: every pass over the row
+weighs the values above three pivots, until one value is left in the interval, so the threshold is
+exact. Pivots in place of sorting are from FlashInfer (Z. Ye et al., "FlashInfer: Efficient and
+customizable attention engine for LLM inference serving", 2025, and its "Sorting-free GPU kernels
+for LLM sampling"). FlashInfer's rejection loop takes a varying number of random numbers. Here the
+search ends with the threshold, and one random number decides.
 
-Thresholds are those of the raw logits: two that would be equal only after the division by the
+Thresholds are on the raw logits: two logits that become equal only when they are divided by the
 temperature are told apart.
 """
 
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from kernels.sampling.drawing import Filters
 
 _TILE = 4096
-#: Of a program.
 NUM_WARPS = 16
 
 
 @triton.jit
 def _load(source, start, vocab_size, TILE: tl.constexpr):
-    """A tile of the row as float32; beyond its end -inf."""
+    """Return a tile of the row as float32, with -inf beyond the row's end."""
     column = start + tl.arange(0, TILE)
     values = tl.load(source + column, mask=column < vocab_size, other=float("-inf"))
     return values.to(tl.float32)
@@ -49,11 +48,11 @@ def _threshold(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The largest value such that all not less than it weigh `target`, or are as many.
+    """Return the largest value such that it and all larger ones weigh, or number, `target`.
 
-    low: something that is not larger than that.
+    low: a lower bound of the result.
     """
-    high = peak + tl.abs(peak) * 1.0e-6 + 1.0e-30  # what is not less weighs less than the target
+    high = peak + tl.abs(peak) * 1.0e-6 + 1.0e-30  # above all values
     found = low
     searching = True
     while searching:
@@ -76,7 +75,7 @@ def _threshold(
             least = tl.minimum(least, tl.where(value >= low, value, float("inf")))
             most = tl.maximum(most, tl.where(value < high, value, float("-inf")))
         lowest = tl.min(least, 0)
-        # One value left, or none below the peak: both are the answer.
+        # With at most one value left in the interval, the least one from `low` on is the answer.
         searching = lowest < tl.max(most, 0)
         found = lowest
         if tl.sum(above_third, 0) >= target:
@@ -102,7 +101,10 @@ def _invert(
     NUM_TILES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The token at which the cumulative distribution passes `number`: first the tile, then it."""
+    """Return the token at which the cumulative distribution passes `number`.
+
+    First the tile is found, then the token in it.
+    """
     tile = tl.arange(0, NUM_TILES)
     sums = tl.zeros([NUM_TILES], tl.float64)
     for start in tl.range(0, vocab_size, TILE, num_stages=STAGES):
@@ -111,7 +113,7 @@ def _invert(
         sums = tl.where(tile == start // TILE, tl.sum(weight, 0).to(tl.float64), sums)
     reached = tl.cumsum(sums, 0)
     total = tl.max(reached, 0)
-    # Rounding must not carry the target past the end, where only weights of zero are left.
+    # Rounding must not move the target past the end, where only weights of zero follow.
     target = tl.minimum(number * total, total * (1.0 - 1.1102230246251565e-16))
     start = tl.sum((reached <= target).to(tl.int32), 0) * TILE
     rest = target - tl.max(tl.where(reached <= target, reached, 0.0), 0)
@@ -160,7 +162,7 @@ def choose_tokens_kernel(
             floor = tl.maximum(floor, peak + tl.log2(ratio) / log2_scale)
         count = tl.load(top_k + row)
         if (count > 0) & (count < vocab_size):
-            # Tokens that are ruled out do not count, but a large k may reach past the others.
+            # Logits of -inf do not count. With fewer than k others, the least of them is found.
             last = _threshold(
                 source,
                 vocab_size,
@@ -180,7 +182,7 @@ def choose_tokens_kernel(
                 value = _load(source, start, vocab_size, TILE)
                 sums += tl.where(value >= floor, tl.exp2((value - peak) * log2_scale), 0.0)
             total = tl.sum(sums, 0)
-            # Were all tokens as unlikely as this, they would together not weigh what may be cut.
+            # If all tokens were as unlikely as this, all together would weigh what may be cut.
             unlikely = (1.0 - share) * total / vocab_size
             low = tl.maximum(floor, peak + (tl.log2(unlikely) - 0.01) / log2_scale)
             floor = _threshold(
@@ -204,11 +206,11 @@ def choose_tokens_kernel(
 
 
 def sampling_constants(*, vocab_size: int, stride: int) -> dict[str, int]:
-    """The kernel's constants, for rows `stride` numbers apart."""
+    """Return the kernel's constants for rows `stride` numbers apart."""
     return {
         "TILE": _TILE,
         "NUM_TILES": triton.next_power_of_2(triton.cdiv(vocab_size, _TILE)),
-        # Rows that are not aligned are loaded number by number, and addresses take the registers.
+        # Rows that are not aligned are loaded number by number; their addresses take registers.
         "STAGES": 3 if vocab_size % 16 == stride % 16 == 0 else 1,
     }
 

@@ -1,4 +1,4 @@
-"""Choosing tokens written as its definition: float64, one row at a time, sorted as a whole."""
+"""Choosing tokens as its definition: in float64, one row at a time, sorted as a whole."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def choose_tokens(logits: Tensor, numbers: Tensor, filters: Filters) -> Tensor:
 
 
 def kept(scaled: Tensor, filters: Filters, row: int) -> Tensor:
-    """bool [vocab]: which tokens the row's filters leave. scaled: logits over temperature."""
+    """Return bool [vocab]: the tokens that the row's filters keep.
+
+    scaled: logits divided by the temperature.
+    """
     top_k, top_p = int(filters.top_k[row]), float(filters.top_p[row])
     in_order = scaled.sort(descending=True).values
     weights = (in_order - in_order[0]).exp()

@@ -1,8 +1,8 @@
-"""The value above which a given weight lies, without sorting: quickselect by weight, on a CPU.
+"""Finds the value above which a given weight lies: quickselect by weight, on a CPU.
 
-C. A. R. Hoare, "Algorithm 65: Find" (1961), with weights in place of ranks and, as in R. W. Floyd
-and R. L. Rivest, "Expected time bounds for selection" (1975), two pivots from a sample, one on each
-side of where the answer should be. The answer is exact whatever the sample is like.
+The algorithm is C. A. R. Hoare, "Algorithm 65: Find" (1961), with weights in place of ranks, and
+with two pivots from a sample, one on each side of the expected answer, as in R. W. Floyd and R. L.
+Rivest, "Expected time bounds for selection" (1975). The answer is exact for any sample.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SAMPLE = 512
-#: Places in the sample between its guess and either pivot.
+#: Places in the sample between the expected answer and either pivot.
 _MARGIN = 28
-#: As few as this are sorted.
+#: So many values, or fewer, are sorted.
 _SORTED = 1024
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -25,29 +25,29 @@ _TINY = float(np.finfo(np.float32).tiny)
 def weighted_threshold(
     values: NDArray[np.float32], weights: NDArray[np.float32], total: float, target: float
 ) -> float:
-    """The largest of `values` [n] such that all not less than it weigh `target` together.
+    """Return the largest of `values` [n] such that it and all larger ones weigh at least `target`.
 
-    weights: [n], none negative, and their sum. Where rounding leaves that short of the target, the
-    least value.
+    weights: [n], none negative; total: their sum. If rounding keeps the sum below the target, the
+    least value is returned.
     """
-    above = 0.0  # weight of what was left out because it is larger
+    above = 0.0  # weight of the values that were dropped because they are larger
     while len(values) > _SORTED:
         high, low = _pivots(values, weights, (target - above) / max(total, _TINY))
         kept = values >= high
-        # Not by `dot`, whose threads get in the way of PyTorch's.
+        # Not by `dot`: its threads compete with PyTorch's.
         upper = float((weights * kept).sum())
         if above + upper < target:
             above += upper
             kept ^= values >= low
         places = np.flatnonzero(kept)
         if len(places) == len(values):
-            # The upper pivot is the least value: the sample was misleading, or there is no other.
+            # The upper pivot is the least value: the sample misled, or all values are equal.
             if values.max() == high:
                 return float(high)
             break
         total = float(weights[places].sum())
         if values[places[0]] < high and above + total < target:
-            # The least value stays: rounding must not leave nothing.
+            # The least value stays, so that rounding never leaves an empty set.
             above += total
             places = np.flatnonzero((values < low) | (values == values.min()))
             total = float(weights[places].sum())
@@ -61,7 +61,7 @@ def weighted_threshold(
 def _pivots(
     values: NDArray[np.float32], weights: NDArray[np.float32], share: float
 ) -> tuple[np.float32, np.float32]:
-    """Two of the values, between which the upper `share` of the weight should end."""
+    """Return two values between which the upper `share` of the weight is expected to end."""
     step = len(values) // _SAMPLE
     order = np.argsort(values[::step])[::-1]
     reached = weights[::step][order].cumsum()

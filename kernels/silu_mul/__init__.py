@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def silu_mul(gate: Tensor, up: Tensor, *, implementation: str = "torch") -> Tensor:
-    """silu(gate) * up, rounding in between, as transformers does.
+    """Return silu(gate) * up [num_tokens, inner]; silu(gate) is rounded, as in transformers.
 
     gate, up: [num_tokens, inner], often two ranges of one product.
 

@@ -14,7 +14,7 @@ _SIZES = ("size", "stride_gate", "stride_up", "stride_out")
 
 
 def cases() -> Iterator[GateCase]:
-    """Half and full precision."""
+    """Yield half and full precision."""
     for dtype in ("bf16", "fp16", "fp32"):
         yield GateCase(
             name=f"silu_mul {dtype}",

@@ -11,7 +11,7 @@ import triton.language as tl
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Numbers of one program: 16 bytes of each input a thread in half precision.
+#: Numbers that one program computes: 16 bytes of each input a thread in half precision.
 COLUMNS = 1024
 NUM_WARPS = 4
 
@@ -23,7 +23,7 @@ def silu_mul_kernel(gate, up, out, size, stride_gate, stride_up, stride_out, COL
     inside = column < size
     x = tl.load(gate + row * stride_gate + column, mask=inside, other=0.0).to(tl.float32)
     factor = tl.load(up + row * stride_up + column, mask=inside, other=0.0).to(tl.float32)
-    # Rounded in between, as the reference does.
+    # silu(gate) is rounded before the product, as in the reference.
     activated = (x / (1.0 + tl.exp(-x))).to(gate.dtype.element_ty).to(tl.float32)
     result = (activated * factor).to(out.dtype.element_ty)
     tl.store(out + row * stride_out + column, result, mask=inside)

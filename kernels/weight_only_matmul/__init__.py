@@ -1,4 +1,4 @@
-"""Products of few tokens with a weight of 4 or 8 bits: bound by reading the weight."""
+"""Products of few tokens with a weight in 4 or 8 bits: reading the weight bounds their speed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def weight_only_matmul(
     implementation: str = "torch",
     workspace: Workspace | None = None,
 ) -> Tensor:
-    """x @ weight.T with products in x's type and sums in float32, rounded to x's type.
+    """Return x @ weight.T [num_tokens, out_features], rounded to x's type.
 
-    x: [num_tokens, in_features] in float32, bfloat16 or float16. Returns [num_tokens,
-    out_features]. Any number of tokens is right, but beyond 64 `quantized_matmul` is the faster
-    way. The workspace saves allocations, and is needed to capture a graph.
+    x: [num_tokens, in_features] in float32, bfloat16 or float16. Sums are in float32; products are
+    in x's type with `triton`, in float32 with `torch`. Beyond 64 tokens, `quantized_matmul` is
+    faster. A workspace saves allocations; capturing a graph needs one.
 
     Raises:
         ValueError: shapes that do not fit together, or an unknown implementation.

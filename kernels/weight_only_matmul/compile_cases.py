@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _NUMBERS = ("num_tokens", "out_features", "in_features", "steps_per_part")
 _STRIDES = ("stride_x", "stride_values", "stride_out")
 _ALIGNED = ("x", "values", "scales", "zeros", "out", "partials", "arrivals", "out_features")
-#: Triton's names of the weight and its scales, whether it has zeros, and where the type exists.
+#: Triton's types of the weight and its scales, whether it has zeros, and the architectures.
 _KINDS = (
     ("u8", "bf16", False, (80, 90)),
     ("u8", "bf16", True, (80, 90)),
@@ -25,7 +25,7 @@ _KINDS = (
 
 
 def cases() -> Iterator[GateCase]:
-    """All tiles, types of x and kinds of weights, with whole and with other steps."""
+    """Yield all tiles, types of x and kinds of weights, with and without a partial last step."""
     for kind in _KINDS:
         for tiles, dtype in product(HALF_TILES, ("bf16", "fp16")):
             yield _case(kind, tiles, dtype, 4096)

@@ -1,12 +1,12 @@
 """Products with packed weights in Triton.
 
-A program takes a range of output features and a part of the input features. The weight is the left
-operand, widened in registers, and the few tokens are the columns: tensor cores take 64 rows at a
-time, and no token has to be made up. The last program of a range to finish adds up the parts, in
-their order whichever it is (split-K in one launch, the same sums every time).
+A program computes a range of output features over a part of the input features. The weight is the
+left operand, widened in registers, and the few tokens are the columns: tensor cores multiply 64
+rows at a time, to which few tokens would have to be padded. The last program of a range to finish
+adds up the parts, always in their order (split-K in one launch, the same sums every time).
 
-4 bits are widened without conversions: set behind the leading bits of 128 in bfloat16, or of 1024
-in float16, they are that number more (Y. J. Kim et al., "Who says elephants can't run", 2022).
+4 bits are widened without a conversion: as the lowest bits of 128 in bfloat16, or of 1024 in
+float16, they add their value to it (Y. J. Kim et al., "Who says elephants can't run", 2022).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def _widen_codes(codes, zeros, WIDE: tl.constexpr):
-    """Numbers of 4 bits, less their zeros [rows, 1], exactly, in the type WIDE."""
+    """Return codes of 4 bits minus their zeros [rows, 1] in the type WIDE, exactly."""
     if tl.bfloat16 == WIDE:
         wide = (codes.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True)
         zeros += 128.0
@@ -50,7 +50,7 @@ def weight_only_matmul_kernel(
     GROUP_SIZE: tl.constexpr,  # input features per step
     IS_INT4: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
-    HAS_REST: tl.constexpr,  # whether the last step is not a whole one
+    HAS_REST: tl.constexpr,  # whether the last step has fewer features
 ):
     part = tl.program_id(1)
     num_parts = tl.num_programs(1)
@@ -61,7 +61,7 @@ def weight_only_matmul_kernel(
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     token = tl.program_id(2) * TOKENS + tl.arange(0, TOKENS)
     has_channel, has_token = channel < out_features, token < num_tokens
-    # Rows past the end are read from the beginning, and nothing is stored of them: no masks.
+    # Rows past the end wrap to the beginning, so loads need no masks; their results are not stored.
     row = (channel % out_features).to(tl.int64)[:, None]
     column = (token % num_tokens).to(tl.int64)[None, :] * stride_x
     total = tl.zeros([CHANNELS, TOKENS], tl.float32)
@@ -95,7 +95,7 @@ def weight_only_matmul_kernel(
             else:
                 stored = tl.load(place)
                 x_tile = tl.load(x + column + feature[:, None])
-            # By way of float32, from which two numbers at a time are converted.
+            # From float32, two numbers at a time are converted.
             wide = stored.to(tl.float32).to(WIDE)
             total = tl.dot(wide, x_tile, total, input_precision="ieee")
     if not IS_INT4:
@@ -116,6 +116,6 @@ def weight_only_matmul_kernel(
             tl.store(arrivals + tile, 0)
             total = tl.zeros([CHANNELS, TOKENS], tl.float32)
             for other in range(num_parts):
-                # Past the multiprocessor's own cache, which knows nothing of the others' stores.
+                # Not from the multiprocessor's own cache, which others' stores do not reach.
                 total += tl.load(own + other * stride_part, cache_modifier=".cg")
             tl.store(out_place, total.to(WIDE), mask=is_real)

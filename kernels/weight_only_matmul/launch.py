@@ -1,4 +1,4 @@
-"""How products with packed weights are divided among programs, and launched."""
+"""Divides products with packed weights among programs, and launches them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from kernels.paged_attention.workspace import Workspace
     from kernels.weight_only_matmul.packing import PackedWeight
 
-#: Programs that a multiprocessor should get, so that it has enough loads in flight.
+#: Programs per multiprocessor, so that enough loads are in flight.
 _PROGRAMS_PER_PROCESSOR = 4
-#: Least steps of a part: writing and adding up the partial results costs about one.
+#: Least steps of a part: writing and adding up its partial results costs about one step.
 _LEAST_STEPS = 4
 
 
 class Tiles(NamedTuple):
-    """How much one program takes on."""
+    """How much one program computes at a time."""
 
     tokens: int
     channels: int
@@ -31,20 +31,20 @@ class Tiles(NamedTuple):
     num_stages: int
 
 
-#: The smallest that has as many tokens as there are is taken, or else the last.
+#: The first one that holds all tokens is chosen, otherwise the last one.
 HALF_TILES = (Tiles(16, 64, 4, 4), Tiles(32, 64, 4, 4), Tiles(64, 64, 4, 3))
 #: Products in full float32 run on ordinary cores, out of registers.
 FULL_TILES = (Tiles(16, 32, 4, 2),)
 
 
 def choose_tiles(*, num_tokens: int, element_bytes: int) -> Tiles:
-    """Tiles that fit shared memory and registers of sm_80 and sm_90; `compile_gate` checks it."""
+    """Return tiles that fit sm_80's and sm_90's memory and registers (see `compile_gate`)."""
     choices = HALF_TILES if element_bytes == 2 else FULL_TILES
     return next((tiles for tiles in choices if tiles.tokens >= num_tokens), choices[-1])
 
 
 def count_parts(*, num_tiles: int, num_steps: int, num_processors: int) -> int:
-    """Into how many parts the input features are divided."""
+    """Return the number of parts into which the input features are divided."""
     wanted = -(-_PROGRAMS_PER_PROCESSOR * num_processors // num_tiles)
     steps_per_part = max(_LEAST_STEPS, num_steps // wanted)
     return -(-num_steps // steps_per_part)
@@ -53,7 +53,7 @@ def count_parts(*, num_tiles: int, num_steps: int, num_processors: int) -> int:
 def matmul_constants(
     *, tiles: Tiles, in_features: int, is_int4: bool, has_zeros: bool
 ) -> dict[str, int | bool]:
-    """The kernel's constants."""
+    """Return the kernel's constants."""
     return {
         "CHANNELS": tiles.channels,
         "TOKENS": tiles.tokens,

@@ -1,4 +1,4 @@
-"""Weights in 4 or 8 bits, in the order in which the kernel reads them."""
+"""Weights in 4 or 8 bits, packed in the order in which the kernel reads them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ MIDDLE = 8
 class PackedWeight:
     """A weight [out_features, in_features].
 
-    In 8 bits `values` are int8 or float8_e4m3fn [out_features, in_features] and `scales` float32
-    [out_features]. In 4 bits `values` are uint8 [groups, out_features, 64], so that what a program
-    reads lies in one piece: byte i of group g has feature 128 g + i in its lower and 128 g + 64 + i
-    in its upper half. Then `scales` are bfloat16 [groups, out_features], and `zeros`, if there are
-    any, uint8 of that shape: a number is (code - zero) * scale, with zero 8 where there are none.
+    In 8 bits, `values` are int8 or float8_e4m3fn [out_features, in_features] and `scales` are
+    float32 [out_features]. In 4 bits, `values` are uint8 [groups, out_features, 64], so that each
+    program reads one contiguous piece: byte i of group g holds feature 128 g + i in its lower half
+    and 128 g + 64 + i in its upper half. `scales` are then bfloat16 [groups, out_features], and
+    `zeros` are None or uint8 of that shape. A number is (code - zero) * scale; zero is 8 without
+    `zeros`.
     """
 
     values: Tensor
@@ -43,27 +44,27 @@ class PackedWeight:
 
     @property
     def out_features(self) -> int:
-        """Rows of the weight."""
+        """Number of rows of the weight."""
         return self.scales.shape[-1]
 
     @property
     def num_bytes(self) -> int:
-        """What a product has to read."""
+        """Bytes that a product reads."""
         parts = (self.values, self.scales, self.zeros)
         return sum(part.nbytes for part in parts if part is not None)
 
 
 def pack_8_bits(weight: Tensor, dtype: torch.dtype) -> PackedWeight:
-    """With one scale per output feature. weight: [out_features, in_features]."""
+    """Return weight [out_features, in_features] with one scale per output feature."""
     values, scales = quantize_rows(weight, dtype)
     return PackedWeight(values, scales, weight.shape[1])
 
 
 def pack_int4(weight: Tensor, *, symmetric: bool = True) -> PackedWeight:
-    """With one scale per 128 input features, and one zero point unless it is symmetric.
+    """Return a weight with one scale, and one zero unless symmetric, per 128 input features.
 
-    weight: [out_features, in_features]. A last group that is not full is filled up with zeros.
-    Numbers are rounded with the scale as it is stored, so that rounding it costs nothing more.
+    weight: [out_features, in_features]. The last group is padded with zeros. Numbers are rounded
+    with the scale as it is stored, so that rounding the scale adds no error.
     """
     out_features, in_features = weight.shape
     padded = pad(weight.float(), (0, -in_features % GROUP_SIZE))
@@ -87,7 +88,7 @@ def pack_int4(weight: Tensor, *, symmetric: bool = True) -> PackedWeight:
 
 
 def unpack(weight: PackedWeight) -> Tensor:
-    """float32 [out_features, in_features]: what the packed numbers stand for."""
+    """Return the packed numbers as float32 [out_features, in_features]."""
     if not weight.is_int4:
         return dequantize_rows(weight.values, weight.scales)
     codes = torch.cat((weight.values & 0xF, weight.values >> 4), dim=-1).float()
@@ -97,6 +98,6 @@ def unpack(weight: PackedWeight) -> Tensor:
 
 
 def _rounded_up(scales: Tensor) -> Tensor:
-    """The next numbers that bfloat16 has too: rounding down would put the largest out of range."""
+    """Return scales rounded up to bfloat16: rounded down, the largest code would not fit."""
     bits = scales.view(torch.int32)
     return ((bits + 0xFFFF) & ~0xFFFF).view(torch.float32)

@@ -1,1 +1,1 @@
-"""One new token per sequence: bound by the memory, so divided over the keys."""
+"""One new token per sequence: memory bounds the speed, so programs divide the keys."""

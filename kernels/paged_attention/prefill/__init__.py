@@ -1,1 +1,1 @@
-"""Several new tokens per sequence: bound by the tensor cores, so divided over the queries."""
+"""Several new tokens per sequence: tensor cores bound the speed, so programs divide the queries."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 import triton
 
+from kernels.device import current_arch
 from kernels.paged_attention.prefill.kernel import paged_prefill_kernel
 from kernels.paged_attention.shape import AttentionShape, Tiles, cache_strides
 
@@ -96,11 +96,3 @@ def launch_prefill(
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
-
-
-def current_arch(device: torch.device) -> int:
-    """The compute capability times ten; in the interpreter, the oldest that is supported."""
-    if device.type != "cuda":
-        return 80
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
