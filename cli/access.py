@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import ssl
+import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,14 @@ class Access:
 
 #: Of a cluster that asks for nothing.
 NOTHING = Access()
+
+
+def open_http(secure: Secure | None) -> urllib.request.OpenerDirector:
+    """What opens URLs of this machine's services: the environment's proxy cannot reach them."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if secure is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=secure.context()))
+    return urllib.request.build_opener(*handlers)
 
 
 def open_channel(address: str, secure: Secure | None) -> grpc.Channel:

@@ -18,7 +18,6 @@ from shared.rpc.tls.identity import PeerRole
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from cli.certs import CertificateFolder
     from cli.start.status import Status
@@ -182,12 +181,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _kinds(self) -> list[list[ServiceProcess]]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cli.chat.openai_stream import Reply, stream_chat
-from cli.chat.timings_view import timings_table
+from baton_client import ChatOptions
+from cli.chat.command import Chat, reaching
 from cli.cluster import Cluster
 from cli.errors import CommandError
 from cli.start.interrupts import Terminated
@@ -42,33 +42,17 @@ def run_demo(spec: ClusterSpec, question: str, *, max_tokens: int) -> int:
 
 def _ask(spec: ClusterSpec, question: str, max_tokens: int, console: Console) -> None:
     console.print(f"\n[bold]{question}[/]", highlight=False)
-    reply = Reply()
-    answer = ""
-    for text in stream_chat(
-        spec.url,
-        question,
-        reply,
-        model=spec.served_model_name.partition(",")[0],
-        max_tokens=max_tokens,
-        temperature=0,
-    ):
-        answer += text
-        console.print(text, end="", style="cyan", markup=False, highlight=False, soft_wrap=True)
-    console.print("\n")
+    model = spec.served_model_name.partition(",")[0]
+    options = ChatOptions(model=model, max_tokens=max_tokens, temperature=0)
+    with reaching(spec.directory) as baton:
+        answer = Chat(baton, options, notes=console).ask_once(question)
+    if answer is None:
+        raise KeyboardInterrupt
     if not answer.strip():
         raise CommandError(
             "the cluster answered with an empty text",
             advice=f"look into the logs in {spec.log_folder}",
         )
-    usage = reply.usage
-    console.print(
-        timings_table(
-            reply.timings,
-            prompt_tokens=int(usage.get("prompt_tokens", 0)),
-            completion_tokens=int(usage.get("completion_tokens", 0)),
-            cached_tokens=reply.cached_tokens,
-        )
-    )
     console.print()
 
 

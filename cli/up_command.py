@@ -95,7 +95,7 @@ def cluster_spec(
     from cli.start.model_folder import resolve_model
 
     folder, name = resolve_model(model, served_model_name)
-    given = sort_flags(flags).of
+    given = sort_flags(flags)
     spec = ClusterSpec(
         model=folder,
         served_model_name=name,

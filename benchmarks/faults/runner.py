@@ -22,6 +22,7 @@ from benchmarks.faults.system.cluster import Cluster, ClusterError
 from benchmarks.faults.system.model import write_model
 from benchmarks.faults.system.scale import FULL
 from benchmarks.faults.verdict.result import Cell, Results
+from benchmarks.peers.machine.description import revision
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -84,7 +85,7 @@ class Runner:
         """Run all cells in order; return their results."""
         results = Results(
             machine=f"{platform.machine()}, {os.cpu_count()} cores",
-            commit=commit(),
+            commit=revision(),
             network="namespaces" if self._namespaces else "loopback",
         )
         left = list(enumerate(cells))
@@ -135,10 +136,3 @@ async def measure_quiet(load: Load) -> float:
     load.pause()
     await load.wait_idle(60)
     return found or 0.0
-
-
-def commit() -> str:
-    """Return the short hash of the working tree's commit, or "unknown"."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +25,7 @@ from benchmarks.overload.tables import (
     tenant_rows,
 )
 from benchmarks.overload.tenants import WEIGHTS
-from benchmarks.peers.machine.description import describe_machine
+from benchmarks.peers.machine.description import describe_machine, revision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +79,7 @@ def run(
 
         measured = asyncio.run(phases())
         result = Result(
-            revision=_revision(),
+            revision=revision(),
             machine=describe_machine(),
             max_ttft_ms=max_ttft_ms,
             capacity_rps=measured[0].requests_per_s,
@@ -103,7 +102,7 @@ def bombs(
     FOLDER.mkdir(parents=True, exist_ok=True)
     with running(FOLDER, max_ttft_ms=None) as cluster:
         measured = asyncio.run(measure(cluster, turns=turns, part_s=part_s))
-    measured = msgspec.structs.replace(measured, revision=_revision())
+    measured = msgspec.structs.replace(measured, revision=revision())
     BOMBS.write_bytes(msgspec.json.encode(measured))
     console = Console(width=140)
     console.print(_table(f"bombs: {measured.statuses}", BOMB_HEADINGS, bomb_rows(measured)))
@@ -145,12 +144,6 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _revision() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

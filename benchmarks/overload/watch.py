@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import httpx
@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.overload.results import Sample
 from benchmarks.overload.tenants import ANYBODY
+from shared.rpc.cancellation import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -30,13 +31,8 @@ GAUGES = ("baton_num_requests_running", "baton_num_requests_waiting", "baton_ttf
 async def watched(cluster: OverloadCluster) -> AsyncIterator[list[Sample]]:
     """The samples so far; more come as long as the context is open."""
     samples: list[Sample] = []
-    task = asyncio.create_task(_watch(cluster, samples))
-    try:
+    async with running(_watch(cluster, samples)):
         yield samples
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def _watch(cluster: OverloadCluster, samples: list[Sample]) -> None:

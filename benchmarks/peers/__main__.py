@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers.machine.description import describe_machine
+from benchmarks.peers.machine.description import describe_machine, revision
 from benchmarks.peers.measures import MEASURES
 from benchmarks.peers.places import RESULTS
 from benchmarks.peers.report.page import write_page
@@ -63,7 +62,7 @@ def run(
     results = Results(
         date=now.date().isoformat(),
         machine=describe_machine(),
-        settings={"selection": "full" if full else "default", "revision": _revision()},
+        settings={"selection": "full" if full else "default", "revision": revision()},
     )
     budget_s = None if full or not budget_minutes else budget_minutes * 60
     _measure(results, parts, path, repetitions=repetitions, budget_s=budget_s)
@@ -163,13 +162,6 @@ def _render(grid: Grid) -> Table:
 
 def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
-
-
-def _revision() -> str:
-    """Of the working tree, marked if it has changes."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.routing simulate | decide`."""
+"""`python -m benchmarks.routing simulate`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.routing.cluster import Result, ServiceTime, Simulation
-from benchmarks.routing.decide import measure
 from benchmarks.routing.traces import NAMES, at_rate, hot_prefix, read_trace
-from shared.telemetry.logs import configure_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +21,13 @@ if TYPE_CHECKING:
 
 POLICIES = ("cost", "cache-first", "least-loaded", "round-robin", "random")
 HOT = "hot prefix"
-#: Prompts of 16-token blocks; 8192 tokens are 512 of them.
-PROMPT_TOKENS = (2_048, 8_192, 32_768, 131_072)
 
 app = typer.Typer(help=__doc__, add_completion=False)
+
+
+@app.callback()
+def routing() -> None:
+    """Measure ways to choose a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +75,6 @@ def simulate(
                 )
                 table.add_row(case.trace, str(case.num_workers), f"{case.offered}", name,
                               *_columns(results))  # fmt: skip
-            table.add_section()
-    Console(width=120).print(table)
-
-
-@app.command()
-def decide(
-    num_decisions: Annotated[int, typer.Option(help="Decisions per line.")] = 1000,
-) -> None:
-    """Microseconds per decision at 1, 16 and 128 workers, for prompts up to 128k tokens."""
-    configure_logs(service="bench", level="warning", as_json=False)
-    table = Table(
-        "prefill workers", "prompt tokens", "blocks", "hash µs", "decide p50 µs", "decide p99 µs",
-        "book p50 µs", title=f"{num_decisions} decisions each, 4 requests in flight per worker",
-    )  # fmt: skip
-    with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("measuring", total=3 * len(PROMPT_TOKENS))
-        for num_workers in (1, 16, 128):
-            for num_tokens in PROMPT_TOKENS:
-                times = measure(num_workers, num_tokens, num_decisions=num_decisions)
-                table.add_row(
-                    f"{num_workers}", f"{num_tokens}", f"{num_tokens // 16}",
-                    f"{times.hash_us:.0f}", f"{times.route_p50_us:.0f}",
-                    f"{times.route_p99_us:.0f}", f"{times.book_p50_us:.0f}",
-                )  # fmt: skip
-                progress.advance(task)
             table.add_section()
     Console(width=120).print(table)
 

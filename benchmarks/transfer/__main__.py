@@ -6,7 +6,6 @@ except for `local`.
 
     python -m benchmarks.transfer run --total-mib 512 --rounds 5
     python -m benchmarks.transfer run --connectors zmq,zmq+curve
-    python -m benchmarks.transfer overlap
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.peers.models import model_folder
-from benchmarks.transfer import overlap as overlapping
 from benchmarks.transfer import rates
 from benchmarks.transfer import sender as sending
 from shared.kv.layout import KVLayout
@@ -32,15 +29,13 @@ app = typer.Typer(add_completion=False)
 # Nothing here leaves this machine.
 os.environ.setdefault("UCX_NET_DEVICES", "lo")
 
-Connectors = Annotated[str, typer.Option(help="Which, with commas between.")]
-
 
 @app.command()
 def run(
     total_mib: Annotated[int, typer.Option(help="Bytes moved per round.")] = 512,
     rounds: Annotated[int, typer.Option(help="Rounds that count; one more warms up.")] = 5,
     num_layers: Annotated[int, typer.Option(help="32 layers are 2 MiB per block.")] = 32,
-    connectors: Connectors = REMOTE,
+    connectors: Annotated[str, typer.Option(help="Which, with commas between.")] = REMOTE,
 ) -> None:
     """Measure the rate of every connector; `zmq+curve` is `zmq` with encryption."""
     layout = KVLayout.single(
@@ -49,31 +44,6 @@ def run(
     num_blocks = total_mib * rates.MIB // layout.block_bytes
     bench = asyncio.run(rates.measure(connectors.split(","), layout, num_blocks, rounds))
     Console(width=110).print(rates.table_of(bench))
-
-
-@app.command()
-def overlap(
-    model: Annotated[str, typer.Option(help="A model of benchmarks/peers.")] = "small",
-    input_len: Annotated[int, typer.Option(help="Prompt tokens.")] = 2048,
-    chunk: Annotated[int, typer.Option(help="Tokens computed per step.")] = 512,
-    num_requests: Annotated[int, typer.Option(help="That count; one more warms up.")] = 5,
-    connectors: Connectors = REMOTE,
-) -> None:
-    """Measure how much of a hand-off a request waits for."""
-    rows = [
-        asyncio.run(
-            overlapping.expose(
-                model_folder(model),
-                name,
-                chunk=chunk,
-                input_len=input_len,
-                num_requests=num_requests,
-            )
-        )
-        for name in connectors.split(",")
-    ]
-    title = f"{model}: {input_len} tokens in chunks of {chunk}, medians of {num_requests}"
-    Console(width=110).print(overlapping.table_of(rows, title=title))
 
 
 @app.command(hidden=True)

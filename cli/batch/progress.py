@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.console import Console
 
 #: Of the answers that the speed is computed from: older ones say less of the time that is left.
@@ -65,12 +63,7 @@ class BatchProgress:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,7 +12,7 @@ from cli.chat.timings_view import timings_table, tokens_per_s
 from cli.errors import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from baton_client import ChatOptions, Message, Piece
     from cli.access import Secure
@@ -21,28 +21,34 @@ HELP = "Ctrl-C stops an answer, /reset forgets the conversation, Ctrl-D ends."
 
 
 class Chat:
-    """One conversation. The answer goes to stdout; what surrounds it to stderr."""
+    """One conversation. The answer goes to stdout; what surrounds it to `notes`, or stderr."""
 
-    def __init__(self, baton: Baton, options: ChatOptions, *, system: str | None = None) -> None:
+    def __init__(
+        self,
+        baton: Baton,
+        options: ChatOptions,
+        *,
+        system: str | None = None,
+        notes: Console | None = None,
+    ) -> None:
         self._baton = baton
         self._options = options
         self._beginning: list[Message] = [{"role": "system", "content": system}] if system else []
         self._messages = list(self._beginning)
         self._out = Console()
-        self._err = Console(stderr=True)
+        self._err = notes or Console(stderr=True)
 
-    def ask_once(self, question: str) -> None:
-        """One question, its answer, and the full table of timings."""
+    def ask_once(self, question: str) -> str | None:
+        """One question, its answer, and the full table of timings.
+
+        Returns the answer; None if the user stopped it.
+        """
         last = self._answer(question)
-        if last is not None and last.timings and last.usage:
-            self._err.print(
-                timings_table(
-                    dataclasses.asdict(last.timings),
-                    prompt_tokens=last.usage.prompt_tokens,
-                    completion_tokens=last.usage.completion_tokens,
-                    cached_tokens=last.usage.cached_tokens,
-                )
-            )
+        if last is None:
+            return None
+        if last.timings and last.usage:
+            self._err.print(timings_table(last.timings, last.usage))
+        return str(self._messages[-1]["content"])
 
     def converse(self) -> None:
         """Questions from the terminal until it ends."""
@@ -93,8 +99,7 @@ class Chat:
     def _show_line(self, last: Piece) -> None:
         if last.timings is None or last.usage is None:
             return
-        timings = dataclasses.asdict(last.timings)
-        speed = tokens_per_s(timings, last.usage.completion_tokens)
+        speed = tokens_per_s(last.timings, last.usage)
         self._err.print(
             f"first token {last.timings.first_token_ms:.0f} ms · {speed} · "
             f"{last.usage.cached_tokens} of {last.usage.prompt_tokens} prompt tokens cached",
@@ -116,14 +121,21 @@ def run_chat(
     Raises:
         CommandError: the cluster cannot be reached, or refused.
     """
+    with reaching(address, secure) as baton:
+        chat = Chat(baton, options, system=system)
+        for question in questions:
+            chat.ask_once(question)
+        if not questions:
+            chat.converse()
+
+
+@contextmanager
+def reaching(address: str, secure: Secure | None = None) -> Iterator[Baton]:
+    """The SDK. Its errors leave the block as CommandErrors."""
     credentials = None if secure is None else secure.credentials()
     with Baton(address, credentials=credentials) as baton:
-        chat = Chat(baton, options, system=system)
         try:
-            for question in questions:
-                chat.ask_once(question)
-            if not questions:
-                chat.converse()
+            yield baton
         except UnavailableError as error:
             raise CommandError(
                 f"no answer from {address}: {error}",

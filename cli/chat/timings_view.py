@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+
+    from baton_client import Timings, Usage
 
 #: What the first token waited for, and what came after it: label and fields, added up.
 BEFORE_FIRST_TOKEN = (
@@ -23,10 +25,8 @@ AFTER_FIRST_TOKEN = (
 )
 
 
-def timings_table(
-    timings: Mapping[str, Any], *, prompt_tokens: int, completion_tokens: int, cached_tokens: int
-) -> Table:
-    """`timings` has the fields of `Timings` in the contract."""
+def timings_table(timings: Timings, usage: Usage) -> Table:
+    """A row per stage, and what came of them."""
     table = Table(box=None, padding=(0, 2), show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -34,45 +34,39 @@ def timings_table(
     for label, value_ms in _sums(BEFORE_FIRST_TOKEN, timings):
         table.add_row(label, f"{value_ms:.1f} ms")
     workers = _workers(timings)
-    table.add_row("first token", f"[bold]{_number(timings, 'first_token_ms'):.1f} ms[/]", workers)
+    table.add_row("first token", f"[bold]{timings.first_token_ms:.1f} ms[/]", workers)
     for label, value_ms in _sums(AFTER_FIRST_TOKEN, timings):
         note = _moved(timings) if label.startswith("transfer") else ""
         table.add_row(label, f"{value_ms:.1f} ms", note)
-    table.add_row("total", f"[bold]{_number(timings, 'total_ms'):.1f} ms[/]")
-    table.add_row("speed", tokens_per_s(timings, completion_tokens), "after the first token")
-    counts = f"{prompt_tokens} + {completion_tokens}"
-    table.add_row("tokens", counts, f"prompt + answer, {cached_tokens} from a cache")
+    table.add_row("total", f"[bold]{timings.total_ms:.1f} ms[/]")
+    table.add_row("speed", tokens_per_s(timings, usage), "after the first token")
+    counts = f"{usage.prompt_tokens} + {usage.completion_tokens}"
+    table.add_row("tokens", counts, f"prompt + answer, {usage.cached_tokens} from a cache")
     return table
 
 
-def tokens_per_s(timings: Mapping[str, Any], completion_tokens: int) -> str:
+def tokens_per_s(timings: Timings, usage: Usage) -> str:
     """Speed of decoding: the first token is prefill's and does not count."""
-    decode_s = _number(timings, "decode_ms") / 1000
-    if completion_tokens < 2 or decode_s <= 0:
+    decode_s = timings.decode_ms / 1000
+    if usage.completion_tokens < 2 or decode_s <= 0:
         return "–"
-    return f"{(completion_tokens - 1) / decode_s:.1f} tokens/s"
+    return f"{(usage.completion_tokens - 1) / decode_s:.1f} tokens/s"
 
 
 def _sums(
-    rows: tuple[tuple[str, tuple[str, ...]], ...], timings: Mapping[str, Any]
+    rows: tuple[tuple[str, tuple[str, ...]], ...], timings: Timings
 ) -> Iterator[tuple[str, float]]:
     for label, fields in rows:
-        yield label, sum(_number(timings, field) for field in fields)
+        yield label, sum(getattr(timings, field) for field in fields)
 
 
-def _number(timings: Mapping[str, Any], field: str) -> float:
-    return float(timings.get(field) or 0.0)
-
-
-def _workers(timings: Mapping[str, Any]) -> str:
-    decode = timings.get("decode_worker") or "?"
-    prefill = timings.get("prefill_worker")
+def _workers(timings: Timings) -> str:
+    decode, prefill = timings.decode_worker or "?", timings.prefill_worker
     return f"{prefill} → {decode}" if prefill else f"{decode} alone"
 
 
-def _moved(timings: Mapping[str, Any]) -> str:
-    num_bytes = _number(timings, "transfer_bytes")
-    if not num_bytes:
+def _moved(timings: Timings) -> str:
+    if not timings.transfer_bytes:
         return "nothing to move"
-    whole_ms = _number(timings, "transfer_ms")
-    return f"{num_bytes / 2**20:.2f} MiB over {timings.get('connector')} in {whole_ms:.1f} ms"
+    mib = timings.transfer_bytes / 2**20
+    return f"{mib:.2f} MiB over {timings.connector} in {timings.transfer_ms:.1f} ms"

@@ -5,14 +5,13 @@ With TLS it shows the service's own certificate, found where the service finds i
 
 from __future__ import annotations
 
-import urllib.request
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cli.access import open_channel
+from cli.access import open_channel, open_http
 from cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -29,14 +28,9 @@ def probe_router(host: str, port: int, secure: Secure | None = None) -> str:
     Raises:
         CommandError: it is not up, or does not serve.
     """
-    # The environment's proxy cannot reach this machine's own ports.
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if secure is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=secure.context()))
-    opener = urllib.request.build_opener(*handlers)
     url = f"{'http' if secure is None else 'https'}://{host}:{port}/ready"
     try:
-        with opener.open(url, timeout=TIMEOUT_S) as answer:
+        with open_http(secure).open(url, timeout=TIMEOUT_S) as answer:
             return str(answer.read().decode())
     except HTTPError as error:
         with error:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cli.errors import EXIT_USAGE, CommandError
@@ -47,20 +46,14 @@ def settings_of(service: Service) -> type[Any]:
     return classes[service]
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceFlags:
-    """The command line of each service, as far as the user has given it."""
-
-    of: dict[Service, list[str]] = field(default_factory=lambda: {each: [] for each in Service})
-
-
-def sort_flags(arguments: Sequence[str]) -> ServiceFlags:
+def sort_flags(arguments: Sequence[str]) -> dict[Service, list[str]]:
     """Give every flag to the services that have it; those for one service come last, and win.
 
     Raises:
         CommandError: no service has such a flag, or the cluster sets it itself.
     """
-    common, own = ServiceFlags(), ServiceFlags()
+    common: dict[Service, list[str]] = {each: [] for each in Service}
+    own: dict[Service, list[str]] = {each: [] for each in Service}
     known = {service: flags_of(settings_of(service)) for service in Service}
     for group in _groups(arguments):
         service, flag = _split(group[0])
@@ -74,8 +67,8 @@ def sort_flags(arguments: Sequence[str]) -> ServiceFlags:
         # With "=" the value is part of the first word.
         words = [f"{flag}{group[0].removeprefix(_name(group[0]))}", *group[1:]]
         for each in having:
-            (common if service is None else own).of[each].extend(words)
-    return ServiceFlags({each: common.of[each] + own.of[each] for each in Service})
+            (common if service is None else own)[each].extend(words)
+    return {each: common[each] + own[each] for each in Service}
 
 
 def _groups(arguments: Sequence[str]) -> Iterator[list[str]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
 import grpc
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
-from cli.access import open_channel
+from cli.access import open_channel, open_http
 from cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -41,11 +40,7 @@ class ReadinessProbe:
         )
         self._directory = directory
         self._url = url
-        # The environment's proxy cannot reach this machine's own ports.
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-        if secure is not None:
-            handlers.append(urllib.request.HTTPSHandler(context=secure.context()))
-        self._opener = urllib.request.build_opener(*handlers)
+        self._opener = open_http(secure)
         self._channel = open_channel(directory, secure)
         self._stub = directory_pb2_grpc.DirectoryStub(self._channel)
 

@@ -13,7 +13,6 @@ from cli.start.status import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from rich.console import Console, RenderableType
 
@@ -45,12 +44,7 @@ class StatusView:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:
             self._live.stop()
 

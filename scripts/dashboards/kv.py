@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from scripts.dashboards.panels import Line, Page, Panel, Row
-from scripts.dashboards.queries import (
-    ROUTER,
-    WORKERS,
-    per_worker,
-    quantiles,
-    rate,
-    share,
-    stat,
-)
+from scripts.dashboards.queries import ROUTER, WORKERS, per_worker, quantiles, rate, share, stat
 
 _HITS = "baton_prefix_cache_hits_total"
 _QUERIES = "baton_prefix_cache_queries_total"

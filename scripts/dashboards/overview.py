@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from scripts.dashboards.panels import Line, Page, Panel, Row
-from scripts.dashboards.queries import (
-    ROUTER,
-    per_worker,
-    quantiles,
-    rate,
-    stat,
-)
+from scripts.dashboards.queries import ROUTER, per_worker, rate, stat, times
 
 OVERVIEW = Page(
     uid="baton-overview",
@@ -35,21 +29,9 @@ OVERVIEW = Page(
         Row(
             title="Latency",
             panels=(
-                Panel(
-                    title="Time to first token",
-                    unit="s",
-                    lines=quantiles("baton_time_to_first_token_seconds"),
-                ),
-                Panel(
-                    title="Between tokens",
-                    unit="s",
-                    lines=quantiles("baton_inter_token_latency_seconds"),
-                ),
-                Panel(
-                    title="Whole requests",
-                    unit="s",
-                    lines=quantiles("baton_e2e_request_latency_seconds"),
-                ),
+                times("Time to first token", "baton_time_to_first_token_seconds"),
+                times("Between tokens", "baton_inter_token_latency_seconds"),
+                times("Whole requests", "baton_e2e_request_latency_seconds"),
             ),
         ),
         Row(

@@ -64,3 +64,8 @@ def per_worker(
     """A line for each worker."""
     line = Line(f"sum by (component, instance) ({metric}{{{where}}})", "{{component}} {{instance}}")
     return Panel(title=title, lines=(line,), unit=unit, help=help)
+
+
+def times(title: str, metric: str, where: str = "") -> Panel:
+    """Quantiles of seconds."""
+    return Panel(title=title, unit="s", lines=quantiles(metric, where))

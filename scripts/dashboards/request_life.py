@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from scripts.dashboards.panels import Line, Page, Panel, Row
-from scripts.dashboards.queries import (
-    PREFILL,
-    ROUTER,
-    mean,
-    quantiles,
-    rate,
-)
+from scripts.dashboards.queries import PREFILL, ROUTER, mean, quantiles, rate, times
 
 LIFE = Page(
     uid="baton-request-life",
@@ -43,36 +37,18 @@ LIFE = Page(
         Row(
             title="Before the first token",
             panels=(
-                Panel(
-                    title="In the router's queue",
-                    unit="s",
-                    lines=quantiles("baton_request_queue_time_seconds", ROUTER),
+                times("In the router's queue", "baton_request_queue_time_seconds", ROUTER),
+                times(
+                    "In the prefill workers' queues", "baton_request_queue_time_seconds", PREFILL
                 ),
-                Panel(
-                    title="In the prefill workers' queues",
-                    unit="s",
-                    lines=quantiles("baton_request_queue_time_seconds", PREFILL),
-                ),
-                Panel(
-                    title="Computing prompts",
-                    unit="s",
-                    lines=quantiles("baton_request_prefill_time_seconds", ROUTER),
-                ),
+                times("Computing prompts", "baton_request_prefill_time_seconds", ROUTER),
             ),
         ),
         Row(
             title="After it",
             panels=(
-                Panel(
-                    title="Time per output token",
-                    unit="s",
-                    lines=quantiles("baton_request_time_per_output_token_seconds"),
-                ),
-                Panel(
-                    title="First token to last",
-                    unit="s",
-                    lines=quantiles("baton_request_decode_time_seconds", ROUTER),
-                ),
+                times("Time per output token", "baton_request_time_per_output_token_seconds"),
+                times("First token to last", "baton_request_decode_time_seconds", ROUTER),
                 Panel(
                     title="Answers that went on elsewhere",
                     lines=(Line(rate("baton_router_replays_total"), "per second"),),

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from scripts.dashboards.panels import Line, Page, Panel, Row
-from scripts.dashboards.queries import (
-    quantiles,
-    rate,
-)
+from scripts.dashboards.queries import quantiles, rate, times
 
 _IN = 'direction="inbound"'
 
@@ -52,11 +49,7 @@ TRANSFER = Page(
         Row(
             title="Time",
             panels=(
-                Panel(
-                    title="Per transfer",
-                    unit="s",
-                    lines=quantiles("baton_kv_transfer_time_seconds", _IN),
-                ),
+                times("Per transfer", "baton_kv_transfer_time_seconds", _IN),
                 Panel(
                     title="What a transfer costs its request",
                     unit="ms",

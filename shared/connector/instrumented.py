@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from shared.connector.wrapped import WrappedConnector
 from shared.errors import TransferError, TransferFailure
 from shared.telemetry.buckets import NUM_BYTES, STAGE_S
 from shared.telemetry.plain_histogram import PlainHistogram
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from shared.connector.base import (
         Connector,
         InboundTransfer,
-        Offer,
         OutboundTransfer,
         Receipt,
         Ticket,
@@ -208,42 +208,12 @@ class _Outbound:
         self._tally.end(outcome)
 
 
-class InstrumentedConnector:
+class InstrumentedConnector(WrappedConnector):
     """Wraps `inner`, and reports each of its transfers to `observer`."""
 
     def __init__(self, inner: Connector, *, observer: TransferObserver) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._observer = observer
-
-    @property
-    def name(self) -> str:
-        """See `Connector.name`."""
-        return self._inner.name
-
-    @property
-    def refusals(self) -> Mapping[TransferFailure, int]:
-        """See `Connector.refusals`."""
-        return self._inner.refusals
-
-    async def start(self) -> None:
-        """See `Connector.start`."""
-        await self._inner.start()
-
-    async def close(self) -> None:
-        """See `Connector.close`."""
-        await self._inner.close()
-
-    def offer(self) -> Offer:
-        """See `Connector.offer`."""
-        return self._inner.offer()
-
-    def can_reach(self, offer: Offer) -> bool:
-        """See `Connector.can_reach`."""
-        return self._inner.can_reach(offer)
-
-    def meet(self, worker: WorkerId, offer: Offer) -> None:
-        """See `Connector.meet`."""
-        self._inner.meet(worker, offer)
 
     def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
         """See `Connector.open`."""

@@ -1,12 +1,27 @@
-"""Cleaning up completely, although the call it belongs to may be cancelled at any moment."""
+"""Work that ends with the block it belongs to, and cleaning up that no cancellation cuts short."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine
+
+
+@asynccontextmanager
+async def running(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do `work` for as long as the context is open; then it is cancelled, and has ended."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 async def run_to_end(cleanup: Coroutine[Any, Any, None]) -> None:

@@ -34,23 +34,27 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method = getattr(handler_call_details, "method", "?")
         if handler is None or (handler.request_streaming and not handler.response_streaming):
             return handler
-        if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(
-                _guard_stream(handler.stream_stream, method),
-                _Reader(handler.request_deserializer),
-                handler.response_serializer,
-            )
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                _guard_stream(handler.unary_stream, method),
-                _Reader(handler.request_deserializer),
-                handler.response_serializer,
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            _guard_unary(handler.unary_unary, method),
-            _Reader(handler.request_deserializer),
-            handler.response_serializer,
+        return wrapped_handler(
+            handler,
+            unary=lambda behaviour: _guard_unary(behaviour, method),
+            stream=lambda behaviour: _guard_stream(behaviour, method),
+            read=_Reader(handler.request_deserializer),
         )
+
+
+def wrapped_handler(
+    handler: _HANDLER,
+    *,
+    unary: Callable[[Any], Any],
+    stream: Callable[[Any], Any],
+    read: Callable[[bytes], Any],
+) -> _HANDLER:
+    """A handler of the same kind: `unary` or `stream` wraps what answers, by the kind of answer."""
+    asked = "stream" if handler.request_streaming else "unary"
+    kind = f"{asked}_stream" if handler.response_streaming else f"{asked}_unary"
+    behaviour = (stream if handler.response_streaming else unary)(getattr(handler, kind))
+    make = getattr(grpc, f"{kind}_rpc_method_handler")
+    return make(behaviour, read, handler.response_serializer)
 
 
 class _Malformed:

@@ -1,8 +1,4 @@
-"""A channel whose calls carry the cluster's token.
-
-grpc's own interceptors would do it as well, but put a task and a queue between every message of a
-stream and its reader; here a call is touched once, when it begins.
-"""
+"""A channel whose calls carry the cluster's token."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from shared.rpc.wrapped_channel import WrappedChannel
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self
 
     from shared.rpc.auth import ClusterToken
 
@@ -41,57 +37,23 @@ def with_token(channel: grpc.Channel, token: ClusterToken) -> grpc.Channel:
     return grpc.intercept_channel(channel, _TokenInterceptor(token))
 
 
-class TokenChannel(grpc.aio.Channel):
+class TokenChannel(WrappedChannel):
     """Owns the channel that it wraps, of whatever kind that is."""
 
     def __init__(self, inner: grpc.aio.Channel, token: ClusterToken) -> None:
-        self._inner = inner
+        self._channel = inner
         self._token = token
-
-    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
-        """See grpc.aio.Channel."""
-        return self._with_token(self._inner.unary_unary(*args, **kwargs))
-
-    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
-        """See grpc.aio.Channel."""
-        return self._with_token(self._inner.unary_stream(*args, **kwargs))
-
-    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
-        """See grpc.aio.Channel."""
-        return self._with_token(self._inner.stream_unary(*args, **kwargs))
-
-    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
-        """See grpc.aio.Channel."""
-        return self._with_token(self._inner.stream_stream(*args, **kwargs))
 
     async def close(self, grace: float | None = None) -> None:
         """Close it."""
-        await self._inner.close(grace)
+        await self._channel.close(grace)
 
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """See grpc.aio.Channel."""
-        return self._inner.get_state(try_to_connect)
+    def _inner(self) -> grpc.aio.Channel:
+        return self._channel
 
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """See grpc.aio.Channel."""
-        await self._inner.wait_for_state_change(last_observed_state)
+    def _method(self, kind: str, args: Any, kwargs: Any) -> Any:
+        method = getattr(self._channel, kind)(*args, **kwargs)
 
-    async def channel_ready(self) -> None:
-        """See grpc.aio.Channel."""
-        await self._inner.channel_ready()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def _with_token(self, method: Any) -> Any:
         def call(*args: Any, metadata: Any = None, **kwargs: Any) -> Any:
             # Read for each call: the file may have changed.
             return method(*args, metadata=(*(metadata or ()), *self._token.metadata), **kwargs)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
 from shared.errors import ConfigError
+from shared.rpc.cancellation import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -94,12 +95,5 @@ class WatchedFile(Generic[T]):
 @asynccontextmanager
 async def following(files: Iterable[WatchedFile[Any]]) -> AsyncIterator[None]:
     """The files are watched for as long as the context is open."""
-    tasks = [asyncio.create_task(file.follow()) for file in files]
-    try:
+    async with running(*(file.follow() for file in files)):
         yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task

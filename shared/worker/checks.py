@@ -12,7 +12,7 @@ from shared.connector.registry import require_known
 from shared.errors import ConfigError, ModelLoadError
 from shared.identity import Role
 from shared.model.checks import check_model
-from shared.worker.doors import require_guarded_doors
+from shared.rpc.exposure import require_guard, zmq_host
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
@@ -39,6 +39,45 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     engine.check_model_limit(model.max_model_len)
     if role is Role.DECODE:
         _check_draft(engine)
+
+
+def require_guarded_doors(config: WorkerConfig) -> None:
+    """Look at every socket that the settings open.
+
+    Connectors listen on `host` as well. What comes to them must show a ticket, which a peer gets
+    over the guarded gRPC port alone; so they are as open as that port is.
+
+    Raises:
+        ConfigError: one would be open to more than this machine.
+    """
+    access = config.access
+    require_guard(
+        config.host,
+        door="the worker's gRPC port and its connectors",
+        guarded=access.cluster_token is not None or config.tls.is_on,
+        flags="--cluster-token, or --tls-cert, --tls-key and --tls-ca",
+        insecure=access.insecure_bind,
+    )
+    if config.metrics_port:
+        require_guard(
+            config.host,
+            door="--metrics-port",
+            guarded=access.open_metrics,
+            flags="--open-metrics",
+            insecure=access.insecure_bind,
+        )
+    for flag, endpoint in (
+        ("--kv-events-endpoint", config.kv_events_endpoint),
+        ("--kv-events-replay-endpoint", config.kv_events_replay_endpoint),
+    ):
+        if endpoint is not None:
+            require_guard(
+                zmq_host(endpoint),
+                door=f"{flag} (its events hold the prompts' tokens)",
+                guarded=False,
+                flags="it an address of this machine",
+                insecure=access.insecure_bind,
+            )
 
 
 def _check_draft(engine: EngineConfig) -> None:

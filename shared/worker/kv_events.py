@@ -13,10 +13,8 @@ Events of layers beyond the first group have its number (`group_idx`).
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +25,7 @@ import zmq.asyncio
 from shared.errors import ConfigError
 from shared.kv.identity import HASH_BYTES, group_of
 from shared.kv.tier import BlockTier
+from shared.rpc.cancellation import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -219,14 +218,7 @@ async def publish_kv_events(parts: WorkerParts, stack: AsyncExitStack) -> None:
     )
     stack.callback(publisher.close)
     parts.engine.on_cache_change(publisher.note)
-    task = asyncio.create_task(publisher.answer())
-
-    async def end() -> None:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-    stack.push_async_callback(end)
+    await stack.enter_async_context(running(publisher.answer()))
     log.info("kv_events", endpoints=publisher.endpoints)
 
 

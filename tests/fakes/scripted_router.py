@@ -121,7 +121,7 @@ def _account(piece: router_pb2.GenerateResponse, *, num_tokens: int) -> None:
     piece.timings.first_token_ms = 12.5
     piece.timings.decode_ms = 30.0
     piece.timings.total_ms = 42.5
-    piece.timings.transfer_bytes = 4096
+    piece.timings.transfer_bytes = 3 * 2**20
     piece.timings.connector = "shm"
     piece.timings.prefill_worker = "prefill-0"
     piece.timings.decode_worker = "decode-0"

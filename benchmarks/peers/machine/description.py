@@ -1,14 +1,17 @@
-"""What the machine is, without saying whose."""
+"""What the machine is, without saying whose, and which revision runs on it."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+
+from cli.places import ROOT
 
 #: Instruction sets that decide how fast a matrix product can be.
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "sve", "bf16")
@@ -29,6 +32,13 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }
+
+
+def revision() -> str:
+    """Of the working tree, marked if it has changes."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def measured_cores() -> tuple[int, int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE
+from shared.rpc.cancellation import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,13 +22,8 @@ async def reporting_health(rpc: RpcServer, endpoints: EndpointPool) -> AsyncIter
     Its Directory serves from the start: workers join there before anything else works.
     """
     await rpc.set_serving(DIRECTORY_SERVICE, serving=True)
-    task = asyncio.create_task(_report(rpc, endpoints))
-    try:
+    async with running(_report(rpc, endpoints)):
         yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def _report(rpc: RpcServer, endpoints: EndpointPool) -> None:

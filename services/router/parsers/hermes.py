@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from services.router.parsers.call_schema import list_of_calls
 from services.router.parsers.json_call import JsonMachine
-from services.router.parsers.json_list import JsonListParser
+from services.router.parsers.json_list import HeldToList
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from services.router.parsers.base import TextParser, ToolSpec
+    from services.router.parsers.base import TextParser
     from services.router.parsers.machine import Steps
 
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -39,7 +36,7 @@ class HermesParser(JsonMachine):
             yield from self.expect(BEGIN[1:])
 
 
-class HermesFormat:
+class HermesFormat(HeldToList):
     """See ToolFormat."""
 
     special_tokens = (BEGIN, END)
@@ -48,14 +45,6 @@ class HermesFormat:
         """See ToolFormat."""
         del tool_names  # the tags say that it is a call
         return HermesParser()
-
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
-        """See ToolFormat."""
-        return list_of_calls(tools, arguments="arguments", parallel=parallel)
-
-    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
-        """See ToolFormat."""
-        return JsonListParser(tool_names)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat."""

@@ -34,20 +34,28 @@ class JsonListParser(JsonMachine):
         yield from self.read_text("")
 
 
-class JsonListFormat:
-    """For models without a format of their own. See ToolFormat."""
+class HeldToList:
+    """The part of a ToolFormat that most have in common: an answer that must be calls is a list."""
 
-    special_tokens: tuple[str, ...] = ()
-
-    def parser(self, tool_names: frozenset[str]) -> TextParser:
-        """See ToolFormat."""
-        return JsonListParser(tool_names)
+    #: What the format calls a call's arguments.
+    arguments = "arguments"
 
     def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
         """See ToolFormat."""
-        return list_of_calls(tools, arguments="parameters", parallel=parallel)
+        return list_of_calls(tools, arguments=self.arguments, parallel=parallel)
 
     def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
+        """See ToolFormat."""
+        return JsonListParser(tool_names)
+
+
+class JsonListFormat(HeldToList):
+    """For models without a format of their own. See ToolFormat."""
+
+    special_tokens: tuple[str, ...] = ()
+    arguments = "parameters"
+
+    def parser(self, tool_names: frozenset[str]) -> TextParser:
         """See ToolFormat."""
         return JsonListParser(tool_names)
 

@@ -5,16 +5,13 @@ The tag <|python_tag|> may stand before the first or before each.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from services.router.parsers.call_schema import list_of_calls
 from services.router.parsers.json_call import JsonMachine, any_name
-from services.router.parsers.json_list import JsonListParser
+from services.router.parsers.json_list import HeldToList
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from services.router.parsers.base import TextParser, ToolSpec
+    from services.router.parsers.base import TextParser
     from services.router.parsers.json_call import IsKnown
     from services.router.parsers.machine import Steps
 
@@ -57,22 +54,15 @@ class Llama3JsonParser(JsonMachine):
                 yield from self.skip_space()
 
 
-class Llama3JsonFormat:
+class Llama3JsonFormat(HeldToList):
     """See ToolFormat."""
 
     special_tokens = (TAG,)
+    arguments = "parameters"
 
     def parser(self, tool_names: frozenset[str]) -> TextParser:
         """See ToolFormat."""
         return Llama3JsonParser(tool_names)
-
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
-        """See ToolFormat."""
-        return list_of_calls(tools, arguments="parameters", parallel=parallel)
-
-    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
-        """See ToolFormat."""
-        return JsonListParser(tool_names)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat."""

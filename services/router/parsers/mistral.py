@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import secrets
 import string
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from services.router.parsers.call_schema import list_of_calls
 from services.router.parsers.json_call import JsonMachine
-from services.router.parsers.json_list import JsonListParser
+from services.router.parsers.json_list import HeldToList, JsonListParser
 from services.router.parsers.machine import MalformedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from services.router.parsers.base import TextParser, ToolSpec
+    from services.router.parsers.base import TextParser
     from services.router.parsers.machine import Steps
 
 TAG, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -63,7 +60,7 @@ class MistralParser(JsonMachine):
         yield from self.streamed_object(name)
 
 
-class MistralFormat:
+class MistralFormat(HeldToList):
     """See ToolFormat."""
 
     special_tokens = (TAG, CALL_ID, ARGS)
@@ -72,10 +69,6 @@ class MistralFormat:
         """See ToolFormat."""
         del tool_names  # the tag says that it is a call
         return MistralParser()
-
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
-        """See ToolFormat."""
-        return list_of_calls(tools, arguments="arguments", parallel=parallel)
 
     def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
         """See ToolFormat."""

@@ -7,14 +7,11 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from services.router.parsers.call_schema import list_of_calls
-from services.router.parsers.json_list import JsonListParser
+from services.router.parsers.json_list import HeldToList
 from services.router.parsers.machine import Machine, MalformedError, check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from services.router.parsers.base import TextParser, ToolSpec
+    from services.router.parsers.base import TextParser
     from services.router.parsers.machine import Steps
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
@@ -144,22 +141,15 @@ def _key(node: ast.expr | None) -> str:
     raise MalformedError
 
 
-class PythonicFormat:
+class PythonicFormat(HeldToList):
     """See ToolFormat."""
 
     special_tokens = (BEGIN, END)
+    arguments = "parameters"
 
     def parser(self, tool_names: frozenset[str]) -> TextParser:
         """See ToolFormat."""
         return PythonicParser(tool_names)
-
-    def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
-        """See ToolFormat."""
-        return list_of_calls(tools, arguments="parameters", parallel=parallel)
-
-    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
-        """See ToolFormat."""
-        return JsonListParser(tool_names)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat."""

@@ -11,19 +11,19 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
+from shared.connector.wrapped import WrappedConnector
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from shared.connector.base import (
         Connector,
         InboundTransfer,
-        Offer,
         OutboundTransfer,
         Receipt,
         Ticket,
     )
     from shared.connector.device.staging_pool import StagingPool
-    from shared.errors import TransferFailure
     from shared.identity import WorkerId
 
 
@@ -204,48 +204,22 @@ class StagedOutbound:
                 self._pool.give(self._host_blocks)
 
 
-class StagedConnector:
+class StagedConnector(WrappedConnector):
     """A `Connector` over one that was made for the pool's memory."""
 
     def __init__(self, inner: Connector, pool: StagingPool, mover: BlockMover) -> None:
         """The pool is that of the memory which `inner` was made for; connectors may share it."""
-        self._inner = inner
+        super().__init__(inner)
         self._pool = pool
         self._copier = Copier(mover)
         self._arrivals: set[asyncio.Task[Receipt]] = set()
 
-    @property
-    def name(self) -> str:
-        """See `Connector.name`."""
-        return self._inner.name
-
-    @property
-    def refusals(self) -> Mapping[TransferFailure, int]:
-        """See `Connector.refusals`."""
-        return self._inner.refusals
-
-    async def start(self) -> None:
-        """See `Connector.start`."""
-        await self._inner.start()
-
     async def close(self) -> None:
         """See `Connector.close`."""
-        await self._inner.close()
+        await super().close()
         if self._arrivals:
             await asyncio.wait(self._arrivals)
         self._copier.close()
-
-    def offer(self) -> Offer:
-        """See `Connector.offer`."""
-        return self._inner.offer()
-
-    def can_reach(self, offer: Offer) -> bool:
-        """See `Connector.can_reach`."""
-        return self._inner.can_reach(offer)
-
-    def meet(self, worker: WorkerId, offer: Offer) -> None:
-        """See `Connector.meet`."""
-        self._inner.meet(worker, offer)
 
     def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
         """See `Connector.open`.

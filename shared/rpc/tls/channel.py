@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from shared.rpc.wrapped_channel import WrappedChannel
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from shared.rpc.tls.certificates import Certificates
     from shared.rpc.tls.files import CertificateFiles
@@ -95,7 +96,7 @@ class _Method:
         return call
 
 
-class RenewedChannel(grpc.aio.Channel):
+class RenewedChannel(WrappedChannel):
     """A secure channel to one address."""
 
     def __init__(
@@ -123,39 +124,13 @@ class RenewedChannel(grpc.aio.Channel):
             self._live.retire()
             self._retired = [one for one in (*self._retired, self._live) if not one.closed]
 
-    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
-        """See `grpc.aio.Channel`, like the rest."""
-        return _Method(self, "unary_unary", args, kwargs)
-
-    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
-        return _Method(self, "unary_stream", args, kwargs)
-
-    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
-        return _Method(self, "stream_unary", args, kwargs)
-
-    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
-        return _Method(self, "stream_stream", args, kwargs)
-
     async def close(self, grace: float | None = None) -> None:
+        """Close it, and those of before whose calls have not ended."""
         lives = [*self._retired, *([] if self._live is None else [self._live])]
         await asyncio.gather(*(live.channel.close(grace) for live in lives))
 
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        return self.live().channel.get_state(try_to_connect)
+    def _inner(self) -> grpc.aio.Channel:
+        return self.live().channel
 
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        await self.live().channel.wait_for_state_change(last_observed_state)
-
-    async def channel_ready(self) -> None:
-        await self.live().channel.channel_ready()
-
-    async def __aenter__(self) -> RenewedChannel:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
+    def _method(self, kind: str, args: Any, kwargs: Any) -> Any:
+        return _Method(self, kind, args, kwargs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from shared.errors import AuthenticationError
+from shared.rpc.interceptors import wrapped_handler
 from shared.rpc.tls.identity import PeerRole, identities
 
 if TYPE_CHECKING:
@@ -57,23 +58,12 @@ class PeerGuard(grpc.aio.ServerInterceptor):
         def check(context: _Context) -> None:
             self._check(service, context)
 
-        if handler.response_streaming:
-            stream = handler.stream_stream or handler.unary_stream
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_stream_rpc_method_handler
-            )
-            guarded = _guard_stream(stream, check)
-        else:
-            unary = handler.stream_unary or handler.unary_unary
-            make = (
-                grpc.stream_unary_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_unary_rpc_method_handler
-            )
-            guarded = _guard_unary(unary, check)
-        return make(guarded, handler.request_deserializer, handler.response_serializer)
+        return wrapped_handler(
+            handler,
+            unary=lambda behaviour: _guard_unary(behaviour, check),
+            stream=lambda behaviour: _guard_stream(behaviour, check),
+            read=handler.request_deserializer,
+        )
 
     def _check(self, service: str, context: _Context) -> None:
         names = [name.decode(errors="replace") for name in _names(context)]

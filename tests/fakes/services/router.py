@@ -15,19 +15,6 @@ import grpc
 from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc, router_pb2_grpc
 from tests.fakes.scripted_router import WORDS, ScriptedRouter
 
-TIMINGS = {
-    "route_ms": 0.5,
-    "prefill_ms": 20.0,
-    "transfer_exposed_ms": 1.5,
-    "transfer_ms": 4.0,
-    "transfer_bytes": 3 * 2**20,
-    "first_token_ms": 25.0,
-    "decode_ms": 30.0,
-    "total_ms": 60.0,
-    "connector": "shm",
-    "prefill_worker": "prefill-0",
-    "decode_worker": "decode-0",
-}
 USAGE = {
     "prompt_tokens": 9,
     "completion_tokens": len(WORDS),
@@ -62,7 +49,7 @@ class SharedPort(ThreadingHTTPServer):
 
 
 def http_server(port: int, directory: Directory) -> ThreadingHTTPServer:
-    """/ready, whole completions and streamed chat completions."""
+    """/ready and whole completions."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -71,14 +58,8 @@ def http_server(port: int, directory: Directory) -> ThreadingHTTPServer:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            if self.path == "/v1/completions":
-                choice = {"index": 0, "text": f"{body['prompt']}!"}
-                self._send(200, json.dumps({"choices": [choice], "usage": USAGE}))
-                return
-            chunks: list[dict[str, Any]] = [{"choices": [{"delta": {"content": w}}]} for w in WORDS]
-            chunks.append({"choices": [], "usage": USAGE, "timings": TIMINGS})
-            events = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"]
-            self._send(200, "".join(f"data: {event}\n\n" for event in events))
+            choice = {"index": 0, "text": f"{body['prompt']}!"}
+            self._send(200, json.dumps({"choices": [choice], "usage": USAGE}))
 
         def _send(self, status: int, body: str) -> None:
             data = body.encode()

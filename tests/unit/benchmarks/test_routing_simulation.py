@@ -8,7 +8,6 @@ import lzma
 import pytest
 
 from benchmarks.routing.cluster import Result, ServiceTime, Simulation
-from benchmarks.routing.decide import measure
 from benchmarks.routing.traces import DATA, Arrival, at_rate, hot_prefix, read_trace
 
 SLICE = 1500
@@ -88,9 +87,3 @@ def test_one_worker_computes_one_prompt_after_the_other() -> None:
 def test_the_traces_are_the_published_ones(name: str, digest: str) -> None:
     data = lzma.decompress((DATA / f"{name}_trace.jsonl.xz").read_bytes())
     assert hashlib.sha256(data).hexdigest() == digest
-
-
-def test_decisions_can_be_measured() -> None:
-    times = measure(4, 256, num_decisions=10)
-    assert 0 < times.route_p50_us <= times.route_p99_us
-    assert times.hash_us > 0

@@ -10,7 +10,7 @@ from cli.flags.service_flags import sort_flags
 
 
 def sort(*arguments: str) -> dict[str, list[str]]:
-    return {service.value: flags for service, flags in sort_flags(arguments).of.items()}
+    return {service.value: flags for service, flags in sort_flags(arguments).items()}
 
 
 def test_a_flag_goes_to_every_service_that_has_it() -> None:

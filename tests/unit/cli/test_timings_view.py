@@ -7,12 +7,14 @@ from typing import Any
 
 from rich.console import Console
 
+from baton_client import Timings, Usage
 from cli.chat.timings_view import timings_table, tokens_per_s
 
 
 def shown(timings: dict[str, Any]) -> dict[str, str]:
     console = Console(file=io.StringIO(), width=100)
-    table = timings_table(timings, prompt_tokens=9, completion_tokens=11, cached_tokens=4)
+    usage = Usage(prompt_tokens=9, completion_tokens=11, cached_tokens=4)
+    table = timings_table(Timings(**timings), usage)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     rows = [line.strip().split("  ", 1) for line in console.file.getvalue().splitlines()]
@@ -46,5 +48,5 @@ def test_a_prompt_that_stayed_where_it_was() -> None:
 
 
 def test_the_first_token_is_not_decodings() -> None:
-    assert tokens_per_s({"decode_ms": 100.0}, 11) == "100.0 tokens/s"
-    assert tokens_per_s({"decode_ms": 0.0}, 1) == "–"
+    assert tokens_per_s(Timings(decode_ms=100.0), Usage(completion_tokens=11)) == "100.0 tokens/s"
+    assert tokens_per_s(Timings(decode_ms=0.0), Usage(completion_tokens=1)) == "–"

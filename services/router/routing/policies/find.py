@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 #: Packages name functions like those of this folder here.
 ENTRY_POINT_GROUP = "baton.routing_policies"
-DEFAULT = "cost"
 
 OURS: dict[str, MakePolicy] = {
     "cost": cost.policy,
