@@ -22,9 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("baton/v1")
 CONTRACT = Path("client/baton_client/contract.binpb")
 FRONT_DOOR = PACKAGE / "router.proto"
-#: Where the part of a module for gRPC begins that is left out: a class to call the service without
-#: a channel. Nothing here does so, and the module's types do not have that class either.
-EXPERIMENTAL = "\n\n # This class is part of an EXPERIMENTAL API.\n"
 STUB_GLOBS = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi")
 
 
@@ -39,8 +36,6 @@ def generate(proto_root: Path, out: Path) -> None:
         f"--mypy_grpc_out=quiet:{out}",
         *protos,
     )
-    for path in (out / PACKAGE).glob("*_pb2_grpc.py"):
-        path.write_text(_without_experimental(path.read_text(encoding="utf-8")), encoding="utf-8")
     raw = out / "raw.binpb"
     _protoc(
         proto_root,
@@ -75,13 +70,6 @@ def drift(generated: Path, proto_root: Path) -> list[str]:
     if not _same(generated / CONTRACT.name, ROOT / CONTRACT):
         found.append(str(ROOT / CONTRACT))
     return found
-
-
-def _without_experimental(module: str) -> str:
-    kept, *experimental = module.split(EXPERIMENTAL)
-    if len(experimental) > 1:
-        raise SystemExit("more than one service in a file: give each a file of its own")
-    return kept
 
 
 def _stubs(root: Path) -> list[Path]:

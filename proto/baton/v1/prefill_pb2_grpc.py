@@ -64,3 +64,35 @@ def add_PrefillServicer_to_server(servicer, server):
             'baton.v1.Prefill', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
     server.add_registered_method_handlers('baton.v1.Prefill', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Prefill:
+    """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Prefill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/baton.v1.Prefill/Prefill',
+            baton_dot_v1_dot_prefill__pb2.PrefillRequest.SerializeToString,
+            baton_dot_v1_dot_prefill__pb2.PrefillResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
