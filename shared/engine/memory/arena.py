@@ -1,4 +1,4 @@
-"""The memory of an engine's KV blocks: one arena of bytes, and how its users see it."""
+"""The memory of an engine's KV blocks: one arena of bytes, with views for its users."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class KVArena:
-    """Equally long blocks of bytes. Who owns which is the pool's affair.
+    """Equally long blocks of bytes. The pool assigns them.
 
-    A group of layers sees them as its keys and values (`groups`), a draft as pages of its own and
-    a hand-off as rows of hidden states (`pages`). They share the blocks, never one block.
+    A group of layers sees them as its keys and values (`groups`), a draft as pages of its own and a
+    hand-off as rows of hidden states (`pages`). They share the blocks, but each block has one user.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class KVArena:
         device: torch.device,
         num_scratch_blocks: int = 0,
     ) -> None:
-        """Scratch blocks lie behind the others, and no sequence ever owns one."""
+        """Allocate. Scratch blocks follow the others; no sequence ever owns one."""
         num_blocks += num_scratch_blocks
         self.layout = layout
         dtype = getattr(torch, layout.dtype)
-        #: None where the blocks live on an accelerator.
+        #: None if the blocks are on an accelerator.
         self.memory: KVMemory | None = None
         self._prefault: Prefault | None = None
         if device.type == "cpu":
@@ -50,12 +50,12 @@ class KVArena:
 
     @property
     def device(self) -> torch.device:
-        """Where the blocks live."""
+        """Device of the blocks."""
         return self.blocks.device
 
     @property
     def num_blocks(self) -> int:
-        """Scratch blocks included."""
+        """Number of blocks, scratch blocks included."""
         return len(self.blocks)
 
     @property
@@ -69,12 +69,12 @@ class KVArena:
         return self.blocks.view(torch.uint8)
 
     def reach(self, num_blocks: int) -> None:
-        """The first `num_blocks` blocks are in use: have the memory of the next ones made ready."""
+        """Prepare the memory of the next blocks, given that the first `num_blocks` are in use."""
         if self._prefault is not None:
             self._prefault.reach(num_blocks * self.layout.block_bytes)
 
     def close(self) -> None:
-        """Give the memory back. The engine must not step any more."""
+        """Free the memory. The engine must not step any more."""
         self.blocks = torch.empty(0)
         self.groups = ()
         if self._prefault is not None:
@@ -91,7 +91,7 @@ class KVArena:
             self.layout.block_size,
             self.layout.row_elements(group),
         )
-        # A block may be longer than what this group keeps in it.
+        # A block may be longer than this group's part of it.
         used = torch.Size(shape).numel()
         seen: torch.Tensor = self.blocks[:, :used].unflatten(1, shape)
         return seen
