@@ -1,4 +1,4 @@
-"""Cleaning up completely, although the call it belongs to may be cancelled at any moment."""
+"""Complete cleanup, although its call may be cancelled at any moment."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 async def run_to_end(cleanup: Coroutine[Any, Any, None]) -> None:
-    """Run `cleanup` to its end, whatever happens to the caller; then pass a cancellation on.
+    """Run `cleanup` to its end, even if the caller is cancelled; then raise the cancellation.
 
-    A peer that has what it wanted cancels its call at once, and that may strike in the middle of
-    a `finally`. What was not freed by then would never be.
+    A peer that has got its answer cancels its call at once, perhaps in the middle of a `finally`.
+    Anything that was not freed by then would never be freed.
     """
     task = asyncio.ensure_future(cleanup)
     cancelled: asyncio.CancelledError | None = None

@@ -1,7 +1,7 @@
 """A channel whose calls carry the cluster's token.
 
-grpc's own interceptors would do it as well, but put a task and a queue between every message of a
-stream and its reader; here a call is touched once, when it begins.
+grpc's own interceptors would add a task and a queue between every message of a stream and its
+reader; here a call is changed once, at its beginning.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class _TokenInterceptor(grpc.UnaryUnaryClientInterceptor):
 
 
 def with_token(channel: grpc.Channel, token: ClusterToken) -> grpc.Channel:
-    """The same channel, for blocking calls of one request and one answer that carry the token."""
+    """Return the channel for blocking unary calls that carry the token."""
     return grpc.intercept_channel(channel, _TokenInterceptor(token))
 
 
 class TokenChannel(grpc.aio.Channel):
-    """Owns the channel that it wraps, of whatever kind that is."""
+    """Owns the channel that it wraps, which may be of any kind."""
 
     def __init__(self, inner: grpc.aio.Channel, token: ClusterToken) -> None:
         self._inner = inner
@@ -65,7 +65,7 @@ class TokenChannel(grpc.aio.Channel):
         return self._with_token(self._inner.stream_stream(*args, **kwargs))
 
     async def close(self, grace: float | None = None) -> None:
-        """Close it."""
+        """Close the wrapped channel."""
         await self._inner.close(grace)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:

@@ -1,4 +1,4 @@
-"""Where a process finds its certificate, and the authority whose word it takes for others."""
+"""Settings of a process's certificate, and of the authority that it trusts."""
 
 from __future__ import annotations
 
