@@ -16,14 +16,14 @@ from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.worker.reuse_settings import ReuseSettings
 
-#: Hosts that stand for every address of the machine.
+#: Hosts that mean every address of the machine.
 MAX_NICENESS = 19
 MAX_GENERATION = 2**32
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
 class DrainMode(StrEnum):
-    """What becomes of running requests when a worker is stopped."""
+    """Handling of running requests when a worker is stopped."""
 
     FINISH = "finish"
     MOVE = "move"
@@ -31,7 +31,7 @@ class DrainMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which model, and how it is loaded. Names as in vLLM."""
+    """The model, and how it is loaded. Names as in vLLM."""
 
     model: Path = setting(help="directory of a Hugging Face checkpoint")
     served_model_name: tuple[str, ...] = setting(
@@ -60,7 +60,7 @@ class ModelSettings:
 
     @property
     def name(self) -> str:
-        """The name that routers know it by: one of theirs."""
+        """The model's name for routers: one of their names."""
         return (*self.served_model_name, self.model.resolve().name)[0]
 
 
@@ -178,12 +178,12 @@ class WorkerConfig:
         return self.transfer_encryption == "on"
 
     def address(self, bound_port: int) -> str:
-        """host:port at which others reach the gRPC services, which listen on `bound_port`."""
+        """Return host:port for other processes, given the port of the gRPC services."""
         return f"{self.reachable_host}:{self.advertise_port or bound_port}"
 
     @property
     def reachable_host(self) -> str:
-        """The host in the addresses that other processes are told."""
+        """The host in the addresses for other processes."""
         if self.advertise_host is not None:
             return self.advertise_host
         return socket.gethostname() if self.host in _WILDCARDS else self.host

@@ -1,4 +1,4 @@
-"""Where a worker listens, and that nothing of it stands open to other machines by accident."""
+"""Check of a worker's ports: nothing is open to other machines by accident."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def require_guarded_doors(config: WorkerConfig) -> None:
-    """Look at every socket that the settings open.
+    """Check every socket that the settings open.
 
-    Connectors listen on `host` as well. What comes to them must show a ticket, which a peer gets
-    over the guarded gRPC port alone; so they are as open as that port is.
+    Connectors listen on `host` as well. Their clients must present a ticket, which peers get over
+    the guarded gRPC port only; so they are as open as that port is.
 
     Raises:
-        ConfigError: one would be open to more than this machine.
+        ConfigError: a socket would be open to more than this machine.
     """
     access = config.access
     require_guard(

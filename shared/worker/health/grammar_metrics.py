@@ -1,4 +1,4 @@
-"""What structured output costs a worker, for Prometheus."""
+"""A worker's cost of structured output, for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ _PREFIX = "baton_structured_output"
 
 
 class GrammarCollector(Collector):
-    """Reads the counters whenever Prometheus asks."""
+    """Reads the counters at each scrape."""
 
     def __init__(self, stats: GrammarStats, *, model: str) -> None:
         self._stats = stats
         self._model = model
 
     def collect(self) -> Iterator[Metric]:
-        """One family per number. Mask seconds by masks is what a token costs more."""
+        """Yield one family per number.
+
+        Mask seconds divided by masks is the additional cost of a token.
+        """
         stats = self._stats
         counters = {
             "compiled": ("Grammars that were compiled.", float(stats.num_compiled)),
