@@ -25,7 +25,7 @@ class RMSNorm(nn.Module):
     def __init__(
         self, *, size: int, eps: float, dtype: torch.dtype, implementation: str = "torch"
     ) -> None:
-        """implementation: of the kernel, `torch` or `triton`."""
+        """Make the norm. implementation: of the kernel, `torch` or `triton`."""
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False)
@@ -37,7 +37,7 @@ class RMSNorm(nn.Module):
         return self._normalise(x, self.weight)
 
     def of_sum(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The norm of the sum, and the sum."""
+        """Return the norm of the sum, and the sum."""
         return self._normalise_sum(x, residual, self.weight)
 
 
@@ -54,7 +54,7 @@ class GatedMLP(nn.Module):
         implementation: str = "torch",
         method: LinearMethod = DENSE,
     ) -> None:
-        """implementation: of the gate, `torch` or `triton`."""
+        """Make the layer. implementation: of the gate, `torch` or `triton`."""
         super().__init__()
         self._gate = partial(silu_mul, implementation=implementation)
         self.gate_up = FusedLinear(
@@ -70,7 +70,7 @@ class GatedMLP(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[num_tokens, hidden] to the same."""
+        """Map [num_tokens, hidden] to the same shape."""
         gate, up = self.gate_up(x)
         out: Tensor = self.down(self._gate(gate, up))[0]
         return out

@@ -1,4 +1,4 @@
-"""The angles of every scheme of rotary position embeddings, as transformers computes them."""
+"""The angles of every scheme of rotary position embeddings, as in transformers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def inverse_frequencies(rope: RopeConfig) -> tuple[Tensor, float]:
-    """float32 [head_dim / 2], and the factor that multiplies cos and sin."""
+    """Return float32 [head_dim / 2], and the factor of cos and sin."""
     return _SCHEMES[rope.rope_type](rope)
 
 
 def cos_sin_table(rope: RopeConfig, num_positions: int, dtype: torch.dtype) -> Tensor:
-    """[num_positions, head_dim]: cosines in the first half, sines in the second.
+    """Return [num_positions, head_dim]: cosines in the first half, sines in the second.
 
     Computed on the host, so that all devices rotate by the same angles.
     """

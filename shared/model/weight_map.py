@@ -1,4 +1,4 @@
-"""Which stored tensor is which part of a model."""
+"""The mapping of stored tensors to parts of a model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What a tensor is to its module; the value is its name there."""
+    """Role of a tensor in its module; the value is its name there."""
 
     WEIGHT = "weight"
     BIAS = "bias"
-    #: The model itself has these two.
+    #: These two belong to the model itself.
     EMBEDDING = "embedding"
     HEAD = "lm_head"
 
@@ -24,22 +24,22 @@ class Kind(Enum):
 class WeightPart:
     """A tensor of the model, or a range of a fused one's rows."""
 
-    #: Path of the module from the model, as in `layers.3.attention.qkv`; empty: the model.
+    #: Path of the module in the model, as in `layers.3.attention.qkv`; empty: the model.
     module: str
     kind: Kind = Kind.WEIGHT
-    #: Of a linear that is several projections in one: which of them.
+    #: For a linear with several fused projections: the projection.
     index: int = 0
 
     @property
     def layer(self) -> int | None:
-        """Number of the layer that it belongs to, if it belongs to one."""
+        """Number of its layer; None if it belongs to none."""
         first, _, rest = self.module.partition(".")
         return int(rest.partition(".")[0]) if first == LAYERS else None
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a checkpoint holds under a name."""
+    """The content of a checkpoint under a name."""
 
     part: WeightPart
     shape: tuple[int, ...]
@@ -55,7 +55,11 @@ NORM = WeightPart("norm")
 
 
 def name_of(names: WeightMap, part: WeightPart) -> str:
-    """What a checkpoint calls this part. Raises KeyError: the model has no such part."""
+    """Return a checkpoint's name of this part.
+
+    Raises:
+        KeyError: the model has no such part.
+    """
     for name, stored in names.items():
         if stored.part == part:
             return name

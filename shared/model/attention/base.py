@@ -1,4 +1,4 @@
-"""The attention interface: from the projections, through the paged KV, to the mixed values."""
+"""The attention interface: from the projections, through the paged KV, to the outputs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class AttentionMetadata:
     seq_lens_list: Sequence[int]
     #: int64, ascending: tokens whose hidden states the model returns, in this order; None: all.
     wanted: Tensor | None = None
-    #: The same batch as the other groups of layers see it: it differs in tables and slots.
+    #: The same batch for the other groups of layers: tables and slots differ.
     others: tuple[AttentionMetadata, ...] = ()
 
     def of_group(self, number: int) -> AttentionMetadata:
-        """Return the batch as a group of layers sees it. This record is the first group's."""
+        """Return the batch for a group of layers. This record is the first group's."""
         return self.others[number - 1] if number else self
 
 
@@ -43,7 +43,7 @@ class AttentionBackend(Protocol):
 
     @property
     def name(self) -> str:
-        """What the registry knows it as; the other kernels' implementation that goes with it."""
+        """Name in the registry; also selects the implementation of other kernels."""
         ...
 
     def forward(
@@ -65,8 +65,8 @@ class AttentionBackend(Protocol):
         q: [num_tokens, num_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim]; cos_sin:
         [num_tokens, head_dim], cosines before sines; norms: of q and k, before the rotation;
         kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], written in place;
-        in 8 bits, the blocks of `QuantizedCache.over`.
-        With a sliding window W a token sees itself and the W-1 before it. Returns the shape of q.
-        Whatever lies in the cache beyond a sequence's length, NaN included, has no influence.
+        in 8 bits, the blocks of `QuantizedCache.over`. With a sliding window W a token sees itself
+        and the W-1 before it. Returns the shape of q. Cache content beyond a sequence's length, NaN
+        included, has no influence.
         """
         ...

@@ -1,4 +1,4 @@
-"""The attention backends: the same two functions, in the implementation that gives the name."""
+"""The attention backends: the same two functions in the named implementation."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class PagedAttention:
         sliding_window: int | None,
         norms: HeadNorms | None,
     ) -> Tensor:
-        """The same over 8 bits. Rotated keys pass through memory once more than in `forward`."""
+        """Do as `forward` for 8 bits. Rotated keys pass through memory once more."""
         num_tokens, num_kv_heads, head_dim = k.shape
         rotated_kv = k.new_empty((1, 1, 2, num_kv_heads, num_tokens, head_dim))
         rotated = rope_kv_write(

@@ -61,9 +61,9 @@ def layer_names(
     module: str = "",
     input_size: int | None = None,
 ) -> dict[str, Stored]:
-    """Of one layer: what its stored names, and the paths of its modules, begin with is given.
+    """Return the tensors of one layer, given the prefixes of their names and of the modules' paths.
 
-    input_size: numbers that attention reads, by default `hidden_size`.
+    input_size: inputs of attention, by default `hidden_size`.
     """
     mixer, feed_forward = layer.mixer, layer.feed_forward
     inner, query, kv = feed_forward.inner_size, mixer.query_size, mixer.kv_size

@@ -1,4 +1,4 @@
-"""The numbers that most configs spell alike."""
+"""The sizes that most configs spell equally."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shared.model.rope import RopeConfig
     from shared.model.spec import GatedSpec
 
-#: The sizes and the largest that each may be: several times those of any model.
+#: The sizes and the maximum of each: several times those of any model.
 _LARGEST = {
     "vocab_size": 2**24,
     "hidden_size": 2**18,
@@ -27,7 +27,7 @@ _LARGEST = {
     "max_position_embeddings": 2**27,
     "num_positions": 2**27,
 }
-#: Entries of the table of rotary angles.
+#: Maximum of entries in the table of rotary angles.
 _MAX_ANGLES = 2**33
 
 
@@ -47,11 +47,11 @@ class Sizes:
 
     @property
     def num_positions(self) -> int:
-        """How far the rotary angles reach."""
+        """Number of positions of the rotary angles."""
         return self.rope.num_positions
 
     def attention(self, **own: Any) -> AttentionSpec:
-        """Attention of these sizes; `own` are the other fields of the record."""
+        """Return attention of these sizes; `own` are the other fields of the record."""
         return AttentionSpec(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
@@ -64,15 +64,15 @@ class Sizes:
 def read_sizes(
     raw: Mapping[str, Any], *, head_dim: int | None = None, num_kv_heads: int | None = None
 ) -> Sizes:
-    """From a config; `head_dim` and `num_kv_heads` are for one that has none.
+    """Return the sizes in a config; `head_dim` and `num_kv_heads` are defaults.
 
     Raises:
-        ModelLoadError: one is out of range, or they do not fit together.
+        ModelLoadError: a size is out of range, or they do not fit together.
         KeyError, TypeError, ValueError: a value is missing or wrong.
     """
     hidden_size, num_heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     num_layers = int(raw["num_hidden_layers"])
-    # Before anything is made for each of them.
+    # Before any object is made for each layer.
     _check("num_layers", num_layers)
     head_dim = int(raw.get("head_dim") or head_dim or hidden_size // num_heads)
     _check("head_dim", head_dim)
@@ -107,10 +107,10 @@ def decoder(
     mixers: Iterable[AttentionSpec],
     feed_forward: GatedSpec,
 ) -> DecoderSpec:
-    """A decoder whose layers differ in their mixers only.
+    """Return a decoder whose layers differ in their mixers only.
 
     Raises:
-        ModelLoadError: there is another number of mixers than of layers.
+        ModelLoadError: the numbers of mixers and of layers differ.
     """
     layers = tuple(LayerSpec(mixer=mixer, feed_forward=feed_forward) for mixer in mixers)
     if len(layers) != sizes.num_layers:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class FusedLinear(nn.Module):
     """Each projection is a range of the weight's rows.
 
-    The weight is there from the beginning, or from the first `part` on if a method will take it.
+    The weight is allocated at once, or at the first `part` if a method will convert it.
     """
 
     def __init__(
@@ -32,7 +32,10 @@ class FusedLinear(nn.Module):
         method: LinearMethod = DENSE,
         is_gated: bool = False,
     ) -> None:
-        """`is_gated`: of two projections one is the gate of the other, number by number."""
+        """Make the linear.
+
+        `is_gated`: of two projections one is the gate of the other, by element.
+        """
         super().__init__()
         self.in_size = in_size
         self.out_sizes = out_sizes
@@ -45,19 +48,19 @@ class FusedLinear(nn.Module):
             nn.Parameter(torch.empty(rows, dtype=dtype), requires_grad=False) if bias else None
         )
         self._method = method
-        #: Tensors of a checkpoint that it has not got yet.
+        #: Number of tensors of a checkpoint that are still missing.
         self._num_missing = len(out_sizes) * (2 if bias else 1)
-        #: What computes instead of `weight`, which is empty then.
+        #: The product used instead of `weight`, which is empty then.
         self.product: Product | None = None
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """One output per projection."""
+        """Return one output per projection."""
         fused = linear(x, self.weight, self.bias) if self.product is None else self._narrow(x)
         parts: tuple[Tensor, ...] = torch.split(fused, list(self.out_sizes), dim=-1)
         return parts
 
     def part(self, index: int) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of one projection, as views. Not once a method has taken the weight."""
+        """Return weight and bias of one projection, as views. Not after the method's conversion."""
         if self.weight.is_meta and self._method is not DENSE:
             weight = torch.empty(self.weight.shape, dtype=self.weight.dtype, device="cpu")
             self.weight = nn.Parameter(weight, requires_grad=False)
@@ -66,7 +69,7 @@ class FusedLinear(nn.Module):
         return self.weight[rows], None if self.bias is None else self.bias[rows]
 
     def fill(self, kind: str, values: Tensor) -> None:
-        """Give all rows of `weight` or `bias` their values."""
+        """Set all rows of `weight` or `bias`."""
         start = 0
         for index, size in enumerate(self.out_sizes):
             weight, bias = self.part(index)
@@ -78,14 +81,14 @@ class FusedLinear(nn.Module):
             self.filled()
 
     def filled(self) -> None:
-        """One of the views has its values. With the last one the method takes the weight."""
+        """Record that a view has its values. After the last one the method converts the weight."""
         self._num_missing -= 1
         if self._num_missing == 0:
             self.finish(self._method)
 
     @torch.inference_mode()
     def finish(self, method: LinearMethod) -> None:
-        """Have `method` take the weight, which is complete."""
+        """Let `method` convert the complete weight."""
         self.product = method.finish(self)
         if self.product is not None:
             nothing = torch.empty(0, dtype=self.weight.dtype, device=self.weight.device)
