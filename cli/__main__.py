@@ -1,4 +1,4 @@
-"""The `baton` command. What a command needs is imported when it runs: the rest starts light."""
+"""The `baton` command. A command's imports run with the command, so that others start fast."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def certs(
     ] = None,
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "cluster",
 ) -> None:
-    """Make a CA for development, and a certificate for each role; again to renew those."""
+    """Make a CA for development and a certificate for each role; run it again to renew those."""
     from cli.certs import run_certs
 
     run_certs(folder, days=days, hosts=host or (), cluster=cluster)
@@ -180,7 +180,7 @@ def probe(
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Ask one service whether it serves; the exit code says so. For health checks."""
+    """Ask one service whether it serves; the answer is the exit code. For health checks."""
     from cli.access import from_flags
     from cli.containers.probe import PROBES
 
@@ -192,7 +192,7 @@ def probe(
 def provide_model(
     folder: Annotated[Path, typer.Argument(help="Where the model is to be.")],
 ) -> None:
-    """Check the model in a folder; put the shipped one there if it is empty."""
+    """Check the model in a folder; copy the shipped one there if it is empty."""
     from cli.containers.provide_model import provide_model as provide
     from cli.places import SHIPPED_MODEL
 
@@ -207,7 +207,7 @@ def provide_secrets(
     ] = "127.0.0.1",
     api_keys: Annotated[str, typer.Option(help="The router's file of API keys, if any.")] = "",
 ) -> None:
-    """Make the secrets of a cluster of containers, unless they are there already."""
+    """Make the secrets of a cluster of containers, unless they exist already."""
     from cli.containers.provide_secrets import provide_secrets as provide
     from cli.containers.provide_secrets import require_keys
 
@@ -235,7 +235,7 @@ def make_model(context: typer.Context) -> None:
 
 
 def main() -> None:
-    """Run the command; an error that has a remedy is shown with it, without a traceback."""
+    """Run the command; show an error with its remedy, without a traceback."""
     try:
         app(prog_name="baton")
     except CommandError as error:

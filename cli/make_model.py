@@ -35,7 +35,7 @@ def make_model(
     extra: Annotated[str, typer.Option(help="JSON merged into config.json.")] = "{}",
 ) -> None:
     """Write a Hugging Face checkpoint with random weights, a tokenizer and a chat template."""
-    # torch takes seconds to import, and only this command of the tool needs it.
+    # torch takes seconds to import, and only this command needs it.
     from shared.model.random_checkpoint import (
         CheckpointSpec,
         rope_settings,

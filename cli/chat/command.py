@@ -21,7 +21,7 @@ HELP = "Ctrl-C stops an answer, /reset forgets the conversation, Ctrl-D ends."
 
 
 class Chat:
-    """One conversation. The answer goes to stdout; what surrounds it to stderr."""
+    """One conversation. The answer goes to stdout, everything else to stderr."""
 
     def __init__(self, baton: Baton, options: ChatOptions, *, system: str | None = None) -> None:
         self._baton = baton
@@ -32,7 +32,7 @@ class Chat:
         self._err = Console(stderr=True)
 
     def ask_once(self, question: str) -> None:
-        """One question, its answer, and the full table of timings."""
+        """Ask one question; show its answer and the full table of timings."""
         last = self._answer(question)
         if last is not None and last.timings and last.usage:
             self._err.print(
@@ -45,7 +45,7 @@ class Chat:
             )
 
     def converse(self) -> None:
-        """Questions from the terminal until it ends."""
+        """Ask questions from the terminal until its input ends."""
         self._err.print(HELP, style="dim")
         while (question := self._read()) is not None:
             if question == "/reset":
@@ -72,7 +72,7 @@ class Chat:
             return None
 
     def _answer(self, question: str) -> Piece | None:
-        """Stream the answer; the last piece, or None if the user stopped it."""
+        """Stream the answer; return the last piece, or None if the user stopped it."""
         self._messages.append({"role": "user", "content": question})
         text = ""
         last: Piece | None = None
@@ -111,7 +111,7 @@ def run_chat(
     system: str | None,
     secure: Secure | None = None,
 ) -> None:
-    """Ask `questions` one after the other, or whatever the user types if there are none.
+    """Ask `questions` one after the other, or the user's input if there are none.
 
     Raises:
         CommandError: the cluster cannot be reached, or refused.

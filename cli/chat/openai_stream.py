@@ -1,4 +1,4 @@
-"""Asks one question over the OpenAI API and yields the answer as it is written."""
+"""Sends one question over the OpenAI API and streams the answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DONE = "[DONE]"
 
 @dataclass(slots=True)
 class Reply:
-    """What came with the answer's last chunk."""
+    """The data of the answer's last chunk."""
 
     usage: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, Any] = field(default_factory=dict)
@@ -34,10 +34,10 @@ class Reply:
 def stream_chat(
     url: str, question: str, reply: Reply, *, timeout_s: float = 120.0, **params: Any
 ) -> Iterator[str]:
-    """Text of the answer, piece by piece; `reply` is filled at the end.
+    """Yield the answer's text by pieces; `reply` is set at the end.
 
     Raises:
-        CommandError: the server refused, or broke off.
+        CommandError: the server refused, or the stream broke.
     """
     body = {
         "messages": [{"role": "user", "content": question}],

@@ -1,4 +1,4 @@
-"""Where a request's time went, as a small table."""
+"""A request's timings as a small table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: What the first token waited for, and what came after it: label and fields, added up.
+#: Rows before and after the first token: label and fields, which are summed.
 BEFORE_FIRST_TOKEN = (
     ("queue", ("router_queue_ms", "decode_queue_ms", "prefill_queue_ms")),
     ("tokenize", ("tokenize_ms",)),
@@ -26,7 +26,7 @@ AFTER_FIRST_TOKEN = (
 def timings_table(
     timings: Mapping[str, Any], *, prompt_tokens: int, completion_tokens: int, cached_tokens: int
 ) -> Table:
-    """`timings` has the fields of `Timings` in the contract."""
+    """Return the table. `timings` has the fields of `Timings` in the contract."""
     table = Table(box=None, padding=(0, 2), show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -46,7 +46,7 @@ def timings_table(
 
 
 def tokens_per_s(timings: Mapping[str, Any], completion_tokens: int) -> str:
-    """Speed of decoding: the first token is prefill's and does not count."""
+    """Return the speed of decoding, without the first token, which prefill computes."""
     decode_s = _number(timings, "decode_ms") / 1000
     if completion_tokens < 2 or decode_s <= 0:
         return "–"
