@@ -121,7 +121,7 @@ def require_known(names: Sequence[str]) -> None:
     """
     for name in names:
         if name in _SUCCESSORS:
-            raise ConfigError(f"connector {name} is gone: {_SUCCESSORS[name]} does its work")
+            raise ConfigError(f"connector {name} was removed: use {_SUCCESSORS[name]}")
         if name not in FACTORIES:
             raise ConfigError(f"unknown connector {name!r}; there are {', '.join(FACTORIES)}")
 

@@ -112,7 +112,9 @@ class ClusterToken:
         """See Rule."""
         given = [value for name, value in metadata if name == TOKEN_KEY]
         if len(given) != 1:
-            raise AuthenticationError("this service is for the cluster's own: no cluster token")
+            raise AuthenticationError(
+                "this service is for processes of the cluster: the call has no cluster token"
+            )
         value = given[0].encode() if isinstance(given[0], str) else given[0]
         # All are compared, so that the time does not show which one matches.
         if sum(hmac.compare_digest(value, token) for token in self.file.value) == 0:

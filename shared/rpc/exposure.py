@@ -22,13 +22,11 @@ class AccessSettings:
     cluster_token: Path | None = setting(
         None,
         help="file with the secret that routers and workers of the cluster share; "
-        "without it anybody who reaches a port may join or use the workers",
+        "without it any process that reaches a port may join or use the workers",
     )
-    open_metrics: bool = setting(
-        False, help="let anybody who reaches its port read /metrics, without a key"
-    )
+    open_metrics: bool = setting(False, help="serve /metrics without a key")
     insecure_bind: bool = setting(
-        False, help="listen on addresses beyond this machine even where nobody is asked for a key"
+        False, help="listen on addresses beyond this machine even without authentication"
     )
 
 
@@ -59,8 +57,8 @@ def require_guard(host: str, *, door: str, guarded: bool, flags: str, insecure: 
     if guarded or insecure or is_loopback(host):
         return
     raise ConfigError(
-        f"{door} would be open to everybody who can reach {host or 'this machine'}: give {flags}, "
-        "listen on 127.0.0.1, or accept it with --insecure-bind"
+        f"{door} would be open to every process that can reach {host or 'this machine'}: "
+        f"give {flags}, listen on 127.0.0.1, or accept it with --insecure-bind"
     )
 
 

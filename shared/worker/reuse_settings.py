@@ -28,5 +28,5 @@ class ReuseSettings:
     )
     reuse_patience_ms: float = setting(
         250.0,
-        help="what a fetch may take at least; where computing would take longer, it may take that",
+        help="milliseconds that a fetch may always take; if computing takes longer, that time",
     )

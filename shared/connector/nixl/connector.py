@@ -108,7 +108,7 @@ class NixlConnector(FrameTransport):
         while True:
             await asyncio.sleep(self._limits.max_stall_s / 4)
             if not pump.alive():
-                self._sender.lose(TransferFailure.PEER_LOST, "this worker had stood still")
+                self._sender.lose(TransferFailure.PEER_LOST, "this worker was stopped for too long")
 
     def _session(self, reply: Callable[[Frame], None]) -> Session:
         return LandingSession(

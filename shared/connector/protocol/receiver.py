@@ -155,7 +155,7 @@ class Receiver:
         if frame.kind is Kind.HELLO:
             self._greet(session, frame)
         elif session.sender is None:
-            raise TransferError(TransferFailure.UNKNOWN_TICKET, "the peer has not said who it is")
+            raise TransferError(TransferFailure.UNKNOWN_TICKET, "the peer has not sent a HELLO")
         elif frame.kind is Kind.OPEN:
             self._bind(session, frame)
         elif frame.kind is Kind.PIECE:
@@ -189,9 +189,9 @@ class Receiver:
         if session.sender is not None:
             raise TransferError(TransferFailure.DUPLICATE, f"{sender} greets twice")
         if receiver != self._worker:
-            raise TransferError(TransferFailure.UNKNOWN_TICKET, f"{sender} looks for {receiver}")
+            raise TransferError(TransferFailure.UNKNOWN_TICKET, f"{sender} connects to {receiver}")
         if frame.layout != self._fingerprint:
-            raise TransferError(TransferFailure.LAYOUT_MISMATCH, f"{sender} has other blocks")
+            raise TransferError(TransferFailure.LAYOUT_MISMATCH, f"{sender} has another layout")
         session.sender = sender
         session.send(self._grant)
 

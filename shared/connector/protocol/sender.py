@@ -49,7 +49,8 @@ class Sender:
         """See `Connector.connect`."""
         if ticket.sender != self._worker:
             raise TransferError(
-                TransferFailure.UNKNOWN_TICKET, f"it is {ticket.sender}'s, not {self._worker}'s"
+                TransferFailure.UNKNOWN_TICKET,
+                f"the ticket is for {ticket.sender}, not {self._worker}",
             )
         if ticket.layout != self._layout:
             raise TransferError(

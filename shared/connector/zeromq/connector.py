@@ -174,7 +174,7 @@ class FrameTransport(BaseTransport):
         if sender is None and frame.kind is Kind.HELLO:
             sender = parties(frame)[0]
         if sender is not None and not self._security.vouches(part, sender):
-            message = f"somebody with another key says to be {sender}"
+            message = f"a peer with another key claims to be {sender}"
             raise TransferError(TransferFailure.UNKNOWN_TICKET, message)
 
     def _session(self, reply: Callable[[Frame], None]) -> Session:

@@ -34,7 +34,7 @@ class GrammarCollector(Collector):
             "compiled": ("Grammars that were compiled.", float(stats.num_compiled)),
             "compile_seconds": ("Processor seconds spent on compiling.", stats.compile_s),
             "cache_hits": (
-                "Requests whose grammar was there, or on its way.",
+                "Requests whose grammar was cached, or being compiled.",
                 stats.num_cache_hits,
             ),
             "cache_misses": ("Requests whose grammar had to be compiled.", stats.num_cache_misses),
@@ -54,7 +54,7 @@ class GrammarCollector(Collector):
             yield gauge
         failures = CounterMetricFamily(
             f"{_PREFIX}_failures",
-            "Grammars that could not be had: invalid, timeout, queue, budget, lost, backend.",
+            "Grammars that were not available: invalid, timeout, queue, budget, lost, backend.",
             labels=["model_name", "reason"],
         )
         for reason, count in tuple(stats.failures.items()):

@@ -99,7 +99,7 @@ class EngineCollector(Collector):
         """Return the accepted drafts by position after the last token, from 0 on."""
         counter = CounterMetricFamily(
             "baton_spec_decode_num_accepted_tokens_per_pos",
-            "Guessed tokens that were right, by their place in the guess.",
+            "Accepted draft tokens, by their position in the draft.",
             labels=["model_name", "position"],
         )
         for position, count in enumerate(stats.accepted_per_pos):
@@ -117,14 +117,14 @@ class EngineCollector(Collector):
         labels = ["model_name", *self._cache_config]
         config = GaugeMetricFamily(
             "baton_cache_config_info",
-            "Always 1; the labels say how the KV cache is set up.",
+            "Always 1; the labels have the configuration of the KV cache.",
             labels=labels,
         )
         config.add_metric([self._model, *self._cache_config.values()], 1)
         yield config
         cached = GaugeMetricFamily(
             "baton_kv_cache_free_cached_blocks",
-            "KV blocks that nobody uses and that still hold a prefix.",
+            "Unused KV blocks that still have a cached prefix.",
             labels=["model_name"],
         )
         cached.add_metric([self._model], stats.num_cached_blocks)

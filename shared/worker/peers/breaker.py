@@ -46,7 +46,7 @@ class BreakerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._events = Counter(
             "baton_peer_breaker_events",
-            "Peers that were left alone, tried again, passed over.",
+            "Events of circuit breakers: peers avoided, tried again, skipped.",
             ["purpose", "event"],
             registry=registry,
         )
