@@ -91,7 +91,7 @@ def chat(
         "127.0.0.1:50051"
     ),
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    model: Annotated[str, typer.Option(help="Where several models are served.")] = "",
+    model: Annotated[str, typer.Option(help="Model to ask; needed if several are served.")] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
@@ -120,7 +120,7 @@ app.command(
 @app.command()
 def doctor(
     model: Model = None,
-    host: Annotated[str, typer.Option(help="Where the router listens.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Host of the router.")] = "127.0.0.1",
     port: Port = 8000,
     grpc_port: DirectoryPort = 50051,
     cluster_token: ClusterToken = None,
@@ -150,8 +150,8 @@ def doctor(
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(help="Where to put them.")],
-    days: Annotated[int, typer.Option(min=1, help="How long certificates are good for.")] = 90,
+    folder: Annotated[Path, typer.Argument(help="Folder for the certificates.")],
+    days: Annotated[int, typer.Option(min=1, help="Days for which certificates are valid.")] = 90,
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address of a service; repeatable.")
     ] = None,
@@ -190,7 +190,7 @@ def probe(
 
 @app.command("provide-model")
 def provide_model(
-    folder: Annotated[Path, typer.Argument(help="Where the model is to be.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the model.")],
 ) -> None:
     """Check the model in a folder; copy the shipped one there if it is empty."""
     from cli.containers.provide_model import provide_model as provide

@@ -43,12 +43,12 @@ A tenant may also have weight, max_concurrent_requests, max_tokens_per_minute, o
 
 @app.command()
 def new(
-    tenant: Annotated[str, typer.Option(help="Whose key; a new tenant is added to the file.")],
+    tenant: Annotated[str, typer.Option(help="Tenant of the key; a new one is added to the file.")],
     file: File = DEFAULT_FILE,
     expires_days: Annotated[
-        float | None, typer.Option(min=0, help="After how many days it ends; default: never.")
+        float | None, typer.Option(min=0, help="Days until the key expires; default: never.")
     ] = None,
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    note: Annotated[str, typer.Option(help="Note about the key's use.")] = "",
 ) -> None:
     """Make a key and print it. This is the only time: the file has its hash only."""
     import tomlkit

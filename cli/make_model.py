@@ -30,7 +30,7 @@ def make_model(
         str, typer.Option(help="default, linear, dynamic, llama3 or yarn.")
     ] = "default",
     rope_factor: Annotated[
-        float, typer.Option(min=1, help="By how much the RoPE type stretches the context.")
+        float, typer.Option(min=1, help="Factor by which the RoPE type stretches the context.")
     ] = 4.0,
     extra: Annotated[str, typer.Option(help="JSON merged into config.json.")] = "{}",
 ) -> None:

@@ -45,7 +45,7 @@ def require_clean_stop(cluster: Cluster) -> None:
     if cluster.killed:
         names = ", ".join(cluster.killed)
         raise CommandError(
-            f"had to kill {names}: no end within {cluster.spec.grace_s:g} s of being asked",
+            f"had to kill {names}: no end within {cluster.spec.grace_s:g} s of the stop request",
             advice=f"the logs in {cluster.spec.log_folder} say what they were doing",
         )
 

@@ -38,7 +38,7 @@ class Restarts:
         why = process.why_it_ended()
         if process.name in self._started_again and process.age_s < MIN_LIFE_S:
             self._given_up.add(process.name)
-            return f"{why}; it is left alone, the others go on (log: {process.log})"
+            return f"{why}; it is not restarted, the others continue (log: {process.log})"
         self._started_again.add(process.name)
         process.start()
-        return f"{why}; it is started again, the others go on meanwhile (log: {process.log})"
+        return f"{why}; it is restarted, the others continue meanwhile (log: {process.log})"

@@ -175,7 +175,7 @@ def _write_grammar(
     if grammar is None:
         return
     if request.params.HasField("grammar"):
-        raise invalid(name, "only one option may say what the answers look like")
+        raise invalid(name, "only one option may set the format of the answers")
     request.params.grammar.CopyFrom(grammar)
 
 

@@ -92,7 +92,9 @@ async def attempts(
         BatonError: the last failure.
     """
     deadline_s = time.monotonic() + timeout_s
-    failure: BatonError = DeadlineError(f"no time to ask: {timeout_s:g} s", request_id=request_id)
+    failure: BatonError = DeadlineError(
+        f"no time left for the request: {timeout_s:g} s", request_id=request_id
+    )
     attempt = 0
     while (remaining_s := deadline_s - time.monotonic()) > 0:
         attempt += 1

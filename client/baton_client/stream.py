@@ -152,7 +152,7 @@ class AsyncStream:
         if not self._num_attempts:
             self._deadline_s = now_s + self._timeout_s
         if self._deadline_s <= now_s:
-            message = f"no time to ask: {self._timeout_s:g} s"
+            message = f"no time left for the request: {self._timeout_s:g} s"
             raise DeadlineError(message, request_id=self._request_id)
         self._num_attempts += 1
         self._expects_resumed = self._progress.has_begun
@@ -175,7 +175,7 @@ class AsyncStream:
         """Check the first response: an older server ignores fields that it does not know."""
         if self._expects_resumed and not response.resumed:
             raise UnavailableError(
-                "the server that the request began at is gone, and the next one cannot go on",
+                "the server of the request is lost, and the next one cannot continue it",
                 request_id=self._request_id,
             )
         self._expects_resumed = False
