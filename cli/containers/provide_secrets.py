@@ -53,10 +53,10 @@ def provide_secrets(folder: Path) -> str:
 
 
 def require_keys(published_host: str, api_keys: str) -> None:
-    """Do nothing if the router may be published there.
+    """Check that the router may be published there.
 
     Raises:
-        CommandError: everybody who reaches it could use it.
+        CommandError: every client that reaches it could use it.
     """
     try:
         require_guard(

@@ -82,7 +82,7 @@ class RouterConfig:
         "what its chat template shows",
     )
     peer_fetch: bool = setting(
-        True, help="whether the cost policy assumes that workers fetch prefixes from each other"
+        True, help="whether cost estimates assume that workers fetch prefixes from each other"
     )
     max_ttft_ms: float | None = setting(
         None, help="refuse requests that are expected to wait longer [ms] for their first token"

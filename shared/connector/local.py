@@ -167,7 +167,7 @@ class LocalConnector(Transport):
         )
 
     def can_reach(self, offer: Offer) -> bool:
-        """Whether the peer is in the same hub."""
+        """Return whether the peer is in the same hub."""
         return offer.params.get("hub") == self._hub.token and offer.address in self._hub
 
     def admit(self, answer: Callable[[Frame], None], on_close: Callable[[], None]) -> LocalPort:

@@ -58,9 +58,10 @@ class Engine:
     def __init__(
         self, loaded: LoadedModel, config: EngineConfig, *, recorder: GraphRecorder | None = None
     ) -> None:
-        """`recorder` replaces the way in which decode steps are recorded on this device.
+        """Build an engine. `recorder` replaces this device's recording of decode steps.
 
-        Raises ConfigError if the settings do not fit the model or the memory.
+        Raises:
+            ConfigError: the settings do not fit the model or the memory.
         """
         self.layout = read_layout(loaded, config)
         self.num_blocks, self.max_model_len = plan_memory(
@@ -112,7 +113,7 @@ class Engine:
         return self._parts.arena.memory
 
     def device_kv(self) -> DeviceBlocks:
-        """The blocks on their device, for connectors that need no staging."""
+        """Return the blocks on their device, for connectors that need no staging."""
         return DeviceBlocks(self._parts.arena.whole, self.layout)
 
     def stage_kv(self, num_host_blocks: int) -> KVStaging:
@@ -211,7 +212,7 @@ class Engine:
         self._stalled = False
 
     def has_work(self) -> bool:
-        """Whether `step` would do anything. If not, only another call can change that."""
+        """Return whether `step` would do anything. If not, only another call can change that."""
         can_schedule = not self._stalled and self._scheduler.has_work
         return bool(self._events or self._steps.in_flight or can_schedule)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: A servicer may notice later than its caller's deadline that the caller is gone.
+#: The handler of a method.
 _HANDLER = Any
 
 

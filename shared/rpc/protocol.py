@@ -1,4 +1,4 @@
-"""The version of the contract in proto/ that this process speaks."""
+"""The version of the contract in proto/ that this process supports."""
 
 from __future__ import annotations
 

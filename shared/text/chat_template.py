@@ -44,7 +44,7 @@ class ChatTemplate:
     """Renders conversations. A checkpoint may have several templates, chosen by name."""
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
-        """`templates` by name; "default" is used unless tools are given and "tool_use" exists."""
+        """Take `templates` by name; "default" is used unless there are tools and a "tool_use"."""
         environment = _environment()
         self._templates: dict[str, jinja2.Template] = {}
         for name, source in templates.items():

@@ -110,7 +110,7 @@ class WorkerParts:
         )
 
     def describe(self) -> worker_pb2.GetInfoResponse:
-        """The worker's public description."""
+        """Return the worker's public description."""
         return worker_pb2.GetInfoResponse(
             role=_WIRE_ROLES[self.role],
             model=self.config.model.name,

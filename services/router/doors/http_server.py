@@ -1,4 +1,4 @@
-"""Serves an ASGI application over HTTP until it is told to stop."""
+"""An HTTP server for an ASGI application."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class SlowClients:
         stall_s: float = STALL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connections` are uvicorn's protocols, whose common type is not public."""
+        """Watch `connections`: uvicorn's protocols, whose common type is not public."""
         self._connections = connections
         self._stall_s = stall_s
         self._clock = clock

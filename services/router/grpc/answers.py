@@ -29,7 +29,10 @@ class AnswerWriter:
     def __init__(
         self, *, reader: ChatReader | None = None, reading: router_pb2.Reading.ValueType
     ) -> None:
-        """Without a `reader`, messages carry text only: no reasoning, no tool calls."""
+        """Make a writer.
+
+        Without a `reader`, messages have text only: no reasoning, no tool calls.
+        """
         self._reader = reader
         self._reading = reading
 

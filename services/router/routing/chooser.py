@@ -93,7 +93,10 @@ class WorkerChooser:
         max_prefill_candidates: int = MAX_PREFILL_CANDIDATES,
         max_worker_queue_ms: float = math.inf,
     ) -> None:
-        """`peer_fetch`: see Estimator. `max_worker_queue_ms`: see WorkerRoom."""
+        """Choose by a policy.
+
+        `peer_fetch`: see Estimator. `max_worker_queue_ms`: see WorkerRoom.
+        """
         self._endpoints = endpoints
         self.policy = policy or cost_policy(random.Random())
         self.book = book or Book()

@@ -42,7 +42,7 @@ class Estimator:
     """Converts the book, the profiles and the holdings to milliseconds."""
 
     def __init__(self, book: Book, *, peer_fetch: bool) -> None:
-        """`peer_fetch`: workers fetch what a peer holds where that is faster than computing."""
+        """Make an estimator. `peer_fetch`: workers fetch prefixes from peers if that is faster."""
         self._book = book
         self._peer_fetch = peer_fetch
 

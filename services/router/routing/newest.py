@@ -20,7 +20,7 @@ class Newest:
     """
 
     def __init__(self, book: Book, *, max_worker_queue_ms: float) -> None:
-        """`max_worker_queue_ms`: see WorkerRoom."""
+        """Choose generations by this book. `max_worker_queue_ms`: see WorkerRoom."""
         self._book = book
         self._max_queue_ms = max_worker_queue_ms
 

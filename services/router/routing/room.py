@@ -28,7 +28,10 @@ class WorkerRoom:
         *,
         max_worker_queue_ms: float,
     ) -> None:
-        """`max_worker_queue_ms`: longest queue of prompts that a worker should have."""
+        """Use this book.
+
+        `max_worker_queue_ms`: longest queue of prompts that a worker should have.
+        """
         self._endpoints = endpoints
         self._book = book
         self._max_queue_ms = max_worker_queue_ms

@@ -88,7 +88,7 @@ class EndpointPool:
         return [e for e in self._endpoints.values() if e.record.role is role]
 
     def left_lately(self, role: Role) -> bool:
-        """Whether a worker left less than `RETURN_S` ago: it may have missed heartbeats only."""
+        """Return whether a worker left less than `RETURN_S` ago: it may come back."""
         return time.monotonic() - self._left_s.get(role, -math.inf) < RETURN_S
 
     @property

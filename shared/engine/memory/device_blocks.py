@@ -23,7 +23,7 @@ class DeviceBlocks:
     """A `DeviceMemory` of one KV cache."""
 
     def __init__(self, kv_cache: torch.Tensor, layout: KVLayout) -> None:
-        """kv_cache: [blocks, …], contiguous, a block of `layout.block_bytes`."""
+        """Use `kv_cache`: [blocks, …], contiguous, a block of `layout.block_bytes`."""
         self.layout = layout
         self.num_blocks = len(kv_cache)
         self.num_bytes = self.num_blocks * layout.block_bytes

@@ -1,10 +1,4 @@
-"""What one step computes, as plain numbers: the whole input of a runner.
-
-A runner keeps a row per running sequence: its block tables, its sampling parameters, and its tokens
-if sampling uses them. A plan says which rows are reassigned, what is new in the others, and what to
-compute. So a runner needs no sequence and no scheduler, and works as well in another process, which
-gets the same plans in the same order.
-"""
+"""The plan of one step, as plain numbers: the whole input of a runner."""
 
 from __future__ import annotations
 

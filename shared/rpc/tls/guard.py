@@ -19,7 +19,8 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 WORKERS = frozenset({PeerRole.PREFILL, PeerRole.DECODE})
 CLUSTER = WORKERS | {PeerRole.ROUTER, PeerRole.OPERATOR}
-#: Roles that may call each service. Other services are for all processes of the cluster.
+#: Roles that may call each service. Other services are for all processes of the cluster, not
+#: clients.
 CALLERS = {
     "baton.v1.Decode": frozenset({PeerRole.ROUTER, PeerRole.DECODE}),
     "baton.v1.Prefill": frozenset({PeerRole.ROUTER, PeerRole.DECODE}),
