@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def provide_model(folder: Path, source: Path) -> str:
-    """Check the model in `folder`, or copy `source` there if it has none. Prints the action.
+    """Check the model in `folder`, or copy `source` there if it has none; return a report.
 
     The copy appears under its name only when it is complete.
 

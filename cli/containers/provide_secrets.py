@@ -22,9 +22,7 @@ _ONLY_OURS, _OF_ANOTHER_USER = 0o600, 0o644
 
 
 def provide_secrets(folder: Path) -> str:
-    """Make missing secrets in the folders `router`, `worker`, `redis`, `grafana`.
-
-    Prints the actions.
+    """Make missing secrets in the folders `router`, `worker`, `redis`, `grafana`; return a report.
 
     The router's secrets are kept; the others get equal ones, or in Redis' case their hashes. Redis
     and Grafana run as users of their own, so the modes of their files let those read them: nothing

@@ -54,7 +54,7 @@ def run_doctor(
 
 
 def _model(folder: Path | None) -> Iterator[Finding]:
-    """Return the given model, that of this container's services, or the shipped one."""
+    """Check the given model, that of this container's services, or the shipped one."""
     named = os.environ.get("BATON_MODEL")
     if folder is None and named is not None:
         folder = Path(named)

@@ -20,7 +20,7 @@ SHOWN_DIGITS = 12
 
 
 def check_weights(messages: Sequence[directory_pb2.WorkerRecord]) -> Iterator[Finding]:
-    """Return a finding per worker whose weights are not its generation's, or one good one."""
+    """Yield a finding per worker whose weights are not its generation's, or one good one."""
     records = list(_read(messages))
     is_well = True
     for record in records:

@@ -227,7 +227,10 @@ class EngineThread:
             self._post([self._broken.set, partial(self._end, reason)])
 
     def _turn(self) -> bool:
-        """Take all commands, waiting for one if there is nothing else to do; then step."""
+        """Take all commands, waiting for one if there is nothing else to do; then step.
+
+        Returns False after the command to stop.
+        """
         go_on = self._take_commands()
         if go_on and self._engine.has_work():
             # A peer can start with admitted sequences while this step is still computed.

@@ -22,7 +22,7 @@ class EngineProgress:
 
     @property
     def busy_for_s(self) -> float:
-        """Return the time [s] of the running step or command; 0 while the thread sleeps."""
+        """Time [s] of the running step or command; 0 while the thread sleeps."""
         since_s = self._since_s
         return 0.0 if since_s is None else max(0.0, self._clock() - since_s)
 

@@ -92,11 +92,11 @@ class KVLayout:
         return self.dtype in _SCALED
 
     def row_elements(self, group: KVGroup) -> int:
-        """Elements per token and head, its scale counted in elements."""
+        """Return the elements per token and head, the scale counted in elements."""
         return group.head_dim + (_SCALE_BYTES if self.is_quantized else 0)
 
     def layer_bytes(self, group: KVGroup) -> int:
-        """Bytes of one layer's slice of a block."""
+        """Return the bytes of one layer's slice of a block."""
         elements = 2 * group.num_kv_heads * self.block_size * self.row_elements(group)
         return elements * _DTYPE_BYTES[self.dtype]
 

@@ -105,7 +105,7 @@ class ClusterToken:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata that is sent with every call."""
+        """The metadata that is sent with every call."""
         return ((TOKEN_KEY, self.file.value[0].decode()),)
 
     def check(self, metadata: Metadata) -> None:

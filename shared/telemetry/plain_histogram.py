@@ -39,7 +39,7 @@ class PlainHistogram:
 
     @property
     def total(self) -> tuple[int, float]:
-        """Return the number of counted values, and their sum."""
+        """Number of counted values, and their sum."""
         return sum(self._counts), self._sum
 
     def sample(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ class Span:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return W3C headers for another process that continues under this span."""
+        """W3C headers for another process that continues under this span."""
         carrier: dict[str, str] = {}
         _propagator.inject(carrier, self._context)
         return carrier

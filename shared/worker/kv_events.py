@@ -182,7 +182,7 @@ class KvEventPublisher:
                 yield _of_stored(run, group) if group else run
 
     def _runs(self, change: CacheChange) -> Iterator[BlockStored]:
-        """Return one event per run of consecutive blocks."""
+        """Yield one event per run of consecutive blocks."""
         run: BlockStored | None = None
         last: bytes | None = None
         for block_hash in change.stored:

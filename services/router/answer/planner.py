@@ -146,7 +146,7 @@ class AnswerPlanner:
         return route
 
     def is_gone(self, job: Job, excluded: Collection[WorkerId]) -> bool:
-        """Return whether only `excluded` decode workers could continue the request's answers."""
+        """Return whether no decode worker besides `excluded` could continue the answers."""
         return self._chooser.is_gone(job.pin.identity, excluded)
 
     def explain(self, request: GenerationRequest) -> Explanation:

@@ -72,7 +72,7 @@ def kept_part(trail: Trail) -> Kept | None:
 
 
 def why(kept: Kept) -> Why:
-    """Return the decision with the costs of then."""
+    """Return the decision with its costs at that time."""
     return Why(
         policy=kept.policy.name,
         num_decisions=kept.num_decisions,

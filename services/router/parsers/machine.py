@@ -179,7 +179,7 @@ class Machine:
         return "".join(chars)
 
     def give_back(self) -> None:
-        """Return the held characters as text."""
+        """Emit the held characters as text."""
         self.text("".join(self._held))
         self._held.clear()
 
@@ -189,7 +189,7 @@ class Machine:
         self._space = ""
 
     def text(self, text: str) -> None:
-        """Return text of the present kind."""
+        """Emit text of the present kind."""
         if not self.holds_space:
             self._put(text)
             return

@@ -117,7 +117,9 @@ class EndpointPool:
             await self._changed.wait()
 
     def max_model_len(self) -> int:
-        """Longest sequence that any decode worker takes; the last known value if all have left.
+        """Return the longest sequence that any decode worker takes.
+
+        The last known value if all have left.
 
         Raises:
             NoWorkerError: no decode worker has registered yet.

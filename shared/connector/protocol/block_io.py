@@ -177,7 +177,7 @@ def cut(rows: NDArray[np.uint8], blocks: Sequence[int]) -> list[NDArray[np.uint8
 
 
 def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Return runs of neighbouring blocks as (first, one past the last)."""
+    """Yield runs of neighbouring blocks as (first, one past the last)."""
     start = blocks[0]
     for block, following in pairwise(blocks):
         if following != block + 1:

@@ -86,7 +86,7 @@ class RedisDirectory:
         )
 
     def _sealed(self, worker: WorkerId, said: Registration) -> Registration:
-        """Return the registration with a seal of now, by the current token."""
+        """Return the registration, sealed now with the current token."""
         if self._seals is None:
             return said
         return replace(said, seal=self._seals.make(worker, said.record))

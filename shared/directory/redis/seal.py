@@ -62,7 +62,7 @@ class RecordSeals:
         self._clock = clock
 
     def make(self, worker: WorkerId, record: bytes) -> bytes:
-        """Return a seal of now."""
+        """Return a seal made now."""
         made = _TIME.pack(int(self._clock() * 1000))
         return made + self._secret.sign(_message(worker, record, made))
 

@@ -122,7 +122,7 @@ class Postprocessor:
         num_draft_tokens: int = 0,
         num_accepted_tokens: int = 0,
     ) -> NewTokens:
-        """Yield tokens, and finish the sequence if there is a reason."""
+        """Return the event with tokens, and finish the sequence if there is a reason."""
         stop_token_id = seq.token_ids[-1] if reason is FinishReason.STOP else None
         if reason is not None:
             self._scheduler.finish(seq)

@@ -203,9 +203,9 @@ class StepPipeline:
         return events
 
     def _measure(self, step: LaunchedStep, result: StepResult) -> float:
-        """Record the time [s] of a step, with the host's work since the previous collection.
+        """Return the time [s] of a step, with the host's work since the previous collection.
 
-        Steps with prompts in them also count as the cost of prefixes.
+        The time of steps with prompts in them is also counted as the cost of prefixes.
         """
         now_s = time.monotonic()
         took_s = now_s - max(step.began_s, self._collected_s)

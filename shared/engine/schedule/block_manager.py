@@ -113,7 +113,7 @@ class BlockManager:
         return None if num is None else num // self._num_groups
 
     def load(self, seq: Sequence, num_blocks: int, done: Callable[[int], None]) -> bool:
-        """Load that many blocks after the hits, if that is still possible.
+        """Load that many blocks after the hits; return whether a load has begun.
 
         `done` is called with the number of arrived blocks; pass them to the sequence with
         `join_loaded`.
@@ -140,7 +140,10 @@ class BlockManager:
         return num_full_blocks * self.block_size
 
     def try_admit(self, seq: Sequence, hit: PrefixHit, *, num_spare_blocks: int) -> bool:
-        """Give the sequence blocks for all its tokens, if `num_spare_blocks` stay free."""
+        """Give the sequence blocks for all its tokens; return whether `num_spare_blocks` stay free.
+
+        Without that many, the sequence gets none.
+        """
         hit_blocks, groups = hit.found.blocks, self._num_groups
         num_new = self._num_blocks(seq.num_tokens) - hit.num_blocks
         num_spare_blocks *= groups
@@ -162,7 +165,9 @@ class BlockManager:
         return True
 
     def try_grow(self, seq: Sequence, num_tokens: int) -> bool:
-        """Make room for the KV of the first `num_tokens` tokens, if enough blocks are free."""
+        """Make room for the KV of the first `num_tokens` tokens; return whether enough blocks are
+        free.
+        """
         if num_tokens <= len(seq.tables[0]) * self.block_size:
             return True
         num_new = self._num_blocks(num_tokens) - seq.num_blocks

@@ -42,7 +42,7 @@ class SuffixAutomaton:
         return self._nexts[state] if self._tokens[state] == token_id else None
 
     def ways(self, state: int) -> Iterator[tuple[int, int]]:
-        """Return the tokens that followed, and the state of each."""
+        """Yield the tokens that followed, and the state of each."""
         table = self._tables.get(state)
         if table is not None:
             yield from table.items()
@@ -104,7 +104,10 @@ class SuffixAutomaton:
         return added
 
     def _split(self, state: int, token_id: int, following: int) -> int:
-        """Split off the shorter substrings of `following`, which now end elsewhere too."""
+        """Return a new state for the shorter substrings of `following`.
+
+        They now end elsewhere too.
+        """
         half = self._add(self.lengths[state] + 1)
         self.links[half] = self.links[following]
         self.counts[half] = self.counts[following]
@@ -163,6 +166,6 @@ class SuffixWriter:
 
     @property
     def repeated(self) -> tuple[int, int]:
-        """Return the longest suffix that occurred before or elsewhere, and its length."""
+        """The longest suffix that occurred before or elsewhere, and its length."""
         state = self._automaton.links[self.last] if self.last != ROOT else ROOT
         return state, self._automaton.lengths[state]

@@ -100,7 +100,7 @@ class BatchBuilder:
     def padding(self, size: int) -> Batch:
         """Lend a batch of `size` sequences whose results are not read.
 
-        A graph recorded with it reads the same addresses later, with their content of then.
+        A graph recorded with it reads the same addresses later, with their content at that time.
         """
         with self.lend(StepPlan(), pad_to=size) as batch:
             return batch

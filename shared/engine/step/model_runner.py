@@ -132,7 +132,7 @@ class ModelRunner:
             self._readback = HostReadback()
 
     def keep_hidden(self, needs: HiddenNeeds) -> None:
-        """Return hidden states with every step from now on. Steps must not overlap then."""
+        """Keep hidden states in every step from now on. Steps must not overlap then."""
         self._hidden_needs = needs
         self._batches.keeps_hidden = True
         self._states.capture((), needs.layers)

@@ -74,7 +74,7 @@ class NativeCausalLM:
         return short
 
     def _begin(self, num_layers: int) -> None:
-        """Return a decoder of the first layers on the packed weights, with memory of its own."""
+        """Make a decoder of the first layers on the packed weights, with memory of its own."""
         packed, kind = self._packed, self._packing.kind
         program = build_program(self.spec, packed.layers[:num_layers])
         weights = Weights(

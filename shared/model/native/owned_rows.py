@@ -53,7 +53,7 @@ class _Memory:
 
     @property
     def is_free(self) -> bool:
-        """Return whether no tensor refers to it."""
+        """Whether no tensor refers to it."""
         return self._lent is None or self._lent() is None
 
     def lend(self, count: int) -> Tensor:

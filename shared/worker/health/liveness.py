@@ -47,10 +47,7 @@ class Watchdog:
 
     @property
     def bites(self) -> bool:
-        """Return whether the engine has been at one step for too long.
-
-        May be called in any thread.
-        """
+        """Whether the engine has been at one step for too long. May be called in any thread."""
         bound_s = self._stall_s if self._progress.num_steps else self._first_step_s
         return self._progress.busy_for_s > bound_s
 

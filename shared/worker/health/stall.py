@@ -32,7 +32,7 @@ class StallClock:
 
     @property
     def remaining_s(self) -> float:
-        """Return the time [s] until the peer has been silent for too long; never negative."""
+        """Time [s] until the peer has been silent for too long; never negative."""
         return max(0.0, self._heard_at_s + self._bound_s - self._clock())
 
     def heard(self) -> None:

@@ -224,5 +224,5 @@ class _Attempt:
 
     @property
     def remaining_s(self) -> float:
-        """Return the time [s] left; never negative."""
+        """Time [s] left; never negative."""
         return max(0.0, self._deadline_s - time.monotonic())

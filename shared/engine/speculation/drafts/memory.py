@@ -48,7 +48,9 @@ class DraftMemory(Generic[StateT]):
         return state
 
     def try_grow(self, seq: Sequence, state: StateT, num_tokens: int) -> bool:
-        """Extend the pages for this number of tokens, or drop the state."""
+        """Extend the pages for this number of tokens; return False after dropping the state
+        instead.
+        """
         if self._pages.try_grow(state.table, num_tokens):
             return True
         self.drop(seq)

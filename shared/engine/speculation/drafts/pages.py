@@ -63,7 +63,7 @@ class DraftPages:
         return len(self._num_taken)
 
     def try_grow(self, table: array[int], num_tokens: int) -> bool:
-        """Add pages to `table` for this number of tokens, if there are blocks for them."""
+        """Add pages to `table` for this number of tokens; return False if blocks are missing."""
         num_missing = -(-num_tokens // self.page_size) - len(table)
         while num_missing > len(self._free):
             blocks = self._blocks.allocate(1)
