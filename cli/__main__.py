@@ -1,4 +1,4 @@
-"""The `baton` command. What a command needs is imported when it runs: the rest starts light."""
+"""The `baton` command. A command's imports run with the command, so that others start fast."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def chat(
         "127.0.0.1:50051"
     ),
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    model: Annotated[str, typer.Option(help="Where several models are served.")] = "",
+    model: Annotated[str, typer.Option(help="Model to ask; needed if several are served.")] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
@@ -120,7 +120,7 @@ app.command(
 @app.command()
 def doctor(
     model: Model = None,
-    host: Annotated[str, typer.Option(help="Where the router listens.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Host of the router.")] = "127.0.0.1",
     port: Port = 8000,
     grpc_port: DirectoryPort = 50051,
     cluster_token: ClusterToken = None,
@@ -150,14 +150,14 @@ def doctor(
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(help="Where to put them.")],
-    days: Annotated[int, typer.Option(min=1, help="How long certificates are good for.")] = 90,
+    folder: Annotated[Path, typer.Argument(help="Folder for the certificates.")],
+    days: Annotated[int, typer.Option(min=1, help="Days for which certificates are valid.")] = 90,
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address of a service; repeatable.")
     ] = None,
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "cluster",
 ) -> None:
-    """Make a CA for development, and a certificate for each role; again to renew those."""
+    """Make a CA for development and a certificate for each role; run it again to renew those."""
     from cli.certs import run_certs
 
     run_certs(folder, days=days, hosts=host or (), cluster=cluster)
@@ -180,7 +180,7 @@ def probe(
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Ask one service whether it serves; the exit code says so. For health checks."""
+    """Ask one service whether it serves; the answer is the exit code. For health checks."""
     from cli.access import from_flags
     from cli.containers.probe import PROBES
 
@@ -190,9 +190,9 @@ def probe(
 
 @app.command("provide-model")
 def provide_model(
-    folder: Annotated[Path, typer.Argument(help="Where the model is to be.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the model.")],
 ) -> None:
-    """Check the model in a folder; put the shipped one there if it is empty."""
+    """Check the model in a folder; copy the shipped one there if it is empty."""
     from cli.containers.provide_model import provide_model as provide
     from cli.places import SHIPPED_MODEL
 
@@ -207,7 +207,7 @@ def provide_secrets(
     ] = "127.0.0.1",
     api_keys: Annotated[str, typer.Option(help="The router's file of API keys, if any.")] = "",
 ) -> None:
-    """Make the secrets of a cluster of containers, unless they are there already."""
+    """Make the secrets of a cluster of containers, unless they exist already."""
     from cli.containers.provide_secrets import provide_secrets as provide
     from cli.containers.provide_secrets import require_keys
 
@@ -235,7 +235,7 @@ def make_model(context: typer.Context) -> None:
 
 
 def main() -> None:
-    """Run the command; an error that has a remedy is shown with it, without a traceback."""
+    """Run the command; show an error with its remedy, without a traceback."""
     try:
         app(prog_name="baton")
     except CommandError as error:

@@ -1,4 +1,4 @@
-"""How the command itself reaches a cluster: its TLS, and the token that its processes share."""
+"""The command's own access to a cluster: its TLS files, and the token that its processes share."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _OPTIONS: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
 
 @dataclass(frozen=True, slots=True)
 class Secure:
-    """The CA of the cluster, and the certificate to show where one is asked for."""
+    """The CA of the cluster, and the certificate for servers that require one."""
 
     ca: Path
     cert: Path | None = None
     key: Path | None = None
-    #: What certificates of gRPC services name, if not the address that is called.
+    #: The name in certificates of gRPC services, if it differs from the called address.
     server_name: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """For gRPC.
+        """Return credentials for gRPC.
 
         Raises:
             CommandError: a file cannot be read.
@@ -46,7 +46,7 @@ class Secure:
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def context(self) -> ssl.SSLContext:
-        """For HTTPS."""
+        """Return a context for HTTPS."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:
@@ -59,20 +59,20 @@ class Secure:
 def from_flags(
     cert: Path | None, key: Path | None, ca: Path | None, server_name: str | None = None
 ) -> Secure | None:
-    """What the flags of a command say: without a CA nothing is encrypted."""
+    """Return the TLS files of a command's flags: without a CA nothing is encrypted."""
     return None if ca is None else Secure(ca, cert, key, server_name)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a command needs to reach a cluster: TLS files and the cluster's token."""
+    """A command's access to a cluster: TLS files and the cluster's token."""
 
     secure: Secure | None = None
-    #: Goes with every call: the cluster's token, if it has one.
+    #: Metadata of every call: the cluster's token, if it has one.
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-#: Of a cluster that asks for nothing.
+#: Access to a cluster without any checks.
 NOTHING = Access()
 
 
@@ -85,7 +85,7 @@ def open_http(secure: Secure | None) -> urllib.request.OpenerDirector:
 
 
 def open_channel(address: str, secure: Secure | None) -> grpc.Channel:
-    """A blocking channel to a service."""
+    """Return a blocking channel to a service."""
     if secure is None:
         return grpc.insecure_channel(address, options=_OPTIONS)
     options = list(_OPTIONS)
@@ -103,7 +103,7 @@ def make_cluster_token(path: Path) -> None:
 
 
 def token_metadata(path: Path | None) -> tuple[tuple[str, str], ...]:
-    """What goes with a call to the cluster's own services; nothing where there is no token.
+    """Return the metadata of calls to the cluster's own services; empty without a token.
 
     Raises:
         ConfigError: the file cannot be used.

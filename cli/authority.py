@@ -1,4 +1,4 @@
-"""A certificate authority for development: one CA, and certificates that say who holds them."""
+"""A certificate authority for development: one CA, and certificates with identities."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SKEW = timedelta(minutes=5)
 
 
 class Authority:
-    """A CA whose key is at hand. What it issues is not valid for longer than itself."""
+    """A CA with its key. Its certificates are not valid for longer than its own."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self.certificate = certificate
@@ -38,7 +38,7 @@ class Authority:
 
     @classmethod
     def make(cls, name: str, *, lifetime: timedelta) -> Authority:
-        """A new one, which may issue certificates for services and clients, and no other CA."""
+        """Return a new CA for certificates of services and clients; it may issue no other CA."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         usage = x509.KeyUsage(
@@ -55,7 +55,7 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: Path, key: Path) -> Authority:
-        """One that was saved.
+        """Load a saved CA.
 
         Raises:
             CommandError: the files cannot be used.
@@ -86,11 +86,11 @@ class Authority:
         not_after: datetime,
         not_before: datetime | None = None,
     ) -> tuple[bytes, bytes]:
-        """A certificate and its key, as PEM.
+        """Return a certificate and its key, as PEM.
 
-        `hosts` are the names and addresses that it may be reached at. Without `serves` it is good
-        for calling only: no client takes its holder for a service. A holder that is a mere name has
-        no identity: services call it by `hosts`, and let it in nowhere.
+        `hosts` are the holder's names and addresses. Without `serves` the certificate is for calls
+        only: no client accepts its holder as a service. A holder that is only a name has no
+        identity: services call it by `hosts`, and refuse its calls.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         names = [_host(host) for host in hosts]

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 CA_DAYS = 3650
 DEFAULT_DAYS = 90
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-#: In the certificate of every service, for `--tls-server-name`.
+#: Name in the certificate of every service, for `--tls-server-name`.
 SERVICE_NAME = "service.baton.internal"
 _SERVING = (PeerRole.ROUTER, PeerRole.PREFILL, PeerRole.DECODE)
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateFolder:
-    """Where the files of each role are."""
+    """The paths of each role's files."""
 
     path: Path
 
@@ -40,20 +40,20 @@ class CertificateFolder:
         return self.path / "ca.key"
 
     def cert(self, role: PeerRole) -> Path:
-        """A role's certificate."""
+        """Return the path of a role's certificate."""
         return self.path / f"{role}.crt"
 
     def key(self, role: PeerRole) -> Path:
-        """Its key."""
+        """Return the path of a role's key."""
         return self.path / f"{role}.key"
 
     @property
     def redis(self) -> tuple[Path, Path]:
-        """Certificate and key of a Redis that is reached at the same hosts."""
+        """Certificate and key of a Redis at the same hosts."""
         return self.path / "redis.crt", self.path / "redis.key"
 
     def environ(self, role: PeerRole) -> dict[str, str]:
-        """What a service of this role is started with."""
+        """Return the environment for a service of this role."""
         return {
             "BATON_TLS_CERT": str(self.cert(role)),
             "BATON_TLS_KEY": str(self.key(role)),
@@ -66,10 +66,10 @@ def make_certificates(
 ) -> CertificateFolder:
     """Make the CA if there is none, and new certificates for every role and for a Redis.
 
-    Running services take the new ones up by themselves.
+    Running services reload the new ones automatically.
 
     Raises:
-        CommandError: the folder cannot be written, or holds a CA that cannot be used.
+        CommandError: the folder cannot be written, or has a CA that cannot be used.
     """
     folder = CertificateFolder(path)
     try:
@@ -117,7 +117,7 @@ def _authority(folder: CertificateFolder) -> Authority:
 
 
 def local_certificates(path: Path | None, host: str) -> CertificateFolder:
-    """Those of a folder, or new ones for a cluster that listens on `host` of this machine."""
+    """Return a folder's certificates, or new ones for a cluster that listens on `host` here."""
     if path is not None:
         return CertificateFolder(path.absolute())
     hosts = () if host in ("0.0.0.0", "") else (host,)
@@ -125,7 +125,7 @@ def local_certificates(path: Path | None, host: str) -> CertificateFolder:
 
 
 def run_certs(path: Path, *, days: int, hosts: Sequence[str], cluster: str) -> None:
-    """Make them, and say what goes where."""
+    """Make the certificates, and print where each belongs."""
     folder = make_certificates(path.absolute(), days=days, hosts=hosts, cluster=cluster)
     print(f"The CA is {folder.ca}. Keep {folder.ca_key.name} to yourself: no service needs it.")
     print(f"Certificates, good for {days} days; running services take up new ones by themselves:")

@@ -25,52 +25,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """What to start."""
+    """The processes of a cluster and their settings."""
 
     model: Path
-    #: One name, or several with commas between them.
+    #: One name, or several separated by commas.
     served_model_name: str
     log_folder: Path
     host: str = "127.0.0.1"
     port: int = 8000
     grpc_port: int = 50051
-    #: Several share the two ports; each then has two more, of its own.
+    #: Several routers share the two ports; each then has two more of its own.
     num_routers: int = 1
     num_prefill: int = 1
     num_decode: int = 1
     router_flags: tuple[str, ...] = ()
-    #: Of both kinds of worker; behind them those of one kind, which win.
+    #: Flags of both kinds of worker, followed by those of one kind, which have precedence.
     worker_flags: tuple[str, ...] = ()
     prefill_flags: tuple[str, ...] = ()
     decode_flags: tuple[str, ...] = ()
-    #: Where all share a machine, a prompt must not slow answers that are being written.
+    #: On one machine a prompt must not slow answers in progress.
     prefill_niceness: int = 10
-    #: The directory; by default the routers have one.
+    #: URL of the directory; by default the routers have one.
     redis_url: str | None = None
-    #: Files; with keys and no token, the cluster makes a token of its own.
+    #: Files; with keys but no token, the cluster makes its own token.
     api_keys: Path | None = None
     cluster_token: Path | None = None
-    #: Certificates for every role; without them nothing is encrypted.
+    #: Certificates of every role; without them nothing is encrypted.
     certificates: CertificateFolder | None = None
     start_timeout_s: float = 180.0
     grace_s: float = 15.0
-    #: Package whose modules are the services.
+    #: Package with the services' modules.
     services: str = "services"
 
     @property
     def url(self) -> str:
-        """Base of the HTTP API, as a client on this machine reaches it."""
+        """Base URL of the HTTP API for a client on this machine."""
         scheme = "http" if self.certificates is None else "https"
         return f"{scheme}://{self.client_host}:{self.port}"
 
     @property
     def directory(self) -> str:
-        """The router's gRPC services, as a client on this machine reaches them."""
+        """Address of the router's gRPC services for a client on this machine."""
         return f"{self.client_host}:{self.grpc_port}"
 
     @property
     def secure(self) -> Secure | None:
-        """How this command reaches the cluster."""
+        """The TLS files with which this command reaches the cluster."""
         if self.certificates is None:
             return None
         role = PeerRole.OPERATOR
@@ -80,12 +80,12 @@ class ClusterSpec:
 
     @property
     def num_threads(self) -> int:
-        """Each worker's share of the cores."""
+        """Number of threads of each worker: its share of the cores."""
         return max(1, len(os.sched_getaffinity(0)) // (self.num_prefill + self.num_decode))
 
     @property
     def client_host(self) -> str:
-        """An address to connect to, where `host` may mean all of them."""
+        """Address to connect to: `host` may mean all addresses."""
         return "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
 
 
@@ -98,10 +98,10 @@ class Cluster:
             spec = replace(spec, cluster_token=spec.log_folder / "cluster-token")
             self._makes_token = True
         self.spec = spec
-        #: HTTP and gRPC port at which each router, and no other one, is reached.
+        #: HTTP and gRPC port of each single router.
         self.router_ports = [(spec.port, spec.grpc_port)]
         names = ["router"]
-        #: With TLS workers join on a port of their own, where a certificate is asked for.
+        #: With TLS workers join on a separate port that requires a certificate.
         self._own_ports = spec.num_routers > 1 or spec.certificates is not None
         if self._own_ports:
             host = spec.client_host
@@ -125,11 +125,11 @@ class Cluster:
 
     @property
     def processes(self) -> list[ServiceProcess]:
-        """All of them, the routers first."""
+        """All processes, the routers first."""
         return [*self.routers, *self.workers]
 
     def prepare(self) -> None:
-        """Write what processes read when they start. Safe to repeat.
+        """Write the files that processes read at start. Safe to repeat.
 
         Raises:
             CommandError: one of the router's ports is in use, or a file cannot be written.
@@ -141,13 +141,14 @@ class Cluster:
             make_cluster_token(spec.cluster_token)
 
     def start(self) -> None:
-        """Start every process. Raises like `prepare`."""
+        """Start every process. Raises as `prepare`."""
         self.prepare()
         for process in self.processes:
             process.start()
 
     def wait_ready(self, show: Callable[[Sequence[Status]], None]) -> None:
-        """Wait until every router serves and every worker has joined it; `show` the way there.
+        """Wait until every router serves and every worker has joined it; call `show` with the
+        progress.
 
         Raises:
             CommandError: a process ended, or it took too long.
@@ -161,12 +162,12 @@ class Cluster:
             )
 
     def require_running(self) -> None:
-        """Do nothing while every process runs; raises CommandError otherwise."""
+        """Raise CommandError if a process has ended."""
         for process in (*self.workers, *self.routers):
             process.require_running()
 
     def keep_running(self, say: Callable[[str], None]) -> None:
-        """Start again what has ended beside others of its kind; `say` a line about each.
+        """Restart ended processes while others of their kind run; `say` a line about each.
 
         Raises:
             CommandError: the last process of a kind has ended.
@@ -185,8 +186,9 @@ class Cluster:
         self.stop()
 
     def _kinds(self) -> list[list[ServiceProcess]]:
-        """The processes of each service. The workers first: where one of them failed, the routers
-        only wait for it.
+        """Return the processes of each service.
+
+        Workers first: after the failure of a worker, the routers only wait for it.
         """
         kinds: dict[str, list[ServiceProcess]] = {}
         for process in (*self.workers, *self.routers):
@@ -195,7 +197,7 @@ class Cluster:
 
     def _process(self, name: str, role: str, flags: Sequence[str]) -> ServiceProcess:
         log = self.spec.log_folder / f"{name}.log"
-        # All users of the machine can read a command line, and the URL may have a password.
+        # All users of the machine can read a command line, and the URL may contain a password.
         environ = {
             "BATON_REDIS_URL": self.spec.redis_url,
             "BATON_API_KEYS": _absolute(self.spec.api_keys),
@@ -226,14 +228,14 @@ class Cluster:
         return [*flags, *spec.router_flags]
 
     def _worker_flags(self, name: str) -> list[str]:
-        # Workers take a free port and tell it to every router. All are on this machine, so no other
-        # machine needs to reach them.
+        # Workers take a free port and report it to every router. All are on this machine, so no
+        # other machine needs to reach them.
         host = self.spec.client_host
         flags = ["--name", name, "--host", "127.0.0.1", "--port", "0"]
         if self.spec.redis_url is None:
             directory = ",".join(f"{host}:{grpc_port}" for _, grpc_port in self.router_ports)
             flags += ["--directory", directory]
-        # Workers that spin for the same core slow each other down.
+        # Workers that spin on the same core slow each other down.
         flags += ["--num-threads", str(self.spec.num_threads)]
         own = self.spec.decode_flags
         if name.startswith("prefill"):

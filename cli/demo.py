@@ -1,4 +1,4 @@
-"""`baton demo`: start a small cluster, ask it one question, show where the time went, stop."""
+"""`baton demo`: start a small cluster, ask it one question, show the timings, stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_INTERRUPTED = 130
 
 
 def run_demo(spec: ClusterSpec, question: str, *, max_tokens: int) -> int:
-    """Returns the exit code; the cluster is gone when this returns.
+    """Run the demo; return the exit code. The cluster is stopped then.
 
     Raises:
         CommandError: the cluster could not start, gave no answer, or did not stop.

@@ -1,4 +1,4 @@
-"""What a command tells its user when it cannot go on."""
+"""Errors of commands, with a remedy for the user."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ EXIT_USAGE = 2
 
 
 class CommandError(Exception):
-    """Ends the command: what is wrong, what to do about it, and the exit code."""
+    """Ends the command: the problem, the remedy, and the exit code."""
 
     def __init__(
         self, message: str, *, advice: str = "", details: str = "", exit_code: int = EXIT_FAILED
     ) -> None:
-        """`details` are shown before the message, so that the message stays in sight."""
+        """Make an error. `details` are printed before the message, so that it stays visible."""
         super().__init__(message)
         self.advice = advice
         self.details = details
@@ -20,7 +20,7 @@ class CommandError(Exception):
 
 
 def complain(error: CommandError) -> None:
-    """Show it on standard error."""
+    """Print the error on standard error."""
     import typer
 
     if error.details:

@@ -1,8 +1,8 @@
 """A container's health check: `baton probe` without its imports, since it runs every few seconds.
 
-`python -I -S healthcheck.py router|worker`, with the service's own settings in the environment.
-Where plain HTTP does not answer, as at a router with TLS or a worker without the port of its
-metrics, `baton probe` is run in its place.
+`python -I -S healthcheck.py router|worker`, with the service's own settings in the environment. If
+there is no plain HTTP, as on a router with TLS or a worker without a metrics port, `baton probe`
+runs instead.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 
 TIMEOUT_S = 10.0
-#: Of the status line and the reasons behind it.
+#: Bytes read: the status line and the reasons after it.
 MAX_BYTES = 4096
 DEFAULT_ROUTER_PORT = 8000
 
 
 def find_target(kind: str) -> tuple[int, str] | None:
-    """Port and path that say over plain HTTP whether it serves; None if nothing does."""
+    """Return port and path of the plain HTTP health check; None if there is none."""
     if kind == "router":
         is_plain = "BATON_TLS_CERT" not in os.environ
         port = int(os.environ.get("BATON_PORT", DEFAULT_ROUTER_PORT))
@@ -29,7 +29,11 @@ def find_target(kind: str) -> tuple[int, str] | None:
 
 
 def ask(port: int, path: str) -> str:
-    """Return the HTTP answer as text. Raises OSError if the service cannot be reached."""
+    """Return the HTTP answer as text.
+
+    Raises:
+        OSError: the service cannot be reached.
+    """
     answer = b""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
@@ -39,7 +43,7 @@ def ask(port: int, path: str) -> str:
 
 
 def main() -> int:
-    """0 if it serves."""
+    """Return 0 if the service serves."""
     kind = sys.argv[1]
     target = find_target(kind)
     if target is None:

@@ -43,14 +43,14 @@ A tenant may also have weight, max_concurrent_requests, max_tokens_per_minute, o
 
 @app.command()
 def new(
-    tenant: Annotated[str, typer.Option(help="Whose key; a new tenant is added to the file.")],
+    tenant: Annotated[str, typer.Option(help="Tenant of the key; a new one is added to the file.")],
     file: File = DEFAULT_FILE,
     expires_days: Annotated[
-        float | None, typer.Option(min=0, help="After how many days it ends; default: never.")
+        float | None, typer.Option(min=0, help="Days until the key expires; default: never.")
     ] = None,
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    note: Annotated[str, typer.Option(help="Note about the key's use.")] = "",
 ) -> None:
-    """Make a key, and print it: only now, for the file keeps nothing but its hash."""
+    """Make a key and print it. This is the only time: the file has its hash only."""
     import tomlkit
 
     from services.router.admission.api_key import new_key
@@ -95,7 +95,7 @@ def revoke(
     key_id: Annotated[str, typer.Argument(help="The id, as `list` shows it; not the key itself.")],
     file: File = DEFAULT_FILE,
 ) -> None:
-    """Take a key away. Its running requests end by themselves; new ones are refused."""
+    """Revoke a key. Its running requests finish; new ones are refused."""
     with _edited(file, create=False) as document:
         for tenant in document.get("tenants", ()):
             keys = tenant.get("keys", ())
@@ -115,7 +115,7 @@ def _end(expires: datetime | None) -> str:
 
 
 def _tenant(document: Any, name: str) -> Any:
-    """The tenant's table; added if there is none."""
+    """Return the tenant's table; add one if there is none."""
     import tomlkit
 
     tenants = document.setdefault("tenants", tomlkit.aot())
@@ -138,15 +138,15 @@ def _read(file: Path) -> bytes:
 
 @contextmanager
 def _edited(file: Path, *, create: bool) -> Iterator[Any]:
-    """The file's content, comments included; written back whole, or not at all if that fails.
+    """Yield the file's content, comments included; write it back completely, or not after an error.
 
-    A router that reads meanwhile sees the file of before or of after. Only one edits at a time.
+    A router that reads meanwhile gets the old or the new file. One process edits at a time.
     """
     import tomlkit
 
     from services.router.admission.keys_file import read_keys_file
 
-    # A link stays one.
+    # A link stays a link.
     file = file.resolve()
     with _only_one(file.parent):
         if create and not file.exists():
@@ -180,7 +180,7 @@ def _only_one(folder: Path) -> Iterator[None]:
 def _replace(file: Path, content: bytes) -> None:
     """Replace the file at once. Only this user may read a new file; an old one keeps its mode.
 
-    The owner of an old file stays, too, where this process may set it.
+    An old file keeps its owner, too, if this process may set it.
     """
     try:
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")

@@ -30,12 +30,12 @@ def make_model(
         str, typer.Option(help="default, linear, dynamic, llama3 or yarn.")
     ] = "default",
     rope_factor: Annotated[
-        float, typer.Option(min=1, help="By how much the RoPE type stretches the context.")
+        float, typer.Option(min=1, help="Factor by which the RoPE type stretches the context.")
     ] = 4.0,
     extra: Annotated[str, typer.Option(help="JSON merged into config.json.")] = "{}",
 ) -> None:
     """Write a Hugging Face checkpoint with random weights, a tokenizer and a chat template."""
-    # torch takes seconds to import, and only this command of the tool needs it.
+    # torch takes seconds to import, and only this command needs it.
     from shared.model.random_checkpoint import (
         CheckpointSpec,
         rope_settings,

@@ -1,4 +1,4 @@
-"""Where things are: the repository, its shipped model, and the folder for logs."""
+"""Paths: the repository, its shipped model, the folder for logs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ IMPORT_ROOTS = (ROOT, ROOT / "proto", ROOT / "client")
 
 
 def python_command(module: str) -> list[str]:
-    """How to run one of our modules: -P keeps the user's folder out of the import path."""
+    """Return the command for one of our modules; -P takes the user's folder off the import path."""
     return [sys.executable, "-P", "-m", module]
 
 
 def python_environ() -> dict[str, str]:
-    """The environment for `python_command`."""
+    """Return the environment for `python_command`."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(str(path) for path in IMPORT_ROOTS)}
 
 
 def log_folder() -> Path:
-    """`.run` in the repository, or a folder of this user's own where that cannot be written.
+    """Return `.run` in the repository, or a folder of this user's own if that is not writable.
 
-    The repository may belong to someone else, and `.run` to a run as root.
+    The repository may belong to another user, and `.run` to a run as root.
     """
     for folder in (ROOT / ".run", Path(tempfile.gettempdir()) / f"baton-{os.getuid()}"):
         try:

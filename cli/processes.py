@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-#: Lines of a log that are shown when its process ended unexpectedly.
+#: Number of lines of a log that are shown when its process ended unexpectedly.
 TAIL_LINES = 15
-#: What a reason looks like, the surest first: what a service says itself, the end of a traceback,
-#: an error that was logged.
+#: Patterns of a reason, most reliable first: a service's own message, the end of a traceback, a
+#: logged error.
 _REASONS = (
     re.compile(r"cannot start: "),
     re.compile(r"^[\w.]*(Error|Exception|Exit|Interrupt)(: |$)"),
@@ -42,7 +42,7 @@ class ServiceProcess:
         *,
         environ: Mapping[str, str | None] | None = None,
     ) -> None:
-        """`environ`: what differs from our own; None takes a variable away."""
+        """Make a process. `environ`: changes of our environment; None removes a variable."""
         self.name = name
         self.module = module
         self.flags = tuple(flags)
@@ -59,13 +59,13 @@ class ServiceProcess:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment that it gets."""
+        """Environment of the process."""
         environ = {**python_environ(), **self._environ}
         return {name: value for name, value in environ.items() if value is not None}
 
     @property
     def pid(self) -> int | None:
-        """Its process id, once it was started."""
+        """Its process id, after its start."""
         return self._popen.pid if self._popen else None
 
     @property
@@ -75,16 +75,16 @@ class ServiceProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, if it did; negative for a signal."""
+        """Its exit code, if it has ended; negative for a signal."""
         return self._popen.poll() if self._popen else None
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was started last."""
+        """Seconds since its last start."""
         return time.monotonic() - self._started_s
 
     def start(self) -> None:
-        """Start it, or start it again once it has ended; then it goes on in the same log.
+        """Start it, or restart it after its end; a restart continues the same log.
 
         Raises:
             CommandError: the log cannot be written.
@@ -108,7 +108,7 @@ class ServiceProcess:
         )
 
     def require_running(self) -> None:
-        """Do nothing while it runs.
+        """Raise an error if it has ended.
 
         Raises:
             CommandError: it has ended; with the end of its log.
@@ -122,7 +122,7 @@ class ServiceProcess:
         )
 
     def why_it_ended(self) -> str:
-        """How, and its own last word about it. One line; only once it has ended."""
+        """Return how it ended, with its last error, in one line. Call it after its end."""
         code = self.exit_code or 0
         if code < 0:
             return f"{self.name} was killed by {signal.Signals(-code).name}"
@@ -130,17 +130,17 @@ class ServiceProcess:
         return f"{self.name} ended with {code}{f': {reason}' if reason else ''}"
 
     def tail(self) -> list[str]:
-        """The last lines of its log."""
+        """Return the last lines of its log."""
         text = self.log.read_text(encoding="utf-8", errors="replace")
         return text.rstrip().splitlines()[-TAIL_LINES:]
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM: finish what is running, take nothing new."""
+        """Send SIGTERM: finish running requests, accept no new ones."""
         if self._popen is not None and self.running:
             self._popen.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended within the time."""
+        """Return whether it ended within the time."""
         if self._popen is None:
             return True
         try:
@@ -150,16 +150,16 @@ class ServiceProcess:
         return True
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill it."""
         if self._popen is not None and self.running:
             self._popen.kill()
             self._popen.wait()
 
 
 def last_error(lines: Sequence[str]) -> str:
-    """The line of a log that says why its process ended.
+    """Return the line of a log with the reason for its process's end.
 
-    That is often not the last: a library may complain at exit that something was left open.
+    Often that is not the last line: a library may report open resources at exit.
     """
     for pattern in _REASONS:
         found = [line for line in lines if pattern.search(line)]
@@ -169,9 +169,9 @@ def last_error(lines: Sequence[str]) -> str:
 
 
 def stop_all(processes: Sequence[ServiceProcess], *, grace_s: float) -> list[str]:
-    """Ask all to stop, wait together, kill what is left; returns the names of the killed.
+    """Ask all to stop, wait together, kill those that remain; return the names of the killed.
 
-    KeyboardInterrupt while waiting (a second Ctrl-C) cuts the waiting short.
+    KeyboardInterrupt while waiting (a second Ctrl-C) ends the wait.
     """
     deadline_s = time.monotonic() + grace_s
     for process in processes:

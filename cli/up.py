@@ -24,7 +24,7 @@ WATCH_S = 0.5
 
 @contextmanager
 def running(cluster: Cluster, console: Console) -> Iterator[None]:
-    """The cluster serves for as long as the block runs, and is stopped however the block ends."""
+    """Run the cluster during the block, and stop it at any end of the block."""
     started_s = time.monotonic()
     with cluster, interrupts():
         cluster.start()
@@ -37,7 +37,7 @@ def running(cluster: Cluster, console: Console) -> Iterator[None]:
 
 
 def require_clean_stop(cluster: Cluster) -> None:
-    """Do nothing if every process of a stopped cluster ended by itself.
+    """Raise an error unless every process of a stopped cluster ended without being killed.
 
     Raises:
         CommandError: some had to be killed.
@@ -45,13 +45,13 @@ def require_clean_stop(cluster: Cluster) -> None:
     if cluster.killed:
         names = ", ".join(cluster.killed)
         raise CommandError(
-            f"had to kill {names}: no end within {cluster.spec.grace_s:g} s of being asked",
+            f"had to kill {names}: no end within {cluster.spec.grace_s:g} s of the stop request",
             advice=f"the logs in {cluster.spec.log_folder} say what they were doing",
         )
 
 
 def run_up(spec: ClusterSpec) -> int:
-    """Keep a cluster running until Ctrl-C or SIGTERM; returns the exit code.
+    """Keep a cluster running until Ctrl-C or SIGTERM; return the exit code.
 
     Raises:
         CommandError: it could not start, one of its processes ended, or did not stop.
@@ -96,7 +96,7 @@ def _ca_flag(cluster: Cluster) -> str:
 
 
 def _doctor_flags(cluster: Cluster) -> str:
-    """With TLS only the port that asks for certificates tells of workers."""
+    """Return flags of `baton doctor`: with TLS only the port with certificates has the workers."""
     port, grpc_port = cluster.spec.port, cluster.spec.grpc_port
     secure = cluster.spec.secure
     if secure is None:
@@ -106,7 +106,7 @@ def _doctor_flags(cluster: Cluster) -> str:
 
 
 def _metrics_doors(cluster: Cluster) -> list[str]:
-    """Where several routers' own numbers are: /metrics on their common port is of any of them."""
+    """Return a line with each router's metrics URL; /metrics on the common port is any router's."""
     if len(cluster.router_ports) == 1:
         return []
     scheme, host = cluster.spec.url.partition(":")[0], cluster.spec.client_host

@@ -82,7 +82,7 @@ def cluster_spec(
     flags: Sequence[str] = (),
     **settings: Any,
 ) -> ClusterSpec:
-    """What to start, with the shipped model unless another one is named. It has been checked.
+    """Return the cluster to start, after checks; by default with the shipped model.
 
     `flags` are those of the services.
 

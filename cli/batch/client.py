@@ -1,4 +1,4 @@
-"""Sends the requests of a batch, again if the server is busy or away."""
+"""Sends the requests of a batch; repeats them if the server is busy or unavailable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cli.batch.requests import Request
 
-#: Says that another time may do. Everything else is the answer.
+#: Statuses for which a retry may help. Any other status is the answer.
 RETRIED = frozenset(
     {
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -33,7 +33,7 @@ LONGEST_DELAY_S = 30.0
 
 
 class BatchClient:
-    """A connection pool with patience. Use as an asynchronous context manager."""
+    """A connection pool with retries. Use it as an asynchronous context manager."""
 
     def __init__(
         self,
@@ -46,7 +46,9 @@ class BatchClient:
         timeout_s: float,
         require_server: Callable[[], None],
     ) -> None:
-        """The batch fails when no request was answered for `patience_s`, after any number of tries.
+        """Make a client.
+
+        The batch fails when no request was answered for `patience_s`, after any retries.
 
         `timeout_s` is the longest time for one answer. `require_server` raises CommandError when
         the server cannot be running any more.
@@ -73,10 +75,10 @@ class BatchClient:
         await self._http.__aexit__(*error)
 
     async def send(self, request: Request) -> dict[str, Any]:
-        """The line of the output for `request`.
+        """Return the line of the output for `request`.
 
         Raises:
-            CommandError: nothing was answered for too long, or what answers is no HTTP server.
+            CommandError: no request was answered for too long, or the peer is no HTTP server.
         """
         num_tries = 0
         while True:
@@ -97,8 +99,8 @@ class BatchClient:
             await self._wait(request, min(delay_s, LONGEST_DELAY_S), reason)
 
     def _require_http(self, error: httpx.TransportError) -> None:
-        """What was cut off may be asked again; what is no HTTP at all will never be any."""
-        # The words of h11 for bytes that cannot be an answer's first line.
+        """Raise CommandError if the peer is no HTTP server; retry after other failures."""
+        # h11's message for bytes that cannot be an answer's first line.
         if isinstance(error, httpx.RemoteProtocolError) and str(error).startswith("illegal"):
             raise CommandError(
                 f"{self._http.base_url} does not speak HTTP ({error})",
@@ -112,7 +114,7 @@ class BatchClient:
                 f"nothing was answered for {silent_s:.0f} s; {request.custom_id}: {reason}",
                 advice="the same command goes on where this one ended",
             )
-        # Not all at the same moment again.
+        # Not all requests at the same moment again.
         await asyncio.sleep(delay_s * random.uniform(1.0, 1.25))
 
 

@@ -1,4 +1,4 @@
-"""`baton run-batch`: what it does, put together."""
+"""`baton run-batch`: the whole run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cli.batch.requests import Item
     from cli.cluster import ClusterSpec
 
-#: Everything was done that could be, but not every line has an answer that is one.
+#: Exit code: the run is complete, but not every line has a successful answer.
 EXIT_INCOMPLETE = 3
 EXIT_INTERRUPTED = 130
 KEY_VARIABLE = "BATON_API_KEY"
@@ -37,11 +37,11 @@ _MAX_SHOWN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """How to run a batch."""
+    """Options of a run."""
 
     input: Path
     output: Path
-    #: Of a running server; None: `spec` is started for the batch.
+    #: Address of a running server; None: `spec` is started for the batch.
     url: str | None = None
     api_key: str | None = None
     verify: ssl.SSLContext | bool = True
@@ -51,10 +51,10 @@ class BatchOptions:
 
 
 def run_batch(options: BatchOptions, spec: ClusterSpec | None = None) -> int:
-    """Answer what is not answered yet; returns the exit code.
+    """Answer the requests without an answer; return the exit code.
 
     Raises:
-        CommandError: it could not go on. What was answered is in the output.
+        CommandError: the run cannot continue. All answers until then are in the output.
     """
     heed_ctrl_c()
     console = Console(stderr=True)
@@ -84,7 +84,7 @@ def run_batch(options: BatchOptions, spec: ClusterSpec | None = None) -> int:
 
 
 def read_api_key(file: Path | None) -> str | None:
-    """The key to send: from a file, else from the environment; None: none.
+    """Return the key to send: from a file, else from the environment; None: no key.
 
     Raises:
         CommandError: the file cannot be read, or is empty.
@@ -114,7 +114,7 @@ class _Run:
         self._progress = progress
 
     def all(self, items: Sequence[Item], console: Console, spec: ClusterSpec | None) -> None:
-        """Answer `items`, by a cluster of our own if no other is given."""
+        """Answer `items` by the given cluster, or by one started for the batch."""
         if self._options.url is not None:
             self._send_all(items, self._options.url, lambda: None)
             return
@@ -143,7 +143,7 @@ class _Run:
 
     async def _send(self, items: Iterator[Item], client: BatchClient) -> None:
         async def work() -> None:
-            # All take from the same iterator.
+            # All tasks take from the same iterator.
             for item in items:
                 line = await client.send(self._batch.read(item))
                 self._output.append(line)
@@ -157,7 +157,7 @@ class _Run:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP cancel this task and become `Terminated`; Ctrl-C does so too."""
+    """Turn SIGTERM, SIGHUP and Ctrl-C into a cancellation of this task, and then `Terminated`."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     received: list[int] = []
     previous = {number: signal.getsignal(number) for number in ending_signals()}
@@ -183,7 +183,7 @@ def _interruptible() -> Iterator[None]:
 
 @contextmanager
 def _one_error() -> Iterator[None]:
-    """Of the errors of several tasks the first is enough."""
+    """Raise the first error of several tasks."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -56,7 +56,7 @@ def run_batch(
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Answer a file of requests; run it again to go on after an interruption."""
+    """Answer a file of requests; run it again to continue after an interruption."""
     from cli.access import from_flags
     from cli.batch.command import BatchOptions, read_api_key
     from cli.batch.command import run_batch as run

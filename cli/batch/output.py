@@ -1,7 +1,8 @@
-"""The output of a batch: a line per answer, kept whatever ends the run.
+"""The output of a batch: a line per answer, kept after any end of the run.
 
-A line is appended in one piece or not at all: what a crash left of the last one is cut off when the
-file is opened again. So whatever is in the file is an answer, and need not be asked for again.
+A line is appended completely or not at all: a part of a line left by a crash is cut off when the
+file is opened again. So every line in the file is an answer, and its request need not be sent
+again.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class BatchOutput:
     """The output file, locked against other runs until `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file, or go on with what a run before left in it.
+        """Create the file, or continue the one of an earlier run.
 
         Raises:
-            CommandError: it cannot be written, another run holds it, or it is something else.
+            CommandError: it cannot be written, another run uses it, or it has other content.
         """
         self._path = path
-        #: Of requests that have their answer.
+        #: Ids of the answered requests.
         self.done: set[str] = set()
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -49,10 +50,10 @@ class BatchOutput:
         self._synced_s = time.monotonic()
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add an answer.
+        """Append an answer.
 
         Raises:
-            CommandError: there is no room; the file is as it was before.
+            CommandError: there is no space; the file is unchanged.
         """
         data = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         try:
@@ -68,7 +69,7 @@ class BatchOutput:
         self.done.add(line["custom_id"])
 
     def close(self) -> None:
-        """Let the file go, once everything in it is on the disk."""
+        """Close the file after its content has reached the disk."""
         with suppress(OSError):
             os.fsync(self._fd)
         os.close(self._fd)
@@ -90,13 +91,13 @@ class BatchOutput:
             raise CommandError(f"another run is writing {self._path}") from error
 
     def _take_over(self) -> int:
-        """Learn what is done; returns the size of the file without a half-written line."""
+        """Read the answered ids; return the file's size without an incomplete last line."""
         size = number = 0
         with open(os.dup(self._fd), "rb", _READ_BYTES) as file:  # noqa: PTH123 a descriptor
             file.seek(0)
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
-                    # The end never came, however whole it may look.
+                    # The line has no end, so it is incomplete.
                     os.ftruncate(self._fd, size)
                     break
                 self.done.add(self._custom_id(line, number))

@@ -10,15 +10,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Of the answers that the speed is computed from: older ones say less of the time that is left.
+#: Number of answers for the measured speed: older ones predict the remaining time less well.
 SPEED_WINDOW_S = 30.0
 
 
 class BatchProgress:
-    """Counts; use as a context manager."""
+    """Counters and display; use it as a context manager."""
 
     def __init__(self, console: Console, *, num_items: int, num_done: int) -> None:
-        """`num_done` of `num_items` were answered before."""
+        """Start the display. `num_done` of `num_items` were answered before."""
         self.num_answered = 0
         self.num_refused = 0
         self.num_tokens = 0
@@ -43,7 +43,7 @@ class BatchProgress:
         return self.num_tokens / max(time.monotonic() - self._started_s, 1e-9)
 
     def answered(self, line: dict[str, Any]) -> None:
-        """A request has its answer."""
+        """Count an answered request."""
         self.num_answered += 1
         response = line["response"]
         if response["status_code"] != 200 or line["error"] is not None:
@@ -52,7 +52,7 @@ class BatchProgress:
         self._progress.update(self._task, advance=1, speed=f"{self.tokens_per_s:.1f} tokens/s")
 
     def summary(self) -> str:
-        """What this run did."""
+        """Return the summary of this run."""
         took_s = time.monotonic() - self._started_s
         return (
             f"{self.num_answered} answers in {took_s:.1f} s, {self.num_tokens} tokens "
@@ -71,6 +71,6 @@ def _num_tokens(body: Any) -> int:
     usage = body.get("usage") if isinstance(body, dict) else None
     if not isinstance(usage, dict):
         return 0
-    # The two names that the APIs have for it.
+    # The APIs have two names for it.
     value = usage.get("completion_tokens", usage.get("output_tokens", 0))
     return value if isinstance(value, int) else 0

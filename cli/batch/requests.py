@@ -11,17 +11,17 @@ from cli.errors import CommandError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: What may stand in `url`. Whether the server has it, it says itself.
+#: Accepted values of `url`. The server decides whether it has the path.
 ENDPOINTS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 
 
 class BadLineError(Exception):
-    """A line is no request; the message says why."""
+    """A line is not a valid request; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a line asks for."""
+    """The request of a line."""
 
     custom_id: str
     url: str
@@ -30,7 +30,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A line that holds a request, and where: what is in it is read when its turn comes."""
+    """A line with a request, and its position: the content is read when the request is sent."""
 
     custom_id: str
     offset: int
@@ -39,17 +39,21 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that cannot be sent."""
+    """A line without a valid request."""
 
     number: int
     reason: str
 
 
 class BatchInput:
-    """Every line has been looked at; the requests stay in the file."""
+    """All lines, checked; the requests stay in the file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises CommandError if the file cannot be read."""
+        """Check all lines.
+
+        Raises:
+            CommandError: the file cannot be read.
+        """
         self.items: list[Item] = []
         self.bad_lines: list[BadLine] = []
         try:
@@ -59,7 +63,7 @@ class BatchInput:
             raise CommandError(f"cannot read {path}: {error.strerror}") from error
 
     def read(self, item: Item) -> Request:
-        """The request itself."""
+        """Read the request."""
         self._file.seek(item.offset)
         return parse_line(self._file.read(item.num_bytes))
 
@@ -85,7 +89,11 @@ class BatchInput:
 
 
 def parse_line(line: bytes) -> Request:
-    """Raises BadLineError if the line is not a request that a batch can hold."""
+    """Return the request of a line.
+
+    Raises:
+        BadLineError: it is not a request that a batch can contain.
+    """
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -51,7 +51,7 @@ class Chat:
         return str(self._messages[-1]["content"])
 
     def converse(self) -> None:
-        """Questions from the terminal until it ends."""
+        """Ask questions from the terminal until its input ends."""
         self._err.print(HELP, style="dim")
         while (question := self._read()) is not None:
             if question == "/reset":
@@ -78,7 +78,7 @@ class Chat:
             return None
 
     def _answer(self, question: str) -> Piece | None:
-        """Stream the answer; the last piece, or None if the user stopped it."""
+        """Stream the answer; return the last piece, or None if the user stopped it."""
         self._messages.append({"role": "user", "content": question})
         text = ""
         last: Piece | None = None
@@ -116,7 +116,7 @@ def run_chat(
     system: str | None,
     secure: Secure | None = None,
 ) -> None:
-    """Ask `questions` one after the other, or whatever the user types if there are none.
+    """Ask `questions` one after the other, or the user's input if there are none.
 
     Raises:
         CommandError: the cluster cannot be reached, or refused.

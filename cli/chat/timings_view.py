@@ -1,4 +1,4 @@
-"""Where a request's time went, as a small table."""
+"""A request's timings as a small table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from baton_client import Timings, Usage
 
-#: What the first token waited for, and what came after it: label and fields, added up.
+#: Rows before and after the first token: label and fields, which are summed.
 BEFORE_FIRST_TOKEN = (
     ("queue", ("router_queue_ms", "decode_queue_ms", "prefill_queue_ms")),
     ("tokenize", ("tokenize_ms",)),

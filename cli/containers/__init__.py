@@ -1,1 +1,1 @@
-"""What containers run beside the services: what makes a model and secrets ready, and probes."""
+"""Commands for containers: provide a model and secrets, and probe services."""

@@ -1,6 +1,6 @@
-"""Asks one service whether it serves: what a container's health check runs.
+"""Asks one service whether it serves: a container's health check.
 
-With TLS it shows the service's own certificate, found where the service finds it.
+With TLS it shows the service's own certificate, which is found as by the service.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMEOUT_S = 3.0
 
 
 def probe_router(host: str, port: int, secure: Secure | None = None) -> str:
-    """What the router says; see `GET /ready`.
+    """Return the router's answer; see `GET /ready`.
 
     Raises:
         CommandError: it is not up, or does not serve.
@@ -40,7 +40,7 @@ def probe_router(host: str, port: int, secure: Secure | None = None) -> str:
 
 
 def probe_worker(host: str, port: int, secure: Secure | None = None) -> str:
-    """What the worker's gRPC health service says.
+    """Return the answer of the worker's gRPC health service.
 
     Raises:
         CommandError: it is not up, or does not serve.
@@ -58,7 +58,7 @@ def probe_worker(host: str, port: int, secure: Secure | None = None) -> str:
     return str(status)
 
 
-#: By the name that the command line uses.
+#: By the name on the command line.
 PROBES: dict[str, Callable[[str, int, Secure | None], str]] = {
     "router": probe_router,
     "worker": probe_worker,

@@ -1,4 +1,4 @@
-"""Makes sure that a folder holds a model, so that the services that share it can start."""
+"""Ensures that a folder has a model, so that the services that share it can start."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def provide_model(folder: Path, source: Path) -> str:
-    """Check the model in `folder`, or copy `source` there if it has none. Says what it did.
+    """Check the model in `folder`, or copy `source` there if it has none; return a report.
 
     The copy appears under its name only when it is complete.
 
     Raises:
-        CommandError: the model there cannot be used, or nothing can be written there.
+        CommandError: the model there cannot be used, or the folder is not writable.
     """
     done = f"{folder}: a model is there"
     if not (folder / "config.json").is_file():

@@ -22,14 +22,14 @@ _ONLY_OURS, _OF_ANOTHER_USER = 0o600, 0o644
 
 
 def provide_secrets(folder: Path) -> str:
-    """Make what is missing in the folders `router`, `worker`, `redis`, `grafana`. Says what it did.
+    """Make missing secrets in the folders `router`, `worker`, `redis`, `grafana`; return a report.
 
-    What the router has stays; the others get the same, or in Redis' case what checks it. Redis and
-    Grafana run as users of their own, so the modes of their files let those read them: nothing else
-    mounts their folders.
+    The router's secrets are kept; the others get equal ones, or in Redis' case their hashes. Redis
+    and Grafana run as users of their own, so the modes of their files let those read them: nothing
+    else mounts their folders.
 
     Raises:
-        CommandError: a folder is not there, or cannot be written to.
+        CommandError: a folder is missing, or not writable.
     """
     try:
         router = folder / "router"
@@ -51,10 +51,10 @@ def provide_secrets(folder: Path) -> str:
 
 
 def require_keys(published_host: str, api_keys: str) -> None:
-    """Do nothing if the router may be published there.
+    """Check that the router may be published there.
 
     Raises:
-        CommandError: everybody who reaches it could use it.
+        CommandError: every client that reaches it could use it.
     """
     try:
         require_guard(
@@ -73,13 +73,13 @@ def require_keys(published_host: str, api_keys: str) -> None:
 
 
 def _users(password: str) -> str:
-    """The rights of baton.acl with the password's hash."""
+    """Return the rights of baton.acl with the password's hash."""
     digest = hashlib.sha256(password.encode()).hexdigest()
     return f"{ACL.read_text(encoding='utf-8').rstrip()} #{digest}\n"
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """All of it or nothing; a file that says so already stays as it is."""
+    """Write a file completely or not at all; an existing file with this content stays unchanged."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     beside = path.with_name(f".{path.name}.new")

@@ -1,1 +1,1 @@
-"""`baton doctor`: checks that find out why something does not work, and what to do."""
+"""`baton doctor`: checks that find the cause of a failure, with advice."""

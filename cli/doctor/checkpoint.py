@@ -1,4 +1,4 @@
-"""Checks of a model's folder, without loading it: by what the services read it with."""
+"""Checks of a model's folder, without loading it: with the services' own readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMEDY = "download the checkpoint again, or make a small one: baton make-model -
 
 
 def check_model(folder: Path) -> Iterator[Finding]:
-    """Configuration and weights as a worker reads them, tokenizer and template as a router does."""
+    """Check configuration and weights as a worker, tokenizer and template as a router."""
     yield _check_weights(folder)
     yield from _check_text(folder)
 

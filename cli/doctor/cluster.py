@@ -1,4 +1,4 @@
-"""Checks of a running cluster: who has joined, how they are, and how blocks get across."""
+"""Checks of a running cluster: its workers, their state, and transfers between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cli.doctor.finding import Finding
 
 TIMEOUT_S = 3.0
-#: The router says its time in whole seconds.
+#: The router's clock is known in whole seconds.
 MAX_CLOCK_OFF_S = 3.0
 ROLES = {common_pb2.ROLE_PREFILL: "prefill", common_pb2.ROLE_DECODE: "decode"}
 
@@ -33,7 +33,7 @@ ROLES = {common_pb2.ROLE_PREFILL: "prefill", common_pb2.ROLE_DECODE: "decode"}
 def check_cluster(
     *, url: str, directory: str, access: Access = NOTHING
 ) -> Iterator[Finding] | None:
-    """The checks, or None if no router answers there."""
+    """Return the findings, or None if no router answers there."""
     probe = ReadinessProbe(
         url=url, directory=directory, secure=access.secure, metadata=access.metadata
     )
@@ -77,7 +77,7 @@ def _check(
 
 
 def _refused(worker: directory_pb2.RefusedWorker) -> Finding:
-    """The address is not asked: it would be shown the token."""
+    """Return the finding of a refused worker. It is not called: it would get the token."""
     text = f"refused, at {worker.address or 'no address'}: {worker.reason}"
     return fail(
         worker.worker.name, text, "give all the same --cluster-token; else see who writes to Redis"
@@ -85,7 +85,7 @@ def _refused(worker: directory_pb2.RefusedWorker) -> Finding:
 
 
 def _clock(url: str, access: Access) -> Iterator[Finding]:
-    """Certificates, keys that expire and traces go by the clock; a second more or less is none."""
+    """Compare clocks: certificates, expiring keys and traces use them; a second is tolerated."""
     context = None if access.secure is None else access.secure.context()
     try:
         with urllib.request.urlopen(f"{url}/live", timeout=TIMEOUT_S, context=context) as answer:
@@ -132,7 +132,7 @@ def _worker(
 def _pairs(
     infos: list[worker_pb2.GetInfoResponse], addresses: dict[str, str], access: Access
 ) -> Iterator[Finding]:
-    """Who can hand over to whom, found out as the workers do it themselves: by a handshake."""
+    """Check which workers can hand over to which, by the workers' own handshake."""
     prefills = [info for info in infos if info.role == common_pb2.ROLE_PREFILL]
     decodes = [info for info in infos if info.role == common_pb2.ROLE_DECODE]
     if not decodes:
@@ -171,5 +171,5 @@ def _pair(
 
 
 def _details(error: Any) -> str:
-    # What a stub raises is both an error and the call; the types know only the one.
+    # The error of a stub is also the call; the types have only one of them.
     return f"{error.code().name}: {error.details()}"

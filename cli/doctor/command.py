@@ -35,7 +35,7 @@ def run_doctor(
     require_cluster: bool,
     access: Access,
 ) -> bool:
-    """Print what was found; whether nothing failed."""
+    """Print the findings; return whether nothing failed."""
     console = Console()
     levels: Counter[Level] = Counter()
     sections = (
@@ -54,7 +54,7 @@ def run_doctor(
 
 
 def _model(folder: Path | None) -> Iterator[Finding]:
-    """The one that is named, that of this container's services, or the shipped one."""
+    """Check the given model, that of this container's services, or the shipped one."""
     named = os.environ.get("BATON_MODEL")
     if folder is None and named is not None:
         folder = Path(named)
@@ -83,7 +83,7 @@ def _cluster(
 
 
 def _show(console: Console, title: str, findings: Iterable[Finding]) -> Counter[Level]:
-    """Print a section; how many findings it has of each level."""
+    """Print a section; return the number of findings of each level."""
     table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 1))
     table.add_column(width=4)
     table.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
-    #: It works, and not as well as it could.
+    #: It works, but not as well as it could.
     WARN = "warn"
     #: Something will not work.
     FAIL = "fail"
@@ -18,7 +18,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `advice` says what to do about it."""
+    """One line of the report; `advice` names the remedy."""
 
     level: Level
     subject: str
@@ -27,15 +27,15 @@ class Finding:
 
 
 def ok(subject: str, text: str) -> Finding:
-    """As it should be."""
+    """Return a finding without a problem."""
     return Finding(Level.OK, subject, text)
 
 
 def warn(subject: str, text: str, advice: str) -> Finding:
-    """It works, and not as well as it could."""
+    """Return a finding about something that works, but not as well as it could."""
     return Finding(Level.WARN, subject, text, advice)
 
 
 def fail(subject: str, text: str, advice: str) -> Finding:
-    """Something will not work."""
+    """Return a finding about something that will not work."""
     return Finding(Level.FAIL, subject, text, advice)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from cli.doctor.finding import Finding
 
-#: The router's image has no other service, and no torch.
+#: The router's image has no other service and no torch.
 _ONLY_ROUTER = not (ROOT / "services" / "decode").is_dir()
-#: Images have no Makefile; the workers' has no web framework.
+#: Images have no Makefile; the workers' image has no web framework.
 _ONLY_WORKER = not _ONLY_ROUTER and not (ROOT / "Makefile").is_file()
-#: Distribution, and whether a process of the cluster cannot run without it.
+#: By distribution: whether a process of the cluster needs it in any case.
 PACKAGES = (
     ("torch", not _ONLY_ROUTER),
     ("grpcio", True),
@@ -35,16 +35,16 @@ PACKAGES = (
     ("fastapi", not _ONLY_WORKER),
     ("triton", False),
 )
-#: Processor features that the CPU path gains from.
+#: CPU features that the kernels use.
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
-#: As kernels/native/build.py looks for them.
+#: Compilers that kernels/native/build.py looks for.
 COMPILERS = ("g++", "clang++", "c++")
 MIN_FILES = 1024
 MIN_MEMORY_GIB = 2.0
 
 
 def check_machine() -> Iterator[Finding]:
-    """Everything that does not depend on a model or a cluster."""
+    """Run all checks that need no model and no cluster."""
     yield from check_python()
     yield from check_packages()
     yield from check_processor()
@@ -55,12 +55,12 @@ def check_machine() -> Iterator[Finding]:
 
 
 def check_python() -> Iterator[Finding]:
-    """The interpreter."""
+    """Check the version of the interpreter."""
     yield ok("python", f"{platform.python_version()} ({sys.executable})")
 
 
 def check_packages() -> Iterator[Finding]:
-    """What the processes import."""
+    """Check the packages that the processes import."""
     for name, needed in PACKAGES:
         try:
             yield ok(name, importlib.metadata.version(name))
@@ -72,7 +72,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_processor() -> Iterator[Finding]:
-    """Cores that this process may use, and their vector units."""
+    """Check the cores that this process may use, and their vector units."""
     num_cores = len(os.sched_getaffinity(0))
     known = _cpu_flags()
     found = [feature for feature in FEATURES if feature in known]
@@ -88,7 +88,7 @@ def check_processor() -> Iterator[Finding]:
 
 
 def check_compiler() -> Iterator[Finding]:
-    """Optional: the CPU kernels are compiled where they run."""
+    """Check for a compiler, which is optional: the CPU kernels are compiled on first use."""
     wanted = os.environ.get("CXX")
     found = next(filter(None, map(shutil.which, [wanted] if wanted else COMPILERS)), None)
     if found:
@@ -99,7 +99,7 @@ def check_compiler() -> Iterator[Finding]:
 
 
 def check_memory() -> Iterator[Finding]:
-    """Memory that is free."""
+    """Check the free memory."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -112,7 +112,7 @@ def check_memory() -> Iterator[Finding]:
 
 
 def check_limits() -> Iterator[Finding]:
-    """Open files: each connection and each shared block of memory takes one."""
+    """Check the limit of open files: each connection and each shared block of memory uses one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < MIN_FILES:
         yield warn("open files", f"limit {soft}", f"ulimit -n {min(max(hard, soft), 65536)}")
@@ -121,7 +121,7 @@ def check_limits() -> Iterator[Finding]:
 
 
 def check_ports(host: str, ports: dict[str, int]) -> Iterator[Finding]:
-    """Whether a cluster could start. `ports` is by flag."""
+    """Check whether a cluster could start. `ports` is by flag."""
     for flag, port in ports.items():
         if is_free(host, port):
             yield ok(f"port {port}", "free")

@@ -1,7 +1,7 @@
-"""What keeps a cluster from starting, found before a process is started: by the services' own code.
+"""Checks of a cluster before any process is started, with the services' own code.
 
-Settings are parsed by the services' own classes, and files are read by what the services read them
-with; so there is no second list of what is allowed.
+Settings are parsed by the services' own classes, and files by the services' own readers; so there
+is no second list of valid values.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _NAMES = {
 
 
 def check_spec(spec: ClusterSpec) -> None:
-    """Do nothing if nothing is known that stops this cluster. Writes what `Cluster.prepare` does.
+    """Check a cluster for known reasons not to start. Writes the files of `Cluster.prepare`.
 
     Raises:
-        CommandError: it cannot start; says why, and what to do.
+        CommandError: it cannot start; with the reason and the remedy.
     """
     cluster = Cluster(spec)
     cluster.prepare()
     first: dict[Service, ServiceProcess] = {}
     for process in cluster.processes:
         first.setdefault(_service(process), process)
-    # All settings before any file: what is found first should be what was mistyped.
+    # Settings before files: mistyped settings are the likelier errors.
     configs = {service: _parse(service, process) for service, process in first.items()}
     for service, config in configs.items():
         _run(service, _CHECKS[service], config)
@@ -105,7 +105,7 @@ def _check_worker(role: Role, config: Any) -> None:
     if worker.tls.is_on:
         _check_certificates(worker.tls)
     if worker.engine.device != "cpu":
-        # Only PyTorch knows what other devices there are; it takes seconds to import.
+        # Only PyTorch knows other devices; its import takes seconds.
         from shared.model.device import read_device
 
         read_device(worker.engine.device)

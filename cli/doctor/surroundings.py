@@ -1,4 +1,4 @@
-"""Checks of what a process runs in, a container above all: limits, folders, Redis, certificates."""
+"""Checks of a process's environment, mainly in containers: limits, folders, Redis, certificates."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _MEMORY_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 _CPU_LIMIT = "cpu.max"
 _CPU_LIMIT_V1 = ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
-#: No limit is a number near 2^63 in the first version.
+#: In the first version no limit is a number near 2^63.
 _UNLIMITED_BYTES = 2**60
 _CGROUPS = Path("/sys/fs/cgroup")
 _MIN_MEMORY_BYTES = 2 * 2**30
 _MIN_FREE_BYTES = 2**30
 _RENEW = timedelta(days=7)
 _LOCAL_REDIS = ("127.0.0.1", 6379)
-#: Folders that processes write to, by the variable that names them.
+#: By variable: the folders that processes write to.
 _FOLDERS = {
     "BATON_CACHE_DIR": "compiled kernels",
     "BATON_RUNTIME_DIR": "sockets of one host's workers",
@@ -42,7 +42,7 @@ _FOLDERS = {
 def check_surroundings(
     environ: Mapping[str, str], *, secure: Secure | None = None, cgroups: Path = _CGROUPS
 ) -> Iterator[Finding]:
-    """Everything here. `environ` is that of the process, as the services read it."""
+    """Run all checks here. `environ` is that of the process, as the services read it."""
     yield from check_limits(cgroups)
     yield from check_folders(environ)
     yield from check_redis(environ)
@@ -51,7 +51,7 @@ def check_surroundings(
 
 
 def check_limits(cgroups: Path) -> Iterator[Finding]:
-    """What the container may use; nothing where there is no limit."""
+    """Check the limits of the container; no finding without limits."""
     limit = next(filter(None, (_number(cgroups / name) for name in _MEMORY_LIMITS)), None)
     if limit is not None and limit < _UNLIMITED_BYTES:
         text = f"{limit / 2**30:.1f} GiB for this container"
@@ -69,7 +69,7 @@ def check_limits(cgroups: Path) -> Iterator[Finding]:
 
 
 def check_folders(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether folders can be written to, and have room."""
+    """Check that folders are writable and have space."""
     folders = {name: environ[name] for name in _FOLDERS if environ.get(name)}
     for name, folder in (*folders.items(), ("TMPDIR", tempfile.gettempdir())):
         purpose = _FOLDERS.get(name, "temporary files")
@@ -90,7 +90,7 @@ def check_folders(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def check_redis(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """The directory that the services are told of, or whether there might be one."""
+    """Check the directory in the services' settings, or recommend one."""
     url = environ.get("BATON_REDIS_URL")
     if url is None:
         yield _local_redis()
@@ -100,7 +100,7 @@ def check_redis(environ: Mapping[str, str]) -> Iterator[Finding]:
     from shared.errors import ConfigError
 
     password_file = environ.get("BATON_REDIS_PASSWORD_FILE")
-    # Never the URL: it may have a password.
+    # Never the URL: it may contain a password.
     where = url.rpartition("@")[2]
     try:
         took_s = asyncio.run(_ping(url, None if password_file is None else Path(password_file)))
@@ -111,7 +111,7 @@ def check_redis(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def check_certificate(secure: Secure | None) -> Iterator[Finding]:
-    """Whether the certificate that is shown is valid, belongs to its CA, and for how long."""
+    """Check that the certificate is valid and belongs to its CA, and its remaining time."""
     if secure is None:
         yield ok("tls", "off")
         return
@@ -137,7 +137,7 @@ def check_certificate(secure: Secure | None) -> Iterator[Finding]:
 
 
 def check_tracing(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Where traces would go."""
+    """Check where traces would be sent."""
     from shared.errors import ConfigError
     from shared.telemetry.tracing_settings import endpoint, is_wanted
 
@@ -173,7 +173,7 @@ async def _ping(url: str, password_file: Path | None) -> float:
 
 
 def _cpu_quota(cgroups: Path) -> float | None:
-    """Cores; None: no limit."""
+    """Return the limit of cores; None: no limit."""
     try:
         quota, _, period = (cgroups / _CPU_LIMIT).read_text(encoding="ascii").strip().partition(" ")
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether each worker's weights are those of its generation, by the rule that routers follow."""
+"""Whether each worker's weights are those of its generation, by the routers' rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_DIGITS = 12
 
 
 def check_weights(messages: Sequence[directory_pb2.WorkerRecord]) -> Iterator[Finding]:
-    """One finding per worker with other weights than its generation, or one that all is well."""
+    """Yield a finding per worker whose weights are not its generation's, or one good one."""
     records = list(_read(messages))
     is_well = True
     for record in records:
@@ -46,4 +46,4 @@ def _read(messages: Sequence[directory_pb2.WorkerRecord]) -> Iterator[WorkerReco
         try:
             yield record_from_wire(message)
         except InvalidRequestError:
-            continue  # no worker of any version says this
+            continue  # no worker of any version reports this

@@ -1,1 +1,1 @@
-"""What stands on command lines."""
+"""Parsing of command lines."""

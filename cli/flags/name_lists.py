@@ -1,4 +1,4 @@
-"""Commands that take several names behind --served-model-name, as vLLM does."""
+"""Commands that take several names after --served-model-name, as vLLM does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FLAG = "--served-model-name"
 
 
 class TakesNames(TyperCommand):
-    """`--served-model-name a b` is read as `--served-model-name a,b`."""
+    """Reads `--served-model-name a b` as `--served-model-name a,b`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Join the names before the options are read."""
@@ -21,7 +21,7 @@ class TakesNames(TyperCommand):
 
 
 def join_names(args: Iterable[str]) -> list[str]:
-    """Every word between the flag and the next one is a name."""
+    """Return the words with all names between the flag and the next one joined."""
     joined: list[str] = []
     has_name = False
     is_open = False

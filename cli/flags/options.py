@@ -1,4 +1,4 @@
-"""Options that several commands have, and the words that they choose from."""
+"""Options of several commands, and their values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TlsServerName = Annotated[
 
 
 class Service(StrEnum):
-    """What `baton serve` can run."""
+    """The services that `baton serve` can run."""
 
     ROUTER = "router"
     PREFILL = "prefill"
@@ -59,11 +59,11 @@ class Service(StrEnum):
 
 
 class ProbeKind(StrEnum):
-    """What `baton probe` can ask."""
+    """The services that `baton probe` can ask."""
 
     ROUTER = "router"
     WORKER = "worker"
 
 
-#: Where `baton probe` asks unless it is told.
+#: Default ports of `baton probe`.
 DEFAULT_PORTS = {ProbeKind.ROUTER: 8000, ProbeKind.WORKER: 50061}

@@ -13,19 +13,19 @@ from cli.places import ROOT, python_command, python_environ
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Typer settings of a command that hands on everything behind its first word, `--help` included.
-#: `--help` of the command itself stands before the name of what it runs.
+#: Typer settings of a command that passes on every word after its first, `--help` included.
+#: `--help` of the command itself precedes the name of the program.
 BEHIND_A_NAME = {
     "ignore_unknown_options": True,
     "allow_extra_args": True,
     "allow_interspersed_args": False,
 }
-#: The same of a command without such a name: its own `--help` is handed on, too.
+#: The same for a command without such a name: its `--help` is passed on, too.
 EVERYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
 def become(module: str, flags: Sequence[str]) -> NoReturn:
-    """Replace this process by `python -m module flags`: signals and exit code are its own.
+    """Replace this process by `python -m module flags`, with that program's signals and exit code.
 
     Raises:
         CommandError: there is no such module.

@@ -1,7 +1,7 @@
-"""Whose are the flags behind `baton up`: each goes to every service that has such a setting.
+"""Distribution of the flags of `baton up`: each goes to every service that has the setting.
 
 `--max-num-seqs 8` is for both kinds of worker, `--routing-policy random` for routers, and
-`--decode.max-num-seqs 8` for decode workers alone, whatever else is said of that setting.
+`--decode.max-num-seqs 8` for decode workers alone, with precedence over the general flag.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LISTED_BY = "baton serve router|prefill|decode --help"
-#: What joins the processes: `baton up` gives these itself, to each process another one.
+#: Settings that connect the processes: `baton up` sets these itself, differently for each process.
 WIRING = frozenset(
     {
         "--model",
@@ -33,7 +33,7 @@ WIRING = frozenset(
 
 
 def settings_of(service: Service) -> type[Any]:
-    """The class whose fields are the flags of `baton serve SERVICE`."""
+    """Return the class whose fields are the flags of `baton serve SERVICE`."""
     from services.decode.config import DecodeConfig
     from services.prefill.config import PrefillConfig
     from services.router.config import RouterConfig
@@ -72,7 +72,7 @@ def sort_flags(arguments: Sequence[str]) -> dict[Service, list[str]]:
 
 
 def _groups(arguments: Sequence[str]) -> Iterator[list[str]]:
-    """Each flag with the words that follow it."""
+    """Yield each flag with the words that follow it."""
     group: list[str] = []
     for word in arguments:
         if word.startswith("--"):
@@ -92,7 +92,7 @@ def _name(word: str) -> str:
 
 
 def _split(word: str) -> tuple[Service | None, str]:
-    """`--decode.max-num-seqs` is the decode worker's `--max-num-seqs`."""
+    """Split `--decode.max-num-seqs` into the service and `--max-num-seqs`."""
     name = _name(word)
     service, dot, rest = name.removeprefix("--").partition(".")
     if dot and service in list(Service):

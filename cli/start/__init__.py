@@ -1,1 +1,1 @@
-"""What the start of a local cluster consists of."""
+"""The start of a local cluster."""

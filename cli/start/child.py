@@ -2,8 +2,8 @@
 
 `python -m cli.start.child PARENT_PID PROGRAM …`.
 
-The wish survives exec, so it is made here, in a process that has one thread, and not between fork
-and exec of the parent, which may have many.
+The kernel's setting survives exec, so it is made here, in a process with one thread, and not
+between fork and exec of the parent, which may have many.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def die_with(parent_pid: int) -> None:
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    # The parent may have ended before the kernel knew.
+    # The parent may have ended before the setting was made.
     if os.getppid() != parent_pid:
         sys.exit(f"the parent, process {parent_pid}, is gone")
 

@@ -1,4 +1,4 @@
-"""Signals that end a command, so that it still cleans up."""
+"""Signals that end a command after its cleanup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP arrived. Like KeyboardInterrupt, it passes every `except Exception`."""
+    """SIGTERM or SIGHUP arrived. Like KeyboardInterrupt, no `except Exception` catches it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -22,16 +22,16 @@ class Terminated(BaseException):
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Those of `SIGNALS` that end this command: under `nohup` the terminal's end does not."""
+    """Return those of `SIGNALS` that end this command: under `nohup` SIGHUP does not."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return tuple(number for number in SIGNALS if number is not signal.SIGHUP)
     return SIGNALS
 
 
 def heed_ctrl_c() -> None:
-    """Let SIGINT raise KeyboardInterrupt, also in what a script has started in the background.
+    """Let SIGINT raise KeyboardInterrupt, also if a script started this process in the background.
 
-    Such a process inherits that SIGINT is ignored, and Python leaves it at that.
+    Such a process inherits that SIGINT is ignored, and Python does not change that.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,7 +39,7 @@ def heed_ctrl_c() -> None:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Inside, the first SIGTERM or SIGHUP raises `Terminated`; later ones change nothing."""
+    """Raise `Terminated` on the first SIGTERM or SIGHUP in the context; ignore later ones."""
     heed_ctrl_c()
     numbers = ending_signals()
 

@@ -1,4 +1,4 @@
-"""The model that a cluster is started with."""
+"""The model of a cluster to start."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cli.places import SHIPPED_MODEL, SHIPPED_MODEL_NAME
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: As Hugging Face names its repositories.
+#: Form of a Hugging Face repository's name.
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def resolve_model(model: Path | None, served_model_name: str | None) -> tuple[Path, str]:
-    """The model's folder and the name that clients use; by default the one that is shipped.
+    """Return the model's folder and its name for clients; by default the shipped model.
 
     Raises:
         CommandError: there is no checkpoint in that folder.

@@ -1,4 +1,4 @@
-"""Whether a port can be taken, and what to say when it cannot."""
+"""Checks of free ports, with a message that names the user of a port."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cli.errors import CommandError
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now. Leftovers of a closed server do not count."""
+    """Return whether a server could listen there now. Remains of a closed server do not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -27,10 +27,10 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def require_free(host: str, port: int, *, flag: str, variable: str) -> None:
-    """Do nothing if the port can be taken.
+    """Check that the port is free.
 
     Raises:
-        CommandError: naming the port, who uses it, and the flag and make variable that change it.
+        CommandError: naming the port, its user, and the flag and make variable that change it.
     """
     if is_free(host, port):
         return
@@ -42,7 +42,7 @@ def require_free(host: str, port: int, *, flag: str, variable: str) -> None:
 
 
 def _holder(port: int) -> str:
-    """Who listens there, as far as this user may know."""
+    """Return the process that listens there, as far as this user may know."""
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""Asks a cluster how far its start has come. Never raises because something is not up yet."""
+"""Queries of a starting cluster. A process that is not up yet raises no error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 2.0
 
 
 class ReadinessProbe:
-    """One router, asked over HTTP whether it serves and over gRPC who has joined it."""
+    """One router: its HTTP readiness, and the joined workers over gRPC."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ReadinessProbe:
         secure: Secure | None = None,
         metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """`metadata` goes with calls to the directory."""
+        """Make a probe. `metadata` is sent with calls to the directory."""
         self._metadata = tuple(metadata)
         self._advice_on_tls = (
             ""
@@ -49,7 +49,7 @@ class ReadinessProbe:
         self._channel.close()
 
     def missing(self) -> Sequence[str] | None:
-        """What the router says it still lacks; empty when it serves, None when it is not up."""
+        """Return what the router still lacks; empty when it serves, None when it is not up."""
         try:
             with self._opener.open(f"{self._url}/ready", timeout=TIMEOUT_S):
                 return ()
@@ -60,15 +60,15 @@ class ReadinessProbe:
             return None
 
     def workers(self) -> Sequence[directory_pb2.WorkerStatus]:
-        """Who has joined.
+        """Return the joined workers.
 
         Raises:
-            CommandError: the directory does not answer those without its token.
+            CommandError: the directory refuses calls without its token.
         """
         return tuple(self._listed().workers)
 
     def refused(self) -> Sequence[directory_pb2.RefusedWorker]:
-        """Those that say that they are there, and that the router does not believe. See workers."""
+        """Return live workers whose records the router refuses. Raises as `workers`."""
         return tuple(self._listed().refused)
 
     def _listed(self) -> directory_pb2.ListWorkersResponse:
@@ -76,7 +76,7 @@ class ReadinessProbe:
         try:
             return self._stub.ListWorkers(request, timeout=TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as error:
-            # What a stub raises is both an error and the call; the types know only the one.
+            # The error of a stub is also the call; the types have only one of them.
             call: Any = error
             if call.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise CommandError(

@@ -1,4 +1,4 @@
-"""Which process of a running cluster is started again when it ends, and when the cluster ends."""
+"""Rules for restarting ended processes of a running cluster, and for its end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
     from cli.processes import ServiceProcess
 
-#: A process that ends so soon after it was started again is not started once more.
+#: A process that ends this soon after a restart is not restarted again.
 MIN_LIFE_S = 10.0
 
 
 class Restarts:
-    """The processes of one kind. While one of them runs, those that end are started again."""
+    """The processes of one kind. While one of them runs, ended ones are restarted."""
 
     def __init__(self, processes: Sequence[ServiceProcess]) -> None:
         self._processes = processes
@@ -22,10 +22,10 @@ class Restarts:
         self._given_up: set[str] = set()
 
     def look(self, say: Callable[[str], None]) -> None:
-        """Start again what has ended, and `say` a line about each.
+        """Restart ended processes, and `say` a line about each.
 
         Raises:
-            CommandError: none is left that runs; why the first one ended.
+            CommandError: none is running; with the reason of the first end.
         """
         ended = [each for each in self._processes if not each.running]
         if ended and len(ended) == len(self._processes):
@@ -38,7 +38,7 @@ class Restarts:
         why = process.why_it_ended()
         if process.name in self._started_again and process.age_s < MIN_LIFE_S:
             self._given_up.add(process.name)
-            return f"{why}; it is left alone, the others go on (log: {process.log})"
+            return f"{why}; it is not restarted, the others continue (log: {process.log})"
         self._started_again.add(process.name)
         process.start()
-        return f"{why}; it is started again, the others go on meanwhile (log: {process.log})"
+        return f"{why}; it is restarted, the others continue meanwhile (log: {process.log})"

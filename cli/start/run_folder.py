@@ -1,4 +1,4 @@
-"""A folder for each run of a cluster, so that two of them share no log."""
+"""A folder for each run of a cluster, so that runs do not share logs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Runs whose folders stay, besides those that still run.
+#: Number of old runs whose folders are kept, besides running ones.
 KEPT_RUNS = 10
-#: Points to the folder of the run that was started last.
+#: Link to the folder of the last started run.
 LATEST = "latest"
 _NAME = re.compile(r"\d{8}-\d{6}-(?P<pid>\d+)")
-#: Room that a start needs at the least.
+#: Minimum of free space for a start.
 _PROBE_BYTES = 64 * 1024
 
 
 @contextmanager
 def run_folder() -> Iterator[Path]:
-    """A new folder for this run; it is gone at the end if no process wrote a log there.
+    """Create and yield a folder for this run; remove it at the end if no process wrote a log there.
 
-    Folders of old runs are removed, those that still run and the last few excepted.
+    Folders of old runs are removed, except those of running ones and of the last few.
 
     Raises:
-        CommandError: nothing can be written there.
+        CommandError: the folder cannot be created.
     """
     try:
         root = log_folder()
@@ -69,7 +69,7 @@ def _make(root: Path) -> Path:
 
 
 def _runs(root: Path) -> list[Path]:
-    """The folders of runs, the oldest first."""
+    """Return the folders of runs, oldest first."""
     return sorted(path for path in root.iterdir() if _NAME.fullmatch(path.name))
 
 
@@ -79,7 +79,7 @@ def _is_running(run: Path) -> bool:
 
 
 def _point_latest(root: Path) -> None:
-    """In one step, so that the link always leads to a folder."""
+    """Replace the link in one step, so that it always points to a folder."""
     new = root / f".{LATEST}-{os.getpid()}"
     with suppress(OSError):
         runs = _runs(root)

@@ -1,4 +1,4 @@
-"""How far a cluster's start has come."""
+"""Progress of a cluster's start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLL_S = 0.1
 
 
 class State(StrEnum):
-    """How far one process has come."""
+    """Progress of one process."""
 
     STARTING = "starting"
     WAITING = "waiting for workers"
@@ -29,7 +29,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A process, as the user sees it."""
+    """A process as displayed to the user."""
 
     name: str
     state: State
@@ -45,7 +45,7 @@ class StartWatch:
         workers: Sequence[ServiceProcess],
         probes: Sequence[ReadinessProbe],
     ) -> None:
-        """A probe for each router, in the same order."""
+        """Watch these processes. One probe per router, in the same order."""
         self._routers = routers
         self._workers = workers
         self._probes = probes
@@ -57,7 +57,7 @@ class StartWatch:
         require_running: Callable[[], None],
         timeout_s: float,
     ) -> None:
-        """`show` the way there.
+        """Wait; call `show` with the progress.
 
         Raises:
             CommandError: it took too long, or `require_running` raised it.

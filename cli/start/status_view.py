@@ -1,4 +1,4 @@
-"""The live picture of a cluster's start."""
+"""Live display of a cluster's start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StatusView:
         self._spinners: dict[str, Spinner] = {}
 
     def show(self, statuses: Sequence[Status]) -> None:
-        """Draw what changed."""
+        """Draw the changes."""
         for status in statuses:
             if self._shown.get(status.name) is status.state:
                 continue

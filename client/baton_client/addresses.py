@@ -1,4 +1,4 @@
-"""What may stand for a router: host:port, or a name that gRPC resolves in its own way."""
+"""Addresses of routers: host:port, or a name that gRPC resolves itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from baton_client import checks
 from baton_client.errors import invalid
 
-#: Schemes whose rest is gRPC's to read.
+#: Schemes of addresses that gRPC parses itself.
 _SCHEMES = ("unix:", "unix-abstract:", "ipv4:", "ipv6:", "dns:", "xds:")
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -17,7 +17,7 @@ _RULE = "it must be host:port, with a port from 1 to 65535 and an IPv6 address i
 
 
 def read_addresses(value: Any) -> tuple[str, ...]:
-    """One address or several.
+    """Return one address or several as a list.
 
     Raises:
         InvalidRequestError: there is none, or one cannot be an address.
@@ -31,7 +31,7 @@ def read_addresses(value: Any) -> tuple[str, ...]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it is a port of this machine."""
+    """Return whether the address is a port of this machine."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -1,4 +1,4 @@
-"""The client. Everything else in this package serves it."""
+"""The asynchronous client."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     Request = contract.GenerateRequest | contract.ChatRequest
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
-#: Where the key comes from if none is given; an empty `api_key` sends none.
+#: Environment variable of the default key; an empty `api_key` sends none.
 API_KEY_VARIABLE = "BATON_API_KEY"
 
 
 class AsyncBaton:
-    """Asks a Baton router over gRPC.
+    """A client of Baton routers over gRPC.
 
     Nothing is connected before the first request; all requests share one connection per router. One
     client belongs to one event loop.
 
     Args:
         address: host:port of a router's gRPC port, or of several routers of one cluster. The first
-            is asked until it fails, then the next; a request that was under way goes on there.
-        model: for requests that name none; needed only where several models are served.
+            is used until it fails, then the next; a request in progress continues there.
+        model: for requests that name none; needed only if several models are served.
         timeout_s: for requests that name none; `math.inf` is no limit.
-        retry: what to repeat; see `RetryPolicy`.
+        retry: which failures to repeat; see `RetryPolicy`.
         api_key: sent as a bearer token; by default the environment's BATON_API_KEY.
-        credentials: for TLS, e.g. `grpc.ssl_channel_credentials()`; None connects in the clear.
+        credentials: for TLS, e.g. `grpc.ssl_channel_credentials()`; None connects unencrypted.
 
     Raises:
-        InvalidRequestError: an argument is not what it should be; `param` names it.
+        InvalidRequestError: an argument is wrong; `param` names it.
     """
 
     def __init__(
@@ -85,19 +85,19 @@ class AsyncBaton:
     def stream_generate(
         self, prompt: str | Sequence[int], **options: Unpack[Options]
     ) -> AsyncStream:
-        """Continue a prompt and get the answer piece by piece."""
+        """Continue a prompt, and stream the answer by pieces."""
         known = self._with_defaults(options)
         return self._stream(contract.GENERATE, generate_request(prompt, known), known)
 
     def stream_chat(
         self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
     ) -> AsyncStream:
-        """Answer a conversation and get the answer piece by piece."""
+        """Answer a conversation, and stream the answer by pieces."""
         known = self._with_defaults(options)
         return self._stream(contract.CHAT, chat_request(messages, known), known)
 
     async def models(self, *, timeout_s: float | None = None) -> tuple[Model, ...]:
-        """What this router serves."""
+        """Return the served models."""
 
         async def call(remaining_s: float) -> contract.ListModelsResponse:
             place, channel = self._channels.current()
@@ -143,7 +143,7 @@ class AsyncBaton:
         if not request.request_id:
             request.request_id = f"sdk-{secrets.token_hex(16)}"
         if not request.params.HasField("seed"):
-            # Another router must be able to go on with the very same random numbers.
+            # Another router must be able to continue with the same random numbers.
             request.params.seed = secrets.randbits(63)
         _check_size(request)
         failed: list[int] = []
@@ -166,7 +166,7 @@ class AsyncBaton:
 
 
 def _check_size(request: Request) -> None:
-    """What gRPC would refuse with the status of an overloaded server."""
+    """Refuse messages that gRPC would refuse with the status of an overloaded server."""
     size = request.ByteSize()
     if size > MAX_MESSAGE_BYTES:
         param = "messages" if isinstance(request, contract.ChatRequest) else "prompt"
@@ -175,7 +175,7 @@ def _check_size(request: Request) -> None:
 
 
 def _authorization(api_key: str | None) -> tuple[tuple[str, str], ...]:
-    """What goes with every call."""
+    """Return the metadata of every call."""
     given = os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key
     if not isinstance(given, str):
         raise invalid("api_key", f"it must be a string, not {type(given).__name__}")

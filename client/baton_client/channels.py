@@ -17,8 +17,8 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # Notices a server that vanished in the middle of an answer, without pinging an idle one. More
-    # often than that, servers take pings for an attack (every 5 seconds, ours allow).
+    # Detects a server that is lost during an answer, without pings to an idle one. Servers treat
+    # more frequent pings as an attack (ours allow one every 5 seconds).
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 4_000),
     ("grpc.keepalive_permit_without_calls", 0),
@@ -35,7 +35,7 @@ class ChannelRing:
     def __init__(
         self, addresses: Sequence[str], credentials: grpc.ChannelCredentials | None
     ) -> None:
-        """There must be at least one address; `read_addresses` has checked them."""
+        """Make a ring of at least one address, checked by `read_addresses`."""
         self._addresses = tuple(addresses)
         self._credentials = credentials
         self._channels: dict[int, grpc.aio.Channel] = {}
@@ -43,7 +43,7 @@ class ChannelRing:
         self._closed = False
 
     def current(self) -> tuple[int, grpc.aio.Channel]:
-        """The channel to use now, and its place in the ring.
+        """Return the present channel, and its index in the ring.
 
         Raises:
             UnavailableError: the ring is closed.
@@ -55,9 +55,9 @@ class ChannelRing:
         return self._place, self._channels[self._place]
 
     def leave(self, place: int) -> None:
-        """A call over the channel at `place` failed: use the next one from now on.
+        """Use the next channel after a failure on the channel at `place`.
 
-        Many calls fail together; only the first of them moves on.
+        Many calls fail together; only the first of them changes the channel.
         """
         if place == self._place:
             self._place = (place + 1) % len(self._addresses)

@@ -1,6 +1,6 @@
-"""Whether a value is what its parameter takes. An InvalidRequestError names the parameter if not.
+"""Type checks of parameters' values. An InvalidRequestError names the parameter.
 
-Nothing here knows what a server allows: these are types, and what the contract can carry.
+They know no server's limits: only types, and what the contract can carry.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from baton_client.errors import invalid
 
-#: What a 32-bit float holds.
+#: Largest value of a 32-bit float.
 _LARGEST = 3.4028234663852886e38
 _NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, Set)
 
 
 def text(param: str, value: Any) -> str:
-    """A string that can be written as UTF-8."""
+    """Return a string that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise _wrong_type(param, "a string", value)
     try:
@@ -31,14 +31,14 @@ def text(param: str, value: Any) -> str:
 
 
 def flag(param: str, value: Any) -> bool:
-    """True or False, and no number."""
+    """Return True or False; refuse numbers."""
     if not isinstance(value, bool):
         raise _wrong_type(param, "True or False", value)
     return value
 
 
 def integer(param: str, value: Any) -> int:
-    """An integer, of any library, and no boolean."""
+    """Return an integer of any library; refuse booleans."""
     if isinstance(value, bool):
         raise _wrong_type(param, "an integer", value)
     try:
@@ -48,7 +48,7 @@ def integer(param: str, value: Any) -> int:
 
 
 def number(param: str, value: Any) -> float:
-    """A finite number that 32 bits hold."""
+    """Return a finite number that fits 32 bits."""
     converted = number_or_infinity(param, value)
     if abs(converted) > _LARGEST:
         raise invalid(param, "it must be a finite number of 32 bits")
@@ -56,7 +56,7 @@ def number(param: str, value: Any) -> float:
 
 
 def number_or_infinity(param: str, value: Any) -> float:
-    """A number, of any library, and no boolean."""
+    """Return a number of any library, perhaps infinite; refuse booleans."""
     if isinstance(value, bool | str | bytes | bytearray):
         raise _wrong_type(param, "a number", value)
     try:
@@ -71,7 +71,7 @@ def number_or_infinity(param: str, value: Any) -> float:
 
 
 def seconds(param: str, value: Any) -> float:
-    """A time over 0; infinity is no limit."""
+    """Return a time over 0; infinity is no limit."""
     converted = number_or_infinity(param, value)
     if converted <= 0:
         raise invalid(param, "it must be over 0 seconds; math.inf is no limit")
@@ -79,7 +79,10 @@ def seconds(param: str, value: Any) -> float:
 
 
 def items(param: str, value: Any) -> list[Any]:
-    """The elements of a list, tuple, array or iterator; strings, bytes and mappings are none."""
+    """Return the elements of a list, tuple, array or iterator; refuse strings and mappings.
+
+    Bytes are refused, too.
+    """
     if not isinstance(value, _NO_LISTS):
         try:
             return list(value)
@@ -89,7 +92,7 @@ def items(param: str, value: Any) -> list[Any]:
 
 
 def integers(param: str, value: Any) -> list[int]:
-    """A list of integers."""
+    """Return a list of integers."""
     found = items(param, value)
     if all(type(item) is int for item in found):
         return found
@@ -97,24 +100,24 @@ def integers(param: str, value: Any) -> list[int]:
 
 
 def texts(param: str, value: Any) -> list[str]:
-    """A list of strings."""
+    """Return a list of strings."""
     return [text(f"{param}[{i}]", item) for i, item in enumerate(items(param, value))]
 
 
 def mapping(param: str, value: Any) -> dict[str, Any]:
-    """A mapping with string keys."""
+    """Return a mapping with string keys."""
     if not isinstance(value, Mapping):
         raise _wrong_type(param, "a mapping", value)
     return {text(f"{param} (a key)", key): item for key, item in value.items()}
 
 
 def json_object(param: str, value: Any) -> str:
-    """A mapping as JSON; a string is JSON already."""
+    """Return a mapping as JSON; a string is JSON already."""
     return text(param, value) if isinstance(value, str) else as_json(param, mapping(param, value))
 
 
 def as_json(param: str, value: Any) -> str:
-    """`value` as JSON, strings included."""
+    """Return `value` as JSON, strings included."""
     try:
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

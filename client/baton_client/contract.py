@@ -1,7 +1,7 @@
 """The messages of the wire contract, made at import from `contract.binpb`.
 
-They live in a descriptor pool of their own: whatever other copy of the contract the process has
-loaded (a server's stubs, another version), the two cannot clash. Only bytes cross between them.
+They are in a descriptor pool of their own, so they cannot clash with any other copy of the contract
+in the process (a server's stubs, another version). Only bytes are exchanged with them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What answers to a chat mean: text for the user, reasoning, calls of tools."""
+"""The parsed content of answers to a chat: text for the user, reasoning, tool calls."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ContentDelta:
-    """More of the text that the user reads."""
+    """A part of the text for the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of what the model thought before it answered."""
+    """A part of the model's reasoning before the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallBegin:
-    """A call begins. Calls of an answer are numbered from 0 and never overlap."""
+    """The beginning of a call. Calls of an answer are numbered from 0 and never overlap."""
 
     index: int
     id: str
@@ -34,7 +34,7 @@ class ToolCallBegin:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """More of a call's arguments."""
+    """A part of a call's arguments."""
 
     index: int
     text: str
@@ -47,25 +47,25 @@ Delta = ContentDelta | ReasoningDelta | ToolCallBegin | ToolCallArguments
 class ToolCall:
     """A call of a tool."""
 
-    #: For the message with the tool's answer: its `tool_call_id`.
+    #: For the message with the tool's result: its `tool_call_id`.
     id: str
     name: str
-    #: JSON as the model wrote it: none if the answer was cut off in the middle of it.
+    #: JSON as the model wrote it; incomplete if the answer was cut off in it.
     arguments: str = ""
 
 
 def content_of(deltas: Iterable[Delta]) -> str:
-    """The text that the user reads."""
+    """Return the text for the user."""
     return "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
 
 
 def reasoning_of(deltas: Iterable[Delta]) -> str:
-    """What the model thought."""
+    """Return the model's reasoning."""
     return "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
 
 
 def calls_of(deltas: Iterable[Delta]) -> tuple[ToolCall, ...]:
-    """The calls, in order."""
+    """Return the calls, in order."""
     begun: dict[int, ToolCallBegin] = {}
     arguments: dict[int, list[str]] = {}
     for delta in deltas:

@@ -1,14 +1,14 @@
-"""What can go wrong, and the one place where a gRPC status becomes an exception.
+"""The errors of this client, and the conversion of a gRPC status to an exception.
 
 BatonError
 ├── InvalidRequestError     the request cannot be served as written; `param` names the field
-│   ├── UnsupportedError    understood, and not offered by this deployment
+│   ├── UnsupportedError    a known feature that this deployment does not offer
 │   └── PayloadTooLargeError  the prompt or the message is over a limit
-├── AuthenticationError     no API key, or one that is not known
-├── ModelNotFoundError      no such model here
-├── OverloadedError         refused before any work was done; `retry_after_s` says when to come back
-├── UnavailableError        nothing is wrong with the request; another try may succeed
-├── DeadlineError           the time allowed ran out
+├── AuthenticationError     no API key, or an unknown one
+├── ModelNotFoundError      the model is not served
+├── OverloadedError         refused before any work was done; `retry_after_s` says when to retry
+├── UnavailableError        the request is valid; a retry may succeed
+├── DeadlineError           the time allowed is over
 ├── RequestCancelledError   cancelled, by this side or by the server
 └── InternalError           a bug in the server, or an answer that this client cannot read
 """
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
     from baton_client.types import PartialAnswer
 
-#: Trailing metadata in which the server says what the status alone cannot.
+#: Trailing metadata with details that the status lacks.
 ERROR_KEY = "baton-error"
 PARAM_KEY = "baton-param"
 RETRY_AFTER_KEY = "baton-retry-after-s"
 
 
 class BatonError(Exception):
-    """Base of everything this client raises on purpose. `status` is None for local errors.
+    """Base of all errors of this client. `status` is None for local errors.
 
-    `received` has exactly the parts of answers that arrived before it: their text and its tokens.
+    `received` has exactly the parts of answers that arrived before the error: their text and their
+    tokens.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class BatonError(Exception):
 
 
 class InvalidRequestError(BatonError):
-    """The request cannot be served as written. `param` names the offending field, if one does."""
+    """The request cannot be served as written. `param` names the wrong field, if there is one."""
 
     param: str | None = None
 
@@ -57,7 +58,7 @@ class UnsupportedError(InvalidRequestError):
 
 
 class AuthenticationError(BatonError):
-    """No API key, or one that is not known."""
+    """No API key, or an unknown one."""
 
 
 class ModelNotFoundError(BatonError):
@@ -75,11 +76,11 @@ class OverloadedError(BatonError):
 
 
 class UnavailableError(BatonError):
-    """Nothing is wrong with the request; trying again may succeed."""
+    """The request is valid; a retry may succeed."""
 
 
 class DeadlineError(BatonError):
-    """The time allowed for the request ran out."""
+    """The time allowed for the request is over."""
 
 
 class RequestCancelledError(BatonError):
@@ -92,7 +93,7 @@ class InternalError(BatonError):
 
 Code = grpc.StatusCode
 
-#: Every status has its row, so that a new one in gRPC fails a test and not a user.
+#: Every status has a row, so that a new one in gRPC fails a test, not a user.
 BY_STATUS: Mapping[grpc.StatusCode, type[BatonError]] = {
     Code.INVALID_ARGUMENT: InvalidRequestError,
     Code.OUT_OF_RANGE: InvalidRequestError,
@@ -113,11 +114,11 @@ BY_STATUS: Mapping[grpc.StatusCode, type[BatonError]] = {
     Code.OK: InternalError,
 }
 
-#: gRPC's own words, on either side, for a message over its limit. It has no other sign for it:
+#: gRPC's own messages, on either side, for a message over its limit. There is no other sign of it:
 #: the status is that of an overloaded server, which adds metadata of its own.
 _TOO_LARGE = "larger than max"
 
-#: Names of the server's errors that say more than their status. The others follow the status.
+#: Names of server errors that are more precise than their status. Others follow the status.
 BY_NAME: Mapping[str, type[BatonError]] = {
     "PayloadTooLargeError": PayloadTooLargeError,
     "OverloadedError": OverloadedError,
@@ -126,7 +127,7 @@ BY_NAME: Mapping[str, type[BatonError]] = {
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, *, request_id: str = "") -> BatonError:
-    """The exception for a failed call."""
+    """Return the exception for a failed call."""
     metadata = {str(key): str(value) for key, value in error.trailing_metadata() or ()}
     details = error.details() or f"the call failed with {error.code().name}"
     return from_status(error.code(), details, metadata, request_id=request_id)
@@ -139,7 +140,7 @@ def from_status(
     *,
     request_id: str = "",
 ) -> BatonError:
-    """The exception for a status with its trailing metadata."""
+    """Return the exception for a status with its trailing metadata."""
     cls = BY_NAME.get(metadata.get(ERROR_KEY, ""), BY_STATUS[status])
     if status is Code.RESOURCE_EXHAUSTED and ERROR_KEY not in metadata and _TOO_LARGE in details:
         cls = PayloadTooLargeError
@@ -152,17 +153,17 @@ def from_status(
 
 
 def invalid(param: str, message: str) -> InvalidRequestError:
-    """An error found before anything was sent."""
+    """Return an InvalidRequestError found before anything was sent."""
     return _named(InvalidRequestError(f"{param}: {message}"), param)
 
 
 def unsupported(param: str, message: str) -> InvalidRequestError:
-    """The same for what is understood, and not offered."""
+    """Return an UnsupportedError found before anything was sent."""
     return _named(UnsupportedError(f"{param}: {message}"), param)
 
 
 def too_large(param: str, message: str) -> InvalidRequestError:
-    """The same for what is over a limit."""
+    """Return a PayloadTooLargeError found before anything was sent."""
     return _named(PayloadTooLargeError(f"{param}: {message}"), param)
 
 

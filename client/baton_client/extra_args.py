@@ -12,10 +12,10 @@ _NAME = "extra_args"
 
 
 def write_extra_args(params: contract.GenerationParams, value: Any) -> None:
-    """Arguments of logits processors.
+    """Write arguments of logits processors.
 
     Raises:
-        InvalidRequestError: one of them is none.
+        InvalidRequestError: an argument is invalid.
     """
     for name, arg in checks.mapping(_NAME, value).items():
         params.extra_args[name].CopyFrom(_arg(arg))

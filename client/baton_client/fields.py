@@ -1,4 +1,4 @@
-"""Writes values into messages of the contract, after their types have been checked."""
+"""Writes values into messages of the contract, after a check of their types."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _CHECKS: dict[int, Callable[[str, Any], Any]] = {
 
 
 def write_scalar(target: Any, name: str, value: Any, *, param: str) -> None:
-    """Set the field `name`, which holds one number, flag or string.
+    """Set the field `name`, which has one number, flag or string.
 
     Raises:
-        InvalidRequestError: there is no such field, or it does not take `value`.
+        InvalidRequestError: there is no such field, or it does not accept `value`.
     """
     field = target.DESCRIPTOR.fields_by_name.get(name)
     check = None if field is None else _CHECKS.get(field.cpp_type)
@@ -47,7 +47,7 @@ def write_integers(target: Any, value: Any, *, param: str) -> None:
     """Extend the repeated field `target` by a list of integers.
 
     Raises:
-        InvalidRequestError: it is none, or one of them is out of range.
+        InvalidRequestError: it is no such list, or an integer is out of range.
     """
     ids = checks.integers(param, value)
     try:
@@ -57,5 +57,5 @@ def write_integers(target: Any, value: Any, *, param: str) -> None:
 
 
 def out_of_range(param: str) -> Exception:
-    """The contract's type of number does not hold the value."""
+    """Return the error for a value that the contract's type of number cannot hold."""
     return invalid(param, "a number is out of range")

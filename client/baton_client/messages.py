@@ -1,4 +1,4 @@
-"""Conversations, tools and what may be called, in OpenAI's shapes, and on the wire."""
+"""Conversations, tools and tool choices: OpenAI's form, and the wire format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FunctionCall(TypedDict):
-    """What is called; `arguments` is JSON, or what it stands for."""
+    """The called function; `arguments` is JSON, or its parsed value."""
 
     name: str
     arguments: NotRequired[str | Mapping[str, Any] | None]
@@ -28,7 +28,7 @@ class MessageToolCall(TypedDict):
 
 
 class TextPart(TypedDict):
-    """A piece of a message's content; other types are not offered."""
+    """A part of a message's content; other types are not supported."""
 
     type: Literal["text"]
     text: str
@@ -38,13 +38,13 @@ class Message(TypedDict):
     """One message of a conversation; `role` is system, developer, user, assistant or tool."""
 
     role: str
-    #: Text, or parts of it, which are joined by line breaks.
+    #: Text, or parts of text, which are joined by line breaks.
     content: NotRequired[str | Sequence[TextPart] | None]
     name: NotRequired[str | None]
     #: Of the assistant; `Answer.message` has them.
     tool_calls: NotRequired[Sequence[MessageToolCall] | None]
     reasoning_content: NotRequired[str | None]
-    #: Of a tool: the call that this answers.
+    #: Of a tool: the id of the call that this answers.
     tool_call_id: NotRequired[str | None]
 
 
@@ -59,7 +59,7 @@ class Function(TypedDict):
 
 
 class Tool(TypedDict):
-    """Something that the model may call; only functions are offered."""
+    """A tool that the model may call; only functions are supported."""
 
     type: Literal["function"]
     function: Function
@@ -72,7 +72,7 @@ class NamedFunction(TypedDict):
 
 
 class NamedChoice(TypedDict):
-    """The answer is one call of this function."""
+    """A choice: the answer is one call of this function."""
 
     type: NotRequired[Literal["function"]]
     function: NamedFunction
@@ -80,7 +80,7 @@ class NamedChoice(TypedDict):
 
 ToolChoice = Literal["auto", "none", "required"] | NamedChoice
 
-#: Parts that hold text under their own name; an assistant's may be that it would not answer.
+#: Types of parts whose text is under the key of the same name; `refusal` is the assistant's.
 _TEXT_PARTS = frozenset({"text", "refusal"})
 _MODES: dict[str, Any] = {
     "auto": "TOOL_MODE_AUTO",
@@ -90,10 +90,10 @@ _MODES: dict[str, Any] = {
 
 
 def add_message(request: contract.ChatRequest, message: Any, param: str) -> None:
-    """Write one message of the conversation; what is None is left out.
+    """Write one message of the conversation; None values are left out.
 
     Raises:
-        InvalidRequestError: a value is of another type; `param` says where.
+        InvalidRequestError: a value is of another type; `param` names the place.
         UnsupportedError: its content is not text.
     """
     given = _given(param, message)
@@ -110,7 +110,7 @@ def add_message(request: contract.ChatRequest, message: Any, param: str) -> None
 
 
 def _content(param: str, value: Any) -> str:
-    """A string, or parts of text, which the HTTP API joins by line breaks as well."""
+    """Return a string, or parts of text joined by line breaks, as in the HTTP API."""
     if isinstance(value, str):
         return checks.text(param, value)
     parts = enumerate(checks.items(param, value))
@@ -134,13 +134,13 @@ def _add_call(message: contract.ChatMessage, value: Any, param: str) -> None:
     message.tool_calls.add(
         id=checks.text(f"{param}.id", call.get("id", "")),
         name=checks.text(f"{where}.name", function.get("name")),
-        # Servers take no text for no arguments.
+        # Servers accept an empty text as no arguments.
         arguments=checks.json_object(f"{where}.arguments", function.get("arguments", "")),
     )
 
 
 def write_tools(request: contract.ChatRequest, tools: Any) -> None:
-    """What the model may call."""
+    """Write the tools that the model may call."""
     for i, value in enumerate(checks.items("tools", tools)):
         tool = checks.mapping(f"tools[{i}]", value)
         _check_type(f"tools[{i}]", tool.get("type"))
@@ -154,7 +154,7 @@ def write_tools(request: contract.ChatRequest, tools: Any) -> None:
 
 
 def write_tool_choice(request: contract.ChatRequest, choice: Any) -> None:
-    """Which of them."""
+    """Write the tool choice."""
     if isinstance(choice, str):
         if choice not in _MODES:
             raise invalid("tool_choice", f"it must be one of {', '.join(_MODES)}, or an object")
@@ -168,14 +168,14 @@ def write_tool_choice(request: contract.ChatRequest, choice: Any) -> None:
 
 
 def write_documents(request: contract.ChatRequest, documents: Any) -> None:
-    """For the chat template."""
+    """Write documents for the chat template."""
     for i, document in enumerate(checks.items("documents", documents)):
         param = f"documents[{i}]"
         request.documents.append(checks.as_json(param, checks.mapping(param, document)))
 
 
 def write_template_kwargs(request: contract.ChatRequest, kwargs: Any) -> None:
-    """Variables of the chat template."""
+    """Write variables of the chat template."""
     for name, value in checks.mapping("chat_template_kwargs", kwargs).items():
         request.chat_template_kwargs[name] = checks.as_json(f"chat_template_kwargs.{name}", value)
 
@@ -186,6 +186,6 @@ def _check_type(param: str, kind: Any) -> None:
 
 
 def _given(param: str, value: Any) -> dict[str, Any]:
-    """What a mapping says; None says nothing."""
+    """Return the entries of a mapping without None values."""
     found = checks.mapping(param, value)
     return {name: inner for name, inner in found.items() if inner is not None}

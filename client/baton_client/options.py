@@ -1,4 +1,4 @@
-"""What a request can say beside its prompt, and how that is written on the wire."""
+"""The options of a request, and their wire format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class GenerationParams(TypedDict, total=False):
-    """How to generate, with vLLM's names and meanings. Left out: the model's default."""
+    """Sampling parameters with vLLM's names and meanings. If left out: the model's default."""
 
     max_tokens: int | None
     temperature: float | None
@@ -50,46 +50,46 @@ class GenerationParams(TypedDict, total=False):
     logprobs: int | None
     prompt_logprobs: int | None
     skip_special_tokens: bool | None
-    #: Most tokens that are guessed per step, at workers that speculate; 0: none.
+    #: Maximum of draft tokens per step, on workers that speculate; 0: none.
     num_speculative_tokens: int | None
-    #: Arguments of logits processors that the workers run.
+    #: Arguments of logits processors on the workers.
     extra_args: Mapping[str, Scalar | Sequence[Scalar]] | None
-    #: What the answers must look like, as in vLLM's HTTP API: one of json (a JSON Schema), regex,
-    #: choice (a list of strings), grammar (GBNF), json_object (True) and structural_tag.
+    #: Format of the answers, as in vLLM's HTTP API: one of json (a JSON Schema), regex, choice (a
+    #: list of strings), grammar (GBNF), json_object (True) and structural_tag.
     structured_outputs: Mapping[str, Any] | None
-    #: The same as OpenAI says it: of type text, json_object or json_schema.
+    #: The same in OpenAI's form: of type text, json_object or json_schema.
     response_format: Mapping[str, Any] | None
 
 
 class Options(GenerationParams, total=False):
     """Keyword arguments of every request."""
 
-    #: Needed only where more than one model is served.
+    #: Needed only if more than one model is served.
     model: str
     #: Lower runs first.
     priority: int
-    #: For finding the request in logs and traces; made by the client if left out.
+    #: Id of the request in logs and traces; made by the client if left out.
     request_id: str
-    #: Longest time for the whole request, retries included; by default the client's.
+    #: Longest time of the whole request, retries included; by default the client's.
     timeout_s: float
 
 
 class ChatOptions(Options, total=False):
     """Keyword arguments of a chat request."""
 
-    #: Let the model go on with the last message instead of starting a new one.
+    #: Let the model continue the last message instead of starting a new one.
     continue_final_message: bool
-    #: What the model may call, in OpenAI's shape.
+    #: Tools that the model may call, in OpenAI's form.
     tools: Sequence[Tool] | None
-    #: auto (by default), none, required, or a function by its name.
+    #: auto (the default), none, required, or a function by its name.
     tool_choice: ToolChoice | None
-    #: False: calls after the first are left out.
+    #: False: calls after the first are dropped.
     parallel_tool_calls: bool | None
-    #: False: what the model thinks is left out of what is read.
+    #: False: the model's reasoning is dropped.
     include_reasoning: bool | None
     #: Variables of the chat template, such as {"enable_thinking": False}.
     chat_template_kwargs: Mapping[str, Any] | None
-    #: Given to the chat template.
+    #: Documents for the chat template.
     documents: Sequence[Mapping[str, Any]] | None
 
 
@@ -103,7 +103,7 @@ REQUEST_FIELDS = frozenset(
         "include_reasoning",
     }
 )
-#: Options of chats that are more than a field.
+#: Options of chats that are not written as a single field.
 _CHAT_WRITERS: dict[str, Callable[[Any, Any], None]] = {
     "tools": write_tools,
     "tool_choice": write_tool_choice,
@@ -119,7 +119,7 @@ _GRAMMARS: dict[str, Callable[[Any], Any]] = {
 def generate_request(
     prompt: str | Sequence[int], options: Mapping[str, Any]
 ) -> contract.GenerateRequest:
-    """The message for continuing `prompt`, which is text or token ids.
+    """Return the message for continuing `prompt`, which is text or token ids.
 
     Raises:
         InvalidRequestError: a value is not of its option's type; `param` names it.
@@ -137,7 +137,7 @@ def generate_request(
 def chat_request(
     messages: str | Sequence[Message], options: Mapping[str, Any]
 ) -> contract.ChatRequest:
-    """The message for answering a conversation; a string is one message of the user's.
+    """Return the message for answering a conversation; a string is one user message.
 
     Raises:
         InvalidRequestError: a value is not of its option's type; `param` names it.
@@ -175,14 +175,14 @@ def _write_grammar(
     if grammar is None:
         return
     if request.params.HasField("grammar"):
-        raise invalid(name, "only one option may say what the answers look like")
+        raise invalid(name, "only one option may set the format of the answers")
     request.params.grammar.CopyFrom(grammar)
 
 
 def _write_seed(params: contract.GenerationParams, value: Any) -> None:
-    """Seeds are 64 bits, and may be read as signed: the contract carries them without the sign.
+    """Write a seed: 64 bits, signed or unsigned; the contract has them unsigned.
 
-    As in vLLM, -1 means that none is given.
+    As in vLLM, -1 means no seed.
     """
     seed = checks.integer("seed", value)
     if not -(2**63) <= seed < 2**64:
@@ -192,7 +192,7 @@ def _write_seed(params: contract.GenerationParams, value: Any) -> None:
 
 
 def _write_top_k(params: contract.GenerationParams, value: Any) -> None:
-    """-1 turns it off for vLLM's users, 0 in the contract."""
+    """Write top_k: -1 turns it off in vLLM, 0 in the contract."""
     top_k = checks.integer("top_k", value)
     write_scalar(params, "top_k", 0 if top_k == -1 else top_k, param="top_k")
 

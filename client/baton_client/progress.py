@@ -1,4 +1,4 @@
-"""What a client has received of a request, from which another server can go on."""
+"""The received part of a request, after which another server can continue."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class _Received:
         self.details: list[TokenDetail] = []
         self.deltas: list[Delta] = []
         self.finish_reason: FinishReason | None = None
-        #: Of the workers that write it; empty if the server does not say.
+        #: Identity of the workers that write it; empty if the server does not send it.
         self.identity = ""
 
 
 class Progress:
-    """The answers of one request so far."""
+    """The received answers of one request."""
 
     def __init__(self, num_answers: int) -> None:
         self._num_answers = num_answers
         self._answers: dict[int, _Received] = {}
 
     def take(self, piece: Piece, *, identity: str = "") -> None:
-        """The caller is about to get this piece; `identity`: of who writes the answer, if said."""
+        """Add a piece before the caller gets it; `identity`: of the answer's weights, if sent."""
         answer = self._answers.setdefault(piece.index, _Received())
         answer.identity = identity or answer.identity
         answer.texts.append(piece.text)
@@ -45,7 +45,7 @@ class Progress:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the caller has seen anything."""
+        """Whether the caller has got anything."""
         return bool(self._answers)
 
     @property
@@ -56,14 +56,14 @@ class Progress:
 
     @property
     def can_be_resumed(self) -> bool:
-        """Whether the tokens say where each answer is: text without tokens would come again."""
+        """Whether the answers can continue: text without token ids would be repeated."""
         return all(
             answer.token_ids or answer.finish_reason is not None or not any(answer.texts)
             for answer in self._answers.values()
         )
 
     def write(self, request: contract.GenerateRequest | contract.ChatRequest) -> None:
-        """Ask for the rest."""
+        """Write the request for the remaining answers."""
         del request.resume_from[:]
         for index, answer in sorted(self._answers.items()):
             request.resume_from.add(
@@ -74,7 +74,7 @@ class Progress:
             )
 
     def received(self) -> tuple[PartialAnswer, ...]:
-        """Exactly what came."""
+        """Return exactly what was received."""
         return tuple(
             PartialAnswer(
                 index=index,

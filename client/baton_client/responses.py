@@ -1,4 +1,4 @@
-"""Reads the server's messages into values, and pieces into a whole."""
+"""Converts the server's messages to values, and joins pieces to whole answers."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _FINISH_REASONS = {
     3: FinishReason.ABORT,
     4: FinishReason.TOOL_CALLS,
 }
-#: `Reading` of the contract: the server says in deltas what the text means.
+#: Values of the contract's `Reading` with which the server sends parsed deltas.
 _IN_DELTAS = 2
 _TIMINGS = tuple(Timings.__dataclass_fields__)
 _SOURCES = tuple(PromptSources.__dataclass_fields__)
 
 
 def read_piece(message: contract.GenerateResponse) -> Piece:
-    """A piece of an answer."""
+    """Return a piece of an answer."""
     return Piece(
         request_id=message.request_id,
         index=message.index,
@@ -64,7 +64,7 @@ def read_piece(message: contract.GenerateResponse) -> Piece:
 
 
 def read_models(message: contract.ListModelsResponse) -> tuple[Model, ...]:
-    """What is served."""
+    """Return the served models."""
     return tuple(
         Model(id=item.id, max_model_len=item.max_model_len, created=item.created)
         for item in message.models
@@ -72,10 +72,10 @@ def read_models(message: contract.ListModelsResponse) -> tuple[Model, ...]:
 
 
 def join(pieces: Sequence[Piece]) -> Generation:
-    """The whole that the pieces of one request make.
+    """Join all pieces of one request.
 
     Raises:
-        InternalError: an answer has no end, or there is none at all.
+        InternalError: an answer has no end, or there is no answer.
     """
     request_id = pieces[0].request_id if pieces else ""
     by_index: dict[int, list[Piece]] = {}
@@ -123,7 +123,7 @@ def _deltas(message: contract.GenerateResponse) -> tuple[Delta, ...]:
 
 
 def _delta(message: contract.ChatDelta) -> Delta | None:
-    """None for what is newer than this client."""
+    """Return a delta; None for a kind that is newer than this client."""
     match message.WhichOneof("delta"):
         case "content":
             return ContentDelta(message.content)

@@ -1,4 +1,4 @@
-"""Trying again, where nothing of the answer has been seen yet."""
+"""Retries before the caller has got any part of the answer."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: By then every wait has reached its longest, and a float still holds it.
+#: After that many attempts every wait is the longest, and a float can still express it.
 _MOST_DOUBLINGS = 64
-#: gRPC sends at most 27,000 hours, and takes infinity for no time at all: more is no deadline.
+#: gRPC's maximum is 27,000 hours, and it treats infinity as zero: longer times are no deadline.
 _LONGEST_S = 27_000 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Which failures to repeat and how long to wait before.
+    """Which failures to retry, and the wait before each retry.
 
-    The wait grows from `base_delay_s` by two per attempt and is spread at random over its upper
-    half, so that clients refused together do not come back together. A server's own advice counts
-    more; advice over `max_delay_s` is the caller's to follow, so the error is raised.
+    The wait doubles with each attempt, starting at `base_delay_s`, and is random within its upper
+    half, so that clients refused together do not come back together. A server's own advice has
+    precedence; advice over `max_delay_s` is left to the caller, so the error is raised.
     """
 
     max_attempts: int = 4
@@ -46,7 +46,7 @@ class RetryPolicy:
     max_delay_s: float = 5.0
 
     def __post_init__(self) -> None:
-        """Raises InvalidRequestError for values that say nothing."""
+        """Check the values. Raises InvalidRequestError for invalid ones."""
         if checks.integer("max_attempts", self.max_attempts) < 1:
             raise invalid("max_attempts", "it must be at least 1, which repeats nothing")
         if checks.number("base_delay_s", self.base_delay_s) < 0:
@@ -55,11 +55,11 @@ class RetryPolicy:
             raise invalid("max_delay_s", "it must not be negative")
 
     def delay_s(self, error: BatonError, attempt: int, *, remaining_s: float) -> float | None:
-        """How long to wait after the failure of `attempt` (from 1); None: do not try again."""
+        """Return the wait [s] after the failure of `attempt` (from 1); None: no further attempt."""
         if attempt >= self.max_attempts:
             return None
-        # What is cancelled here is not repeated, so this is a server that shuts down: it cancels
-        # what it still serves, and what it had not yet looked at.
+        # Cancelled calls of this client are not retried, so this is a server that shuts down: it
+        # cancels running calls, and calls that it has not read yet.
         if not isinstance(error, UnavailableError | OverloadedError | RequestCancelledError):
             return None
         advice_s = error.retry_after_s if isinstance(error, OverloadedError) else None
@@ -75,7 +75,7 @@ class RetryPolicy:
 
 
 def rpc_timeout_s(remaining_s: float) -> float | None:
-    """As gRPC takes it: None is no deadline."""
+    """Return the timeout for gRPC: None is no deadline."""
     return remaining_s if remaining_s < _LONGEST_S else None
 
 
@@ -86,13 +86,15 @@ async def attempts(
     timeout_s: float,
     request_id: str = "",
 ) -> T:
-    """Await `call(remaining seconds)`, again and again as far as `policy` and the time allow.
+    """Await `call(remaining seconds)`, with retries as far as `policy` and the time allow.
 
     Raises:
         BatonError: the last failure.
     """
     deadline_s = time.monotonic() + timeout_s
-    failure: BatonError = DeadlineError(f"no time to ask: {timeout_s:g} s", request_id=request_id)
+    failure: BatonError = DeadlineError(
+        f"no time left for the request: {timeout_s:g} s", request_id=request_id
+    )
     attempt = 0
     while (remaining_s := deadline_s - time.monotonic()) > 0:
         attempt += 1

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class AsyncStream:
-    """Pieces of a request's answers, in the order in which they were written.
+    """Pieces of a request's answers, in order.
 
     The request starts with the first `async for` or `collect`. `aclose`, leaving the `async with`,
     cancelling the task that reads, or dropping the last reference cancels it on every server.
 
-    If the server is lost, the request goes on at the next one behind what was received, as if
-    nothing had happened. Where that is not possible, the error's `received` is exactly that.
+    If the server is lost, the request continues on the next one after the received part, without a
+    gap. If that is not possible, the error's `received` is exactly that part.
     """
 
     def __init__(
@@ -48,7 +48,10 @@ class AsyncStream:
         retry: RetryPolicy,
         timeout_s: float,
     ) -> None:
-        """`start` calls a server, another one after each failure, with a limit in seconds."""
+        """Make a stream.
+
+        `start` calls a server, with a time limit in seconds; the next one after each failure.
+        """
         self._start = start
         self._request = request
         self._retry = retry
@@ -57,9 +60,9 @@ class AsyncStream:
         self._request_id = request.request_id
         self._progress = Progress(request.params.n or 1)
         self._num_attempts = 0
-        #: The server must have seen that there are tools.
+        #: Whether the server must report that it has read the tools.
         self._needs_reading = isinstance(request, contract.ChatRequest) and bool(request.tools)
-        #: The server must say that it goes on instead of beginning again.
+        #: Whether the server must report that it continues instead of beginning again.
         self._expects_resumed = False
         self._call: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -72,7 +75,7 @@ class AsyncStream:
             loop.call_soon_threadsafe(call.cancel)
 
     def is_closed(self) -> bool:
-        """Whether nothing more will come."""
+        """Return whether no more pieces will come."""
         return self._closed
 
     def __aiter__(self) -> Self:
@@ -133,7 +136,7 @@ class AsyncStream:
                 response = await self._call.read()
             except grpc.aio.AioRpcError as error:
                 if self._progress.is_whole:
-                    return grpc.aio.EOF  # all has come but the end of the call
+                    return grpc.aio.EOF  # everything has arrived except the end of the call
                 await self._wait_for_next(from_rpc_error(error, request_id=self._request_id), error)
                 continue
             if response is not grpc.aio.EOF:
@@ -149,7 +152,7 @@ class AsyncStream:
         if not self._num_attempts:
             self._deadline_s = now_s + self._timeout_s
         if self._deadline_s <= now_s:
-            message = f"no time to ask: {self._timeout_s:g} s"
+            message = f"no time left for the request: {self._timeout_s:g} s"
             raise DeadlineError(message, request_id=self._request_id)
         self._num_attempts += 1
         self._expects_resumed = self._progress.has_begun
@@ -158,7 +161,7 @@ class AsyncStream:
         self._call = self._start(self._request, self._deadline_s - now_s)
 
     async def _wait_for_next(self, failure: BatonError, cause: Exception) -> None:
-        """Return when another attempt may be made, or raise `failure`."""
+        """Wait until the next attempt may be made, or raise `failure`."""
         remaining_s = self._deadline_s - time.monotonic()
         delay_s = self._retry.delay_s(failure, self._num_attempts, remaining_s=remaining_s)
         if delay_s is None or (self._progress.has_begun and not self._progress.can_be_resumed):
@@ -166,13 +169,13 @@ class AsyncStream:
         self._call = None
         await asyncio.sleep(delay_s)
         if self._deadline_s <= time.monotonic():
-            raise failure from cause  # it says more than that the time is up
+            raise failure from cause  # more precise than that the time is over
 
     def _check(self, response: contract.GenerateResponse) -> None:
-        """An older server passes over what it does not know: its first response shows that."""
+        """Check the first response: an older server ignores fields that it does not know."""
         if self._expects_resumed and not response.resumed:
             raise UnavailableError(
-                "the server that the request began at is gone, and the next one cannot go on",
+                "the server of the request is lost, and the next one cannot continue it",
                 request_id=self._request_id,
             )
         self._expects_resumed = False

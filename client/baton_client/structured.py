@@ -24,12 +24,13 @@ _FORMAT = "response_format"
 
 
 def grammar_message(value: Any) -> contract.Grammar:
-    """`value` has one key: what kind of grammar its value is. Beside it, `disable_any_whitespace`
-    keeps JSON on one line. The server checks the grammar.
+    """Return the message of `value`, whose only key names the kind of grammar.
+
+    `disable_any_whitespace` beside it keeps JSON on one line. The server checks the grammar.
 
     Raises:
-        InvalidRequestError: it has another number of keys, one that there is not, or a value of a
-            wrong type.
+        InvalidRequestError: it has another number of keys, an unknown one, or a value of a wrong
+            type.
     """
     found = checks.mapping(_NAME, value)
     given = {name: inner for name, inner in found.items() if inner is not None}
@@ -46,7 +47,7 @@ def grammar_message(value: Any) -> contract.Grammar:
 
 
 def response_format_message(value: Any) -> contract.Grammar | None:
-    """OpenAI's field; None if any text will do.
+    """Return the message of OpenAI's field; None if any text is allowed.
 
     Raises:
         InvalidRequestError: there is no such type, or it has no schema.
@@ -77,7 +78,7 @@ def _grammar(kind: str, content: Any, param: str, **flags: bool | None) -> contr
 
 
 def _schema(param: str, value: Any) -> str:
-    """An object, its JSON, or a boolean, which is a schema as well."""
+    """Return a schema: an object, its JSON, or a boolean."""
     return (
         checks.as_json(param, value)
         if isinstance(value, bool)

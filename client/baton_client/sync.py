@@ -56,17 +56,17 @@ class Baton:
         return self._loop.run(self._client.chat(messages, **options))
 
     def stream_generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream:
-        """Continue a prompt and get the answer piece by piece."""
+        """Continue a prompt, and stream the answer by pieces."""
         return Stream(self._client.stream_generate(prompt, **options), self._loop.run)
 
     def stream_chat(
         self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
     ) -> Stream:
-        """Answer a conversation and get the answer piece by piece."""
+        """Answer a conversation, and stream the answer by pieces."""
         return Stream(self._client.stream_chat(messages, **options), self._loop.run)
 
     def models(self, *, timeout_s: float | None = None) -> tuple[Model, ...]:
-        """What this router serves."""
+        """Return the served models."""
         return self._loop.run(self._client.models(timeout_s=timeout_s))
 
     def close(self) -> None:
@@ -125,12 +125,12 @@ class Stream:
 
 
 async def _next_or_none(stream: AsyncStream) -> Piece | None:
-    # StopAsyncIteration cannot travel through a future.
+    # A future cannot carry StopAsyncIteration.
     return await anext(stream, None)
 
 
 class _LoopThread:
-    """An event loop in a daemon thread: it never keeps a program from ending."""
+    """An event loop in a daemon thread, which never delays a program's end."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

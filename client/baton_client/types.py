@@ -1,4 +1,4 @@
-"""What comes back. Plain frozen values: no protobuf message leaves this package."""
+"""The client's results. Plain frozen values: no protobuf message leaves this package."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class FinishReason(StrEnum):
-    """Why an answer ended."""
+    """The reason for which an answer ended."""
 
     #: An end token, a stop token or a stop string.
     STOP = "stop"
-    #: `max_tokens`, or the model's context is used up.
+    #: `max_tokens`, or the end of the model's context.
     LENGTH = "length"
     #: Cancelled.
     ABORT = "abort"
-    #: The answer ended by itself, and calls tools.
+    #: The answer ended without a limit, and calls tools.
     TOOL_CALLS = "tool_calls"
 
 
@@ -38,7 +38,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenDetail:
-    """One position: the token that was chosen (None for a prompt's first) and the best others."""
+    """One position: the chosen token (None for a prompt's first) and the best others."""
 
     chosen: TokenLogprob | None
     utf8: bytes = b""
@@ -47,74 +47,74 @@ class TokenDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSources:
-    """Where the prompt's KV came from, in tokens: computed + local_hit + transferred = prompt."""
+    """Sources of the prompt's KV, in tokens: computed + local_hit + transferred = prompt."""
 
     computed: int = 0
     local_hit: int = 0
     transferred: int = 0
     #: Part of `transferred` that came from a cache, not computed for this request.
     transferred_hit: int = 0
-    #: Of `transferred_hit`: fetched from a peer of the worker that computed the rest.
+    #: Part of `transferred_hit` that the computing worker fetched from a peer.
     fetched: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a request cost, over all of its answers."""
+    """Cost of a request, over all of its answers."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     #: Prompt tokens that came from a cache.
     cached_tokens: int = 0
     sources: PromptSources = field(default_factory=PromptSources)
-    #: Tokens whose KV was computed once more because a server was lost, and how often that was.
+    #: Tokens whose KV was recomputed because a server was lost, and the number of losses.
     recomputed_tokens: int = 0
     num_replays: int = 0
-    #: Tokens that were guessed and checked, and those among them that were right.
+    #: Draft tokens that were checked, and those that were accepted.
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where a request's time went, as the servers saw it."""
+    """Timings of a request, measured by the servers."""
 
     router_queue_ms: float = 0.0
     tokenize_ms: float = 0.0
     route_ms: float = 0.0
-    #: Waiting on the decode worker until blocks were reserved.
+    #: Wait on the decode worker for reserved blocks.
     decode_queue_ms: float = 0.0
     prefill_queue_ms: float = 0.0
     prefill_ms: float = 0.0
-    #: From the first token until the last block had arrived: what the transfer costs the request.
+    #: From the first token to the arrival of the last block: the cost of the transfer.
     transfer_exposed_ms: float = 0.0
     transfer_ms: float = 0.0
-    #: Arrival at the router to the first token leaving it.
+    #: From the arrival at the router until the first token leaves it.
     first_token_ms: float = 0.0
-    #: First token to last.
+    #: From the first token to the last.
     decode_ms: float = 0.0
     total_ms: float = 0.0
     transfer_bytes: int = 0
     connector: str = ""
     prefill_worker: str = ""
     decode_worker: str = ""
-    #: Fetching a prefix from a peer before anything was computed, and who that was.
+    #: Time of fetching a prefix from a peer before the computation, and the peer's name.
     prefix_fetch_ms: float = 0.0
     prefix_fetch_bytes: int = 0
     prefix_source: str = ""
-    #: From the loss of a worker to the next token elsewhere.
+    #: From the loss of a worker to the next token from another one.
     replay_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A piece of one answer, as it was written. Answers of one request (n > 1) are interleaved.
+    """A piece of one answer, as generated. Answers of one request (n > 1) are interleaved.
 
     `text` never ends in half a character and may lag behind `token_ids`. An answer's last piece has
     `finish_reason`; the request's last piece has `usage` and `timings`.
 
-    `text` is what the model wrote, `deltas` what it means; of a chat they differ where the model
-    reasons or calls tools, and `deltas` may lag behind.
+    `text` is the model's text, `deltas` its parsed content; they differ for chats in which the
+    model reasons or calls tools, and `deltas` may lag behind.
     """
 
     request_id: str
@@ -132,19 +132,20 @@ class Piece:
 
     @property
     def content(self) -> str:
-        """More of the text that the user reads."""
+        """The next part of the text for the user."""
         return content_of(self.deltas)
 
     @property
     def reasoning(self) -> str:
-        """More of what the model thought before it answered."""
+        """The next part of the reasoning before the answer."""
         return reasoning_of(self.deltas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One complete answer. `text` is what the model wrote; of a chat, `content`, `reasoning` and
-    `tool_calls` are what it means.
+    """One complete answer. `text` is the model's text.
+
+    For a chat, `content`, `reasoning` and `tool_calls` are its parsed content.
     """
 
     index: int
@@ -160,7 +161,7 @@ class Answer:
 
     @property
     def message(self) -> Message:
-        """For the conversation's history, in front of the answers of the tools."""
+        """The message for the conversation's history, before the messages of tools."""
         message: Message = {"role": "assistant", "content": self.content}
         if self.reasoning:
             message["reasoning_content"] = self.reasoning
@@ -183,7 +184,7 @@ class PartialAnswer:
     index: int
     text: str = ""
     token_ids: tuple[int, ...] = ()
-    #: None: it was going on.
+    #: None: the answer had not ended.
     finish_reason: FinishReason | None = None
     details: tuple[TokenDetail, ...] = ()
     content: str = ""
@@ -193,7 +194,7 @@ class PartialAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """A request's complete outcome: its answers (one, unless `n` was given) and what it cost."""
+    """A request's complete result: its answers (one, unless `n` was given) and their cost."""
 
     request_id: str
     answers: tuple[Answer, ...]
@@ -208,28 +209,28 @@ class Generation:
 
     @property
     def content(self) -> str:
-        """What the user reads of the first answer."""
+        """The first answer's text for the user."""
         return self.answers[0].content
 
     @property
     def reasoning(self) -> str:
-        """What the model thought before the first answer."""
+        """The model's reasoning before the first answer."""
         return self.answers[0].reasoning
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """What the first answer calls."""
+        """The first answer's tool calls."""
         return self.answers[0].tool_calls
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why the first answer ended."""
+        """The reason for which the first answer ended."""
         return self.answers[0].finish_reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model that can be asked."""
+    """A served model."""
 
     id: str
     #: Longest prompt plus answer, in tokens.

@@ -1,6 +1,6 @@
 {{/* Settings as variables: max_num_seqs: 8 becomes BATON_MAX_NUM_SEQS="8". */}}
 
-{{/* A number as people write it: YAML makes every number a float, and 536870912 would print as 5.36870912e+08. */}}
+{{/* A number without an exponent: YAML makes every number a float, and 536870912 would print as 5.36870912e+08. */}}
 {{- define "baton.text" -}}
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}
 {{- printf "%d" (int64 .) -}}
@@ -19,7 +19,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* dict "root" $: what every process of the cluster is told */}}
+{{/* dict "root" $: settings of every process of the cluster */}}
 {{- define "baton.clusterEnv" -}}
 {{- $root := .root -}}
 - name: BATON_HOST

@@ -30,7 +30,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* Labels of whatever belongs to the release as a whole: dict "root" $ "component" NAME. */}}
+{{/* Labels of objects that belong to the release as a whole: dict "root" $ "component" NAME. */}}
 {{- define "baton.peerSelector" -}}
 podSelector:
   matchLabels:

@@ -24,7 +24,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* For the service: the folder itself, which nobody writes to. */}}
+{{/* For the service: the folder itself, read-only. */}}
 {{- define "baton.model.mount" -}}
 {{- $source := (index .root.Values.models .name).source -}}
 - name: model
@@ -39,7 +39,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* What fills the folder before the service starts: a command of yours, or `baton provide-model` with the model that the image has. */}}
+{{/* The container that fills the folder before the service starts: your command, or `baton provide-model` with the image's model. */}}
 {{- define "baton.model.initContainers" -}}
 {{- $source := (index .root.Values.models .name).source -}}
 {{- if eq $source.type "init" }}

@@ -36,7 +36,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* dict "root" $ "image" VALUES: repository@digest goes before a tag. */}}
+{{/* dict "root" $ "image" VALUES: repository@digest has precedence over a tag. */}}
 {{- define "baton.image" -}}
 {{- if .image.digest -}}
 {{- printf "%s@%s" .image.repository .image.digest -}}

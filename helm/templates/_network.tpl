@@ -1,4 +1,4 @@
-{{/* Where routers and workers may go: the directory, name servers, and what you add. */}}
+{{/* Allowed targets of routers and workers: the directory, name servers, and your own additions. */}}
 {{- define "baton.egress.common" -}}
 {{- if .Values.redis.internal }}
 - ports:
@@ -21,7 +21,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* UCX, behind the connector nixl, takes ports of its own choice. */}}
+{{/* UCX, used by the connector nixl, chooses its ports itself. */}}
 {{- define "baton.worker.ports" -}}
 {{- if not .Values.networkPolicy.allPortsBetweenWorkers -}}
 ports:

@@ -1,4 +1,4 @@
-{{/* What Pod Security "restricted" asks for, and what all pods have in common. */}}
+{{/* Requirements of Pod Security "restricted", and the common parts of all pods. */}}
 
 {{/* dict "user" UID "group" GID "fsGroup" GID */}}
 {{- define "baton.podSecurityContext" -}}
@@ -36,7 +36,7 @@ securityContext:
   {{- include "baton.podSecurityContext" (dict "user" $security.runAsUser "group" $security.runAsGroup "fsGroup" $security.fsGroup) | nindent 2 }}
 {{- end -}}
 
-{{/* dict "values" ROUTER-OR-POOL "selector" LABELS: where it may run. Without constraints of your own, replicas spread over hosts. */}}
+{{/* dict "values" ROUTER-OR-POOL "selector" LABELS: the nodes it may run on. Without your own constraints, replicas spread over hosts. */}}
 {{- define "baton.placement" -}}
 {{- with .values.priorityClassName }}
 priorityClassName: {{ . }}
@@ -69,7 +69,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* dict "root" $ "role" ROLE: volumes with what the cluster's processes must know */}}
+{{/* dict "root" $ "role" ROLE: volumes with the secrets of the cluster's processes */}}
 {{- define "baton.clusterVolumes" -}}
 - name: tmp
   emptyDir: {}

@@ -1,4 +1,4 @@
-{{/* dict "root" $ "pool" VALUES: what a worker is told beside what all are told */}}
+{{/* dict "root" $ "pool" VALUES: a worker's settings in addition to the common ones */}}
 {{- define "baton.pool.env" -}}
 {{- $model := dict "root" .root "name" .pool.model -}}
 - name: BATON_MODEL
@@ -7,7 +7,7 @@
   value: {{ include "baton.model.served" $model | quote }}
 - name: BATON_MODEL_GENERATION
   value: {{ (index .root.Values.models .pool.model).generation | default 0 | int64 | quote }}
-# Others reach a worker by its address: the name of a Deployment's pod resolves nowhere.
+# Other processes use a worker's address: the name of a Deployment's pod cannot be resolved.
 - name: BATON_ADVERTISE_HOST
   valueFrom:
     fieldRef:
@@ -18,10 +18,10 @@
   value: "50062"
 - name: BATON_METRICS_PORT
   value: "9400"
-# The port is for those whom the network policy lets in.
+# The network policy decides which pods reach the port.
 - name: BATON_OPEN_METRICS
   value: "true"
-# Made by the worker, for itself alone.
+# Created by the worker, for this worker only.
 - name: BATON_RUNTIME_DIR
   value: /run/baton/own
 - name: BATON_DRAIN_GRACE_S
@@ -51,7 +51,7 @@
 {{- toYaml $resources -}}
 {{- end -}}
 
-{{/* VALUES: what is kept per worker, by role, unless `targets` says otherwise */}}
+{{/* VALUES: target per worker, by role, unless `targets` sets another one */}}
 {{- define "baton.pool.targets" -}}
 {{- if .autoscaling.targets -}}
 {{- toYaml .autoscaling.targets -}}

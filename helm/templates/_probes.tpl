@@ -14,7 +14,7 @@ httpGet:
 {{- end -}}
 {{- end -}}
 
-{{/* dict "root" $ "startupSeconds" N. Loading a model takes as long as it takes; a worker that is stuck for five minutes is started anew. */}}
+{{/* dict "root" $ "startupSeconds" N. The time for loading a model is unknown; a worker that is stuck for five minutes is restarted. */}}
 {{- define "baton.worker.probes" -}}
 startupProbe:
   {{- include "baton.worker.check" .root | nindent 2 }}
@@ -33,7 +33,7 @@ livenessProbe:
   failureThreshold: 10
 {{- end -}}
 
-{{/* dict "root" $ "path" PATH. Kubelets show no certificate: where one is asked for, `baton probe` shows the router's own. */}}
+{{/* dict "root" $ "path" PATH. Kubelets show no certificate: if one is required, `baton probe` shows the router's own. */}}
 {{- define "baton.router.check" -}}
 {{- if and .root.Values.tls.enabled .root.Values.tls.requireClientCertificates -}}
 exec:
@@ -48,7 +48,7 @@ httpGet:
 {{- end -}}
 {{- end -}}
 
-{{/* dict "root" $. A router without workers lives, and is not ready. A probe that starts a process comes less often. */}}
+{{/* dict "root" $. A router without workers is alive, but not ready. A probe that starts a process runs less often. */}}
 {{- define "baton.router.probes" -}}
 readinessProbe:
   {{- include "baton.router.check" (dict "root" .root "path" "/ready") | nindent 2 }}

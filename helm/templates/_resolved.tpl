@@ -1,4 +1,4 @@
-{{/* Models and pools that are there, and a router's and a pool's values with what they leave out taken from the common ones. */}}
+{{/* Enabled models and pools, and the values of a router or a pool, completed from the common ones. */}}
 
 {{/* $ -> list of names */}}
 {{- define "baton.models" -}}
@@ -17,7 +17,7 @@
 {{- $names | toYaml -}}
 {{- end -}}
 
-{{/* dict "base" MAP "over" MAP -> both as YAML. Unlike mergeOverwrite, `false` and 0 count as said. */}}
+{{/* dict "base" MAP "over" MAP -> both as YAML. Unlike mergeOverwrite, `false` and 0 count as values. */}}
 {{- define "baton.merge" -}}
 {{- $merged := deepCopy .base -}}
 {{- range $key, $value := .over -}}

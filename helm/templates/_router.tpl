@@ -1,4 +1,4 @@
-{{/* dict "root" $ "name" MODEL "router" VALUES: what a router is told beside what all are told */}}
+{{/* dict "root" $ "name" MODEL "router" VALUES: a router's settings in addition to the common ones */}}
 {{- define "baton.router.env" -}}
 - name: BATON_MODEL
   value: {{ include "baton.model.path" . }}

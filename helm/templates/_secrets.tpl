@@ -1,4 +1,4 @@
-{{/* Names of secrets, given or made, and what is in those that are made. */}}
+{{/* Names of secrets, existing or made here, and the content of those made here. */}}
 
 {{- define "baton.tokenSecret" -}}
 {{- default (printf "%s-cluster-token" (include "baton.fullname" .)) .Values.auth.clusterToken.existingSecret -}}
@@ -8,7 +8,7 @@
 {{- default (printf "%s-api-keys" (include "baton.fullname" .)) .Values.auth.apiKeys.existingSecret -}}
 {{- end -}}
 
-{{/* A key of a tenant, in the clear: of the test, and of Prometheus. */}}
+{{/* A tenant's key as plain text: for the test, and for Prometheus. */}}
 {{- define "baton.clientKeySecret" -}}
 {{- default (include "baton.keysSecret" .) .Values.auth.apiKeys.clientKeySecret -}}
 {{- end -}}
@@ -26,7 +26,7 @@
 {{- default (printf "%s-%s-tls" (include "baton.fullname" .root) .role) (index .root.Values.tls.existingSecrets .role) -}}
 {{- end -}}
 
-{{/* dict "root" $ "name" SECRET: data of the one that is in the cluster, or nothing. An upgrade keeps what the install has made. */}}
+{{/* dict "root" $ "name" SECRET: data of the secret in the cluster, or nothing. An upgrade keeps the secrets of the install. */}}
 {{- define "baton.keptData" -}}
 {{- $found := lookup "v1" "Secret" .root.Release.Namespace .name -}}
 {{- with $found }}{{ toYaml .data }}{{ end -}}

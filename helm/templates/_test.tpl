@@ -1,4 +1,4 @@
-{{/* dict "root" $ "role" "client": what both containers have; ends with the list of variables */}}
+{{/* dict "root" $ "role" "client": the common part of both containers; ends with the list of variables */}}
 {{- define "baton.test.rest" -}}
 resources:
   requests: {cpu: 50m, memory: 128Mi}

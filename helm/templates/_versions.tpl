@@ -1,4 +1,4 @@
-{{/* Which version of an API the cluster has: 1.20 knows the older ones only. */}}
+{{/* The version of an API in the cluster: 1.20 has the older ones only. */}}
 
 {{- define "baton.hpa.apiVersion" -}}
 {{- ternary "autoscaling/v2" "autoscaling/v2beta2" (semverCompare ">=1.23.0-0" .Capabilities.KubeVersion.Version) -}}

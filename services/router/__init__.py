@@ -1,1 +1,1 @@
-"""The front door: text to tokens, admission, routing, streaming."""
+"""The router: turns text into tokens, admits and routes requests, streams answers."""

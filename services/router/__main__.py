@@ -1,4 +1,4 @@
-"""Starts the router: reads its settings, wires its parts, listens."""
+"""Start the router: read the settings, wire the parts, listen."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ log = structlog.get_logger(__name__)
 
 SERVICES = (ROUTER_SERVICE, DIRECTORY_SERVICE)
 EXIT_USAGE = 2
-#: Objects, then collections of the generation before, between two collections.
+#: Arguments of gc.set_threshold.
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
@@ -166,7 +166,7 @@ def front(
     tracer: Tracer | None = None,
     page: DashboardState | None = None,
 ) -> Generator:
-    """The pipeline, and what looks at it."""
+    """Return the pipeline behind tenant limits, wrapped by the observers of requests."""
     model = parts.models.names[0]
     tokens = None if page is None else page.tokens
     observers: list[RequestObserver] = [RequestMeter(registry, model=model, tokens=tokens)]
@@ -186,7 +186,7 @@ def _instance() -> str:
 def limited(
     config: RouterConfig, parts: RouterParts, registry: CollectorRegistry
 ) -> LimitedGenerator:
-    """The pipeline behind the limits of tenants, which are counted in `registry`."""
+    """Return the pipeline behind the tenants' limits; count their use in `registry`."""
     metrics = TenantMetrics(queued=parts.admission.queue_lengths, running=parts.limits.running)
     registry.register(metrics)
     return LimitedGenerator(
@@ -198,10 +198,10 @@ def limited(
 
 
 def settle_memory() -> None:
-    """What has been loaded stays: the garbage collector need not look at it again.
+    """Exempt all objects that exist now from garbage collection, and collect less often.
 
-    With a thousand open streams a full collection stops all of them for tens of milliseconds; what
-    requests leave behind is freed by its counts, so a search for cycles is seldom worth it.
+    With a thousand open streams, a full collection stops all of them for tens of milliseconds.
+    Reference counts free what requests leave behind, so a search for cycles is seldom useful.
     """
     gc.collect()
     gc.freeze()
@@ -209,7 +209,7 @@ def settle_memory() -> None:
 
 
 async def _until(stopping: asyncio.Event, parts: RouterParts) -> None:
-    """Wait for a signal. A router that no longer sees its workers must not go on."""
+    """Wait for a stop signal; raise the error of the task that follows the workers if it ends."""
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({stopped, parts.following}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
@@ -257,7 +257,7 @@ def _rpc_server(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the router until it is told to stop; returns the exit code."""
+    """Run the router until it is told to stop; return the exit code."""
     try:
         config = load_config(RouterConfig, argv, prog="python -m services.router")
         configure_logs(
@@ -267,7 +267,7 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         sys.stderr.write(f"router cannot start: {error}\n")
         return EXIT_USAGE
-    # It has stopped in order: a second signal while the interpreter ends must not say otherwise.
+    # The router has stopped in order: a second signal at exit must not change the exit code.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return 0
 

@@ -1,4 +1,4 @@
-"""What keeps a router from starting: `baton up` asks this before it starts a process."""
+"""Checks that `baton up` runs before it starts a router."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def check_router(config: RouterConfig) -> None:
-    """Do nothing if neither a setting nor a file is known to stop this router.
+    """Check the settings and files for known reasons for which this router cannot start.
 
     Raises:
-        ConfigError: it cannot start as configured.
+        ConfigError: the router cannot start as configured.
     """
     open_security(config)
     find_policy(config.routing_policy, random.Random())

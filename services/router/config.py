@@ -25,8 +25,8 @@ class RouterConfig:
     host: str = setting("127.0.0.1", help="address to listen on")
     published_host: str | None = setting(
         None,
-        help="address at which others reach --host, e.g. that of a container's published ports: "
-        "it and not --host decides whether clients must show keys",
+        help="address at which other machines reach --host, e.g. that of a container's published "
+        "ports: it and not --host decides whether clients must show keys",
     )
     port: int = setting(8000, help="port of the OpenAI API over HTTP; 0 takes a free one")
     grpc_port: int = setting(50051, help="port of the gRPC services; 0 takes a free one")
@@ -34,7 +34,7 @@ class RouterConfig:
         False, help="whether other routers listen on --port and --grpc-port as well"
     )
     own_port: int | None = setting(
-        None, help="one more HTTP port, of this process alone: for what reads its metrics"
+        None, help="one more HTTP port, of this process alone, for example for its metrics"
     )
     own_grpc_port: int | None = setting(
         None,
@@ -47,12 +47,12 @@ class RouterConfig:
     api_keys: Path | None = setting(
         None,
         help="file of tenants and the hashes of their keys (`baton keys` makes it); "
-        "without it everybody may ask for everything",
+        "without it no request needs a key",
     )
     redis_url: str | None = setting(
         None,
-        help="the Redis that is the directory (redis://…, rediss://…, redis+sentinel://…); "
-        "by default the router has one of its own, for one cluster with --directory",
+        help="Redis as the directory (redis://…, rediss://…, redis+sentinel://…); by default the "
+        "router has a directory of its own, which workers name with --directory",
     )
     redis_password_file: Path | None = setting(
         None, help="file with the password for --redis-url, read again for each connection"
@@ -60,13 +60,13 @@ class RouterConfig:
     max_concurrent_requests: int = setting(
         256, help="requests that the cluster works on at the same time"
     )
-    max_queued_requests: int = setting(1024, help="requests that may wait for that")
-    max_queued_tokens: int = setting(1_000_000, help="prompt tokens that may wait for that")
-    max_queue_s: float = setting(30.0, help="longest wait for that, in seconds")
+    max_queued_requests: int = setting(1024, help="requests that may wait in the queue")
+    max_queued_tokens: int = setting(1_000_000, help="prompt tokens that may wait in the queue")
+    max_queue_s: float = setting(30.0, help="longest wait in the queue, in seconds")
     max_worker_queue_ms: float = setting(
         500.0,
-        help="prompts wait in the router, fairly among tenants, while every worker has such a "
-        "time of prompts to compute, in milliseconds",
+        help="prompts wait in the router, fairly among tenants, while every worker has prompts for "
+        "this number of milliseconds",
     )
     routing_policy: str = setting(
         "cost", help="cost, least-loaded, cache-first, round-robin, random, or a package's"
@@ -82,27 +82,28 @@ class RouterConfig:
         "what its chat template shows",
     )
     peer_fetch: bool = setting(
-        True, help="whether costs count on workers that fetch prefixes from each other"
+        True, help="whether cost estimates assume that workers fetch prefixes from each other"
     )
     max_ttft_ms: float | None = setting(
-        None, help="refuse requests that are expected to wait longer for their first token"
+        None, help="refuse requests that are expected to wait longer [ms] for their first token"
     )
     max_itl_ms: float | None = setting(
-        None, help="refuse requests that are expected to wait longer between tokens"
+        None, help="refuse requests that are expected to wait longer [ms] between tokens"
     )
     stream_stall_s: float = setting(
-        60.0, help="an answer that gives no token for so long goes on on another worker"
+        60.0, help="seconds without a token after which another worker continues an answer"
     )
     request_timeout_s: float = setting(600.0, help="longest time for one request, in seconds")
     max_client_stall_s: float = setting(
-        60.0, help="end requests whose client reads nothing of the answer for so many seconds"
+        60.0,
+        help="end requests whose client reads nothing of the answer for this number of seconds",
     )
     identity_hold_s: float = setting(
         120.0,
-        help="for so long after the last worker of a generation was lost, workers with other "
-        "weights are not taken for it",
+        help="seconds after the loss of a generation's last worker in which workers with other "
+        "weights are not accepted for the generation",
     )
-    drain_grace_s: float = setting(30.0, help="how long running requests may take at shutdown")
+    drain_grace_s: float = setting(30.0, help="seconds that running requests may take at shutdown")
     log_level: str = setting("info", help="debug, info, warning or error")
     log_format: Literal["console", "json"] = setting(
         "console", help="console: columns for people; json: one object per line"
@@ -159,13 +160,13 @@ class RouterConfig:
         has_door = self.tls_client_certs or self.own_grpc_port is not None
         if encrypted and self.redis_url is None and not has_door:
             raise ConfigError(
-                "with TLS, workers join on a port that asks for certificates: give --own-grpc-port "
-                "for them, or --redis-url, or --tls-client-certs for everybody"
+                "with TLS, workers join on a port that requires certificates: set --own-grpc-port "
+                "for them, or --redis-url, or --tls-client-certs for all clients"
             )
 
     @property
     def grpc_addresses(self) -> tuple[str, ...]:
-        """Where the gRPC services listen; the first one is for clients."""
+        """Addresses of the gRPC services; the first one is for clients."""
         ports = [port for port in (self.grpc_port, self.own_grpc_port) if port is not None]
         return tuple(f"{self.host}:{port}" for port in ports)
 

@@ -1,4 +1,4 @@
-"""Which pages of other sites a browser lets read the router's answers: the settings."""
+"""Settings of CORS: which sites' pages may read the router's answers in a browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ANY = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorsSettings:
-    """vLLM's settings of the same names; vLLM lets in every site unless told."""
+    """vLLM's settings of the same names. The defaults differ: vLLM allows every site."""
 
     allowed_origins: tuple[str, ...] = setting(
         (),

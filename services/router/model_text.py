@@ -1,4 +1,4 @@
-"""What the router reads of a model's folder: tokens, templates, and how it marks what it writes."""
+"""The files of a model that the router reads: tokenizer, templates, answer formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelText:
-    """A model, as far as its text goes."""
+    """Tokenizer, chat template and answer formats of a model."""
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate
@@ -26,7 +26,7 @@ class ModelText:
 
 
 def load_text(config: RouterConfig) -> ModelText:
-    """Read it.
+    """Read the model's files.
 
     Raises:
         ConfigError: a file cannot be used, or there is no parser of the configured name.

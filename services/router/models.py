@@ -1,4 +1,4 @@
-"""The one model that the cluster serves: its names, and what its workers say of it."""
+"""The served model: its names, and facts that its workers report."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModels:
-    """The model under one or more names. The first is its own."""
+    """The model under one or more names. The first is its own name."""
 
     names: tuple[str, ...]
-    #: Tokens the model has logits for; at least as many as the tokenizer knows.
+    #: Number of tokens with logits; at least the tokenizer's number of tokens.
     vocab_size: int
-    #: Asks the registered workers; raises NoWorkerError before the first one came.
+    #: Returns the workers' `max_model_len`; raises NoWorkerError before any has registered.
     learn_max_model_len: Callable[[], int]
     created_s: int = field(default_factory=lambda: int(time.time()))
 
@@ -37,10 +37,10 @@ class ServedModels:
         return self.learn_max_model_len()
 
     def resolve(self, name: str | None) -> str:
-        """The name to answer with, as vLLM: the model's own, by whichever name it was asked for.
+        """Return the name for the answer: the model's own name, also for an alias, as in vLLM.
 
         Raises:
-            ModelNotFoundError: no such model.
+            ModelNotFoundError: the model is not served.
         """
         if name and name not in self.names:
             served = ", ".join(self.names)
@@ -49,7 +49,7 @@ class ServedModels:
 
 
 def read_vocab_size(model_dir: Path, tokenizer: Tokenizer) -> int:
-    """How many tokens the model has logits for, as config.json says."""
+    """Return the number of tokens with logits, from config.json."""
     config = read_json(model_dir / "config.json")
     text_config = config.get("text_config")
     if isinstance(text_config, dict):

@@ -1,4 +1,4 @@
-"""The router's parts, put together from its settings. Listens nowhere."""
+"""The router's parts, made from its settings. Opens no port."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
-#: Of the bound on the time to first token.
+#: Share of the bound on the time to first token.
 WORKER_QUEUE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterParts:
-    """Everything that the front ends and the directory's servicer need."""
+    """The parts that the front ends and the directory's servicer need."""
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate
@@ -57,14 +57,14 @@ class RouterParts:
     index: BlockIndex
     #: None without Redis.
     follower: RedisFollower | None
-    #: Workers that say that they are there, and are sent nothing.
+    #: Returns live workers whose records are refused: they get no requests.
     refused: Callable[[], Sequence[RefusedWorker]]
     endpoints: EndpointPool
     admission: Admission
     planner: AnswerPlanner
     limits: TenantLimits
     pipeline: Pipeline
-    #: Follows the directory; it ends only if there is a bug.
+    #: The task that follows the directory; it ends only by a bug.
     following: asyncio.Task[None]
 
 
@@ -77,8 +77,8 @@ async def open_parts(
 ) -> AsyncGenerator[RouterParts, None]:
     """Load the tokenizer and follow the workers for as long as the context is open.
 
-    `token` goes with every call to a worker; `certificates` are shown to workers, who must show
-    theirs.
+    `token` is sent with every call to a worker. `certificates` are shown to workers, which must
+    show theirs.
 
     Raises:
         ConfigError: the model's directory cannot be used.
@@ -179,7 +179,10 @@ def _admission(config: RouterConfig, endpoints: EndpointPool, chooser: WorkerCho
 
 
 def _worker_queue_ms(config: RouterConfig) -> float:
-    """Where first tokens have a bound, most of it must be left to the queue whose order is open."""
+    """Return the bound on a worker's queue.
+
+    If first tokens have a bound, most of it is left to the router's queue, whose order can change.
+    """
     if config.max_ttft_ms is None:
         return config.max_worker_queue_ms
     return min(config.max_worker_queue_ms, config.max_ttft_ms * WORKER_QUEUE_SHARE)

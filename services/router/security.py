@@ -1,4 +1,4 @@
-"""Who may come in, put together from the router's settings."""
+"""Access control, made from the router's settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RouterSecurity:
 
     @property
     def files(self) -> list[WatchedFile[Any]]:
-        """What may change while the router runs."""
+        """Files that may change while the router runs."""
         return [each.file for each in (self.keys, self.token) if each is not None]
 
     def caller_of_call(self, metadata: Metadata) -> Caller:
@@ -42,7 +42,7 @@ class RouterSecurity:
         return ANYBODY if self.keys is None else self.keys.caller_of_call(metadata)
 
     def guard(self) -> AuthInterceptor | None:
-        """What stands before the gRPC services, where clients and workers meet on one port."""
+        """Return the checks before the gRPC services; clients and workers use one port."""
         if self.keys is None and self.token is None:
             return None
         clients = anybody if self.keys is None else self.keys.check
@@ -53,19 +53,19 @@ class RouterSecurity:
 
 
 def open_security(config: RouterConfig) -> RouterSecurity:
-    """Read keys and token, and check that no door stands open by accident.
+    """Read keys and token, and check that nothing is open by accident.
 
     Raises:
-        ConfigError: a file cannot be used, or a door would be open to more than this machine.
+        ConfigError: a file cannot be used, or a service would be open beyond this machine.
     """
     access = config.access
     has_keys = config.api_keys is not None
-    # With certificates, only a worker's opens the directory.
+    # With certificates, the directory accepts workers only, by their certificates.
     knows_workers = access.cluster_token is not None or config.tls.is_on
     if has_keys and not knows_workers and not access.insecure_bind:
         raise ConfigError(
-            "--api-keys needs --cluster-token: the gRPC port serves the directory as well, and "
-            "whoever joins it as a worker is sent every prompt (or use TLS, or accept it with "
+            "--api-keys needs --cluster-token: the gRPC port serves the directory as well, and a "
+            "process that joins it as a worker gets every prompt (or use TLS, or accept this with "
             "--insecure-bind)"
         )
     for door, guarded, flags in (

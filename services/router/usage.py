@@ -1,4 +1,4 @@
-"""What a request cost, and where its time went."""
+"""Cost and timings of a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a request cost; see proto/baton/v1/common.proto for the meaning of each number."""
+    """Cost of a request; see proto/baton/v1/common.proto for the meaning of each number."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -25,7 +25,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where a request's time went; see proto/baton/v1/common.proto."""
+    """Timings of a request; see proto/baton/v1/common.proto."""
 
     router_queue_ms: float = 0.0
     tokenize_ms: float = 0.0

@@ -1,1 +1,1 @@
-"""Moving KV blocks between workers."""
+"""Transfer of KV blocks between workers."""

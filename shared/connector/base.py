@@ -1,8 +1,8 @@
 """The connector interface: open a transfer, let a peer fill it.
 
-One primitive serves prefill hand-off, fetching a prefix from a peer, and moving a running
-sequence: only the sender differs. Implementations move bytes between two `KVMemory`s; they know
-nothing of requests, models or scheduling. tests/suites/connector.py runs on every one of them.
+One primitive serves prefill hand-off, fetching a prefix from a peer, and moving a running sequence:
+only the sender differs. Implementations move bytes between two `KVMemory`s; they know no requests,
+models or scheduling. tests/suites/connector.py runs on every one of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Offer:
 
     connector: str
     address: str
-    #: Facts that the peer's `can_reach` needs, e.g. the host's boot id for `shm`.
+    #: Data for the peer's `can_reach`, e.g. the host's boot id for `shm`.
     params: Mapping[str, str]
 
 
@@ -48,15 +48,18 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What arrived. `digest` is xxh3-64 over every piece's first index and xxh3-64, in order."""
+    """The result of a transfer.
+
+    `digest`: xxh3-64 over every piece's first index and xxh3-64, in order.
+    """
 
     digest: int
     num_blocks: int
     num_bytes: int
     num_pieces: int
-    #: By the receiving process, from one place in its memory to another.
+    #: Bytes copied by the receiving process within its own memory.
     num_copied_bytes: int
-    #: From the first byte to the last one verified.
+    #: Time from the first byte to the last verified one.
     duration_ms: float
 
 
@@ -65,7 +68,7 @@ class InboundTransfer(Protocol):
 
     @property
     def ticket(self) -> Ticket:
-        """What to hand to the sender."""
+        """The ticket for the sender."""
         ...
 
     @property
@@ -74,7 +77,7 @@ class InboundTransfer(Protocol):
         ...
 
     async def wait(self, timeout_s: float) -> Receipt:
-        """Wait until every block has arrived and was verified, and the sender said it is done.
+        """Wait until every block has arrived and was verified, and the sender has reported the end.
 
         When this returns, the bytes are final and the ticket is spent. When it raises, the ticket
         is spent too, no byte will be written any more, and nothing received may be used.
@@ -85,11 +88,11 @@ class InboundTransfer(Protocol):
         ...
 
     async def abort(self) -> None:
-        """End the transfer. Once this returns, its blocks are no longer written to. Idempotent.
+        """End the transfer. After the return its blocks are no longer written to. Idempotent.
 
-        Where the sender writes them itself (`nixl`), `wait` and this return only after it has
-        confirmed that it stopped, or our end of its connection was closed because it did not
-        within `TransferLimits.release_timeout_s`: until then the blocks stay the caller's.
+        If the sender writes the blocks itself (`nixl`), `wait` and this return only after it has
+        confirmed that it stopped, or our end of its connection was closed because it did not within
+        `TransferLimits.release_timeout_s`: until then the blocks stay the caller's.
         """
         ...
 
@@ -99,21 +102,21 @@ class OutboundTransfer(Protocol):
 
     @property
     def num_pieces(self) -> int:
-        """Pieces sent so far. A push is one, unless the receiver takes less at once."""
+        """Number of pieces sent. A push is one piece, unless the receiver accepts less at once."""
         ...
 
     @property
     def num_copied_bytes(self) -> int:
-        """Bytes that this process has copied within its own memory for the transfer, so far.
+        """Number of bytes that this process has copied within its own memory for the transfer.
 
-        0 if all blocks were read or written where they are.
+        0 if all blocks were read or written in place.
         """
         ...
 
     async def push(self, first_index: int, blocks: Sequence[int]) -> None:
         """Send local `blocks` as indices first_index, first_index+1, … of the transfer.
 
-        Returns once flow control has taken them, which may be before they are read: the source
+        Returns after flow control has admitted them, which may be before they are read: the source
         blocks must not change until `finish` or `abort` has returned. Indices may come in any
         order, each exactly once.
 
@@ -123,7 +126,7 @@ class OutboundTransfer(Protocol):
         ...
 
     async def finish(self, timeout_s: float) -> int:
-        """Wait until the receiver has verified everything, and return the digest of what was sent.
+        """Wait until the receiver has verified everything; return the digest of the sent bytes.
 
         Raises:
             TransferError: as `push`, or INCOMPLETE when not every index was pushed.
@@ -131,12 +134,12 @@ class OutboundTransfer(Protocol):
         ...
 
     async def abort(self) -> None:
-        """Stop sending and tell the receiver. Once this returns, no source block is read."""
+        """Stop sending and notify the receiver. After the return no source block is read."""
         ...
 
 
 class Connector(Protocol):
-    """One way to move blocks between workers. Bound to one worker and its `KVMemory`.
+    """A transport of blocks between workers. Bound to one worker and its `KVMemory`.
 
     All methods are called on the event loop that called `start`.
     """
@@ -148,11 +151,11 @@ class Connector(Protocol):
 
     @property
     def refusals(self) -> Mapping[TransferFailure, int]:
-        """How many frames were refused so far, by reason: from anyone, on any ticket or none."""
+        """Number of refused frames by reason: from any peer, for any ticket or none."""
         ...
 
     async def start(self) -> None:
-        """Bind sockets and start receiving. Not before this may `offer` be called."""
+        """Bind sockets and start to receive. Call it before `offer`."""
         ...
 
     async def close(self) -> None:
@@ -160,18 +163,18 @@ class Connector(Protocol):
         ...
 
     def offer(self) -> Offer:
-        """What a peer needs to send to this worker."""
+        """Return the data that a peer needs to send to this worker."""
         ...
 
     def can_reach(self, offer: Offer) -> bool:
-        """Whether this worker could send to a peer that made this offer. No I/O beyond a stat."""
+        """Return whether this worker could send to a peer with this offer. No I/O beyond a stat."""
         ...
 
     def meet(self, worker: WorkerId, offer: Offer) -> None:
-        """Note a peer's offer: an encrypted connector accepts senders with a noted offer only.
+        """Record a peer's offer: an encrypted connector accepts only senders with a recorded offer.
 
-        Called with the outcome of a handshake, before a ticket is opened for that worker. A new
-        incarnation takes the place of the one before.
+        Called after a handshake, before a ticket is opened for that worker. A new incarnation
+        replaces the previous one.
         """
         ...
 

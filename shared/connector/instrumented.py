@@ -1,4 +1,4 @@
-"""Counts what any connector does. The observer chooses the counters."""
+"""Counters for any connector. The observer chooses the counters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from shared.identity import WorkerId
 
-#: The outcome of a transfer that succeeded; every other one is a `TransferFailure`.
+#: The outcome of a successful transfer; all other outcomes are `TransferFailure`s.
 OK = "ok"
 
 
@@ -39,7 +39,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferEnd:
-    """How one transfer ended. Of a failed one, what was moved in vain is counted too."""
+    """The end of one transfer. The bytes of a failed one are counted too."""
 
     connector: str
     direction: Direction
@@ -47,17 +47,17 @@ class TransferEnd:
     num_blocks: int
     num_bytes: int
     num_pieces: int
-    #: By this worker, from one place in its memory to another.
+    #: Bytes copied by this worker within its own memory.
     num_copied_bytes: int
-    #: Seconds from `open` or `connect` to the end.
+    #: Time [s] from `open` or `connect` to the end.
     duration_s: float
 
 
 class TransferObserver(Protocol):
-    """Is told of every transfer twice: when it begins and when it ends. On the event loop."""
+    """Called at the beginning and the end of every transfer, on the event loop."""
 
     def began(self, connector: str, direction: Direction) -> None:
-        """A transfer is open; `ended` follows, whatever happens to it."""
+        """Record the beginning of a transfer; `ended` follows in any case."""
         ...
 
     def ended(self, end: TransferEnd) -> None:
@@ -67,7 +67,7 @@ class TransferObserver(Protocol):
 
 @dataclass(slots=True)
 class TransferCounters:
-    """An observer that adds up, by (connector, direction) and by (… , outcome)."""
+    """An observer that counts by (connector, direction) and by (… , outcome)."""
 
     num_bytes: Counter[tuple[str, Direction]] = field(default_factory=Counter)
     num_blocks: Counter[tuple[str, Direction]] = field(default_factory=Counter)
@@ -77,7 +77,7 @@ class TransferCounters:
         default_factory=lambda: defaultdict(float)
     )
     num_transfers: Counter[tuple[str, Direction, str]] = field(default_factory=Counter)
-    #: Of those that succeeded: how long each took, and how much it moved.
+    #: For successful transfers: duration and bytes of each.
     durations: dict[tuple[str, Direction], PlainHistogram] = field(default_factory=dict)
     sizes: dict[tuple[str, Direction], PlainHistogram] = field(default_factory=dict)
     num_open: int = 0
@@ -102,7 +102,7 @@ class TransferCounters:
 
 
 class _Tally:
-    """Counts what one transfer has moved, and reports it once."""
+    """Counts the bytes of one transfer, and reports them once."""
 
     def __init__(
         self, connector: str, direction: Direction, block_bytes: int, observer: TransferObserver

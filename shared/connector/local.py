@@ -1,4 +1,4 @@
-"""Transfers inside one process: bytes are copied straight from one memory to the other."""
+"""Transfers within one process: bytes are copied directly from one memory to the other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LocalHub:
-    """The table in which the connectors of one process find each other."""
+    """The registry of one process's connectors by address."""
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(8)
@@ -48,13 +48,13 @@ class LocalHub:
     def ring(
         self, address: str, *, answer: Callable[[Frame], None], on_close: Callable[[], None]
     ) -> LocalPort | None:
-        """A connection to the connector at `address`, if there is one."""
+        """Return a connection to the connector at `address`; None if there is none."""
         connector = self._doors.get(address)
         return None if connector is None else connector.admit(answer, on_close)
 
 
 class LocalPort:
-    """One connection, seen from its sender; served by a task of the receiving connector."""
+    """The sender's end of a connection; a task of the receiving connector serves it."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LocalPort:
         self._queue: asyncio.Queue[tuple[bytes, Sequence[NDArray[np.uint8]]]] = asyncio.Queue()
         self._dropped: tuple[Inbound, ...] = ()
         self._ended = asyncio.Event()
-        # Let go when it ends: a cancelled task refers to all that it was working on.
+        # Cleared at its end: a cancelled task refers to all of its objects.
         self._task: asyncio.Task[None] | None = tasks.spawn(self._serve(), on_exit=self._end)
 
     def send(self, data: bytes, payload: Sequence[NDArray[np.uint8]] = ()) -> None:
@@ -78,20 +78,20 @@ class LocalPort:
         self._queue.put_nowait((data, payload))
 
     def hang_up(self) -> None:
-        """Drop what is queued and end every transfer. Idempotent."""
+        """Drop queued frames and end every transfer. Idempotent."""
         self._drop("the sender hung up")
         if self._task is not None:
             self._task.cancel()
 
     async def closed(self) -> None:
-        """After `hang_up`: wait until the receiver reads no sent block."""
+        """Wait, after `hang_up`, until the receiver reads no sent block."""
         await self._ended.wait()
         for inbound in self._dropped:
             await inbound.abort()
         await self._session.quiet()
 
     def _reply(self, frame: Frame) -> None:
-        # From the loop, as if it came from a socket: the sender is never called within its calls.
+        # From the loop, as if from a socket: the sender is never called within its calls.
         asyncio.get_running_loop().call_soon(self._answer, frame)
 
     def _drop(self, why: str) -> None:
@@ -115,7 +115,7 @@ class LocalPort:
 
 
 class LocalWire:
-    """A `Wire` to a connector of this process; without a port it leads nowhere."""
+    """A `Wire` to a connector of this process; without a port it is not connected."""
 
     def __init__(self, port: LocalPort | None, io: BlockIO) -> None:
         self._port = port
@@ -167,11 +167,11 @@ class LocalConnector(Transport):
         )
 
     def can_reach(self, offer: Offer) -> bool:
-        """Whether the peer is in the same hub."""
+        """Return whether the peer is in the same hub."""
         return offer.params.get("hub") == self._hub.token and offer.address in self._hub
 
     def admit(self, answer: Callable[[Frame], None], on_close: Callable[[], None]) -> LocalPort:
-        """Connect a sender of this process; returns its port."""
+        """Connect a sender of this process; return its port."""
         return LocalPort(self._receiver, self._tasks, answer, on_close)
 
     async def _listen(self) -> None:

@@ -1,4 +1,4 @@
-"""Connectors by name, and which of them reach a peer."""
+"""Connectors by name, and the choice of those that reach a peer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSettings:
-    """What the connectors of one process need. Each takes what concerns it."""
+    """Settings of one process's connectors. Each connector uses its own."""
 
     #: `local`: shared by all workers of the process; None where there is only one.
     hub: LocalHub | None = None
@@ -37,9 +37,9 @@ class ConnectorSettings:
     #: `zmq`, and `nixl` for its frames.
     endpoint: str = "tcp://127.0.0.1:0"
     advertise_host: str | None = None
-    #: `zmq`: where peers connect if something lies between, and not at the port that it listens on.
+    #: `zmq`: the address for peers, if it differs from the one that it listens on.
     advertise_port: int | None = None
-    #: `zmq` and `nixl`: whether senders need the key that they have offered in a handshake.
+    #: `zmq` and `nixl`: whether senders need the key of their handshake.
     encrypt: bool = False
     heartbeat_s: float = 2.0
     limits: TransferLimits = DEFAULT_LIMITS
@@ -107,21 +107,21 @@ FACTORIES: Mapping[str, Factory] = {
     "zmq": _zmq,
     "nixl": _nixl,
 }
-#: Those that move a device's blocks where they are, and need no staging on the host.
+#: Connectors that transfer a device's blocks directly, without staging on the host.
 ON_DEVICE: Mapping[str, DeviceFactory] = {"nixl": _nixl}
-#: Connectors that are gone, and what does their work now.
+#: Removed connectors, by name, and their successors.
 _SUCCESSORS = {"cuda_ipc": "nixl"}
 
 
 def require_known(names: Sequence[str]) -> None:
-    """Do nothing if there is a connector of each name.
+    """Check that there is a connector of each name.
 
     Raises:
-        ConfigError: there is none of the first name that it says.
+        ConfigError: names the first one that does not exist.
     """
     for name in names:
         if name in _SUCCESSORS:
-            raise ConfigError(f"connector {name} is gone: {_SUCCESSORS[name]} does its work")
+            raise ConfigError(f"connector {name} was removed: use {_SUCCESSORS[name]}")
         if name not in FACTORIES:
             raise ConfigError(f"unknown connector {name!r}; there are {', '.join(FACTORIES)}")
 
@@ -129,7 +129,7 @@ def require_known(names: Sequence[str]) -> None:
 def create(
     names: Sequence[str], *, worker: WorkerId, memory: KVMemory, settings: ConnectorSettings
 ) -> list[Connector]:
-    """Connectors by name, not started.
+    """Return connectors by name, not started.
 
     Raises:
         ConfigError: a name is unknown, or a setting that its connector needs is missing.
@@ -139,7 +139,7 @@ def create(
 
 
 def reachable(connectors: Iterable[Connector], offers: Sequence[Offer]) -> list[str]:
-    """Names of the connectors on which we can send to a peer with these offers, in our order."""
+    """Return names of connectors that can send to a peer with these offers, in our order."""
     return [
         connector.name
         for connector in connectors

@@ -1,1 +1,1 @@
-"""Which workers are alive, and which blocks each of them holds."""
+"""The directory: the live workers, and the blocks that each of them holds."""

@@ -1,7 +1,7 @@
-"""The directory interfaces: which workers are alive, and which of them hold which blocks.
+"""The directory interfaces: the live workers, and the blocks that each of them holds.
 
-A stale entry may cost a miss, never a wrong byte: entries belong to one incarnation of a worker
-and end with its lease. tests/suites/directory.py runs on every implementation.
+A stale entry may cost a miss, never a wrong byte: entries belong to one incarnation of a worker and
+end with its lease. tests/suites/directory.py runs on every implementation.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """What a worker says of itself when it registers. Constant for its incarnation."""
+    """A worker's registration. Constant for its incarnation."""
 
     worker: WorkerId
     role: Role
     #: host:port of its gRPC services.
     address: str
     model: str
-    #: Hex digest under which its block hashes are rooted; equal digests can share blocks.
+    #: Hex digest of the root of its block hashes; workers with equal digests can share blocks.
     namespace: str
     block_size: int
     num_blocks: int
     max_model_len: int
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Hex digest of the probe of shared/directory/probe.py; empty if the worker cannot say.
+    #: Hex digest of the probe of shared/directory/probe.py; empty if the worker does not send it.
     probe: str = ""
-    #: Hex digest of what decides its tokens; empty if the worker is too old to say.
+    #: Hex digest of everything that decides its tokens; empty if the worker is too old to send it.
     identity: str = ""
-    #: Of the model's weights, as the operator counts them: one has one identity.
+    #: Generation of the model's weights, numbered by the operator; each has one identity.
     generation: int = 0
-    #: Identity that the generation had when the worker joined; empty: its own.
+    #: Identity of the generation when the worker joined; empty: the worker's own.
     generation_identity: str = ""
-    #: Unix time of its first joining.
+    #: Unix time of its first registration.
     joined_ms: int = 0
 
 
@@ -53,12 +53,12 @@ class WorkerLoad:
     num_waiting: int = 0
     num_free_blocks: int = 0
     draining: bool = False
-    #: Its engine makes no progress, or failed its own check.
+    #: Whether its engine makes no progress, or failed its own check.
     unhealthy: bool = False
 
 
 class RegistryChange(StrEnum):
-    """What happened to a worker."""
+    """Kinds of changes of a worker."""
 
     JOINED = "joined"
     UPDATED = "updated"
@@ -72,16 +72,16 @@ class RegistryEvent:
     change: RegistryChange
     record: WorkerRecord
     load: WorkerLoad
-    #: Of LEFT: it said so itself, instead of being silent for too long.
+    #: For LEFT: whether the worker deregistered; otherwise its lease ended.
     in_order: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedWorker:
-    """A worker that says that it is there, and that is sent nothing."""
+    """A live worker whose record is refused: it gets no requests."""
 
     worker: WorkerId
-    #: The address that the worker gives for itself.
+    #: The worker's address, according to its record.
     address: str
     #: The reason, in words.
     reason: str
@@ -94,7 +94,7 @@ class WorkerRegistry(Protocol):
         """Add a worker. An older incarnation of the same name leaves, with all its blocks.
 
         Raises:
-            IncompatiblePeerError: its block hashes are not ours; it must not serve.
+            IncompatiblePeerError: its block hashes differ from ours; it must not serve.
         """
         ...
 
@@ -109,24 +109,26 @@ class WorkerRegistry(Protocol):
         ...
 
     async def deregister(self, worker: WorkerId) -> None:
-        """Leave at once, with all blocks. Unknown workers are ignored."""
+        """Remove a worker at once, with all blocks. Unknown workers are ignored."""
         ...
 
     async def workers(self) -> list[RegistryEvent]:
-        """All live workers, each as a JOINED event."""
+        """Return all live workers, each as a JOINED event."""
         ...
 
     def watch(self) -> AsyncIterator[RegistryEvent]:
-        """All live workers as JOINED, then every change, in order, until the caller closes it."""
+        """Yield all live workers as JOINED, then every change, in order, until the caller closes
+        it.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockUpdate:
-    """What changed in one tier of one worker.
+    """A change of one tier of one worker.
 
-    `sequence` counts that incarnation's updates from 1, over all tiers. `cleared` comes before the
-    rest and means this tier alone.
+    `sequence` counts that incarnation's updates from 1, over all tiers. `cleared` is applied before
+    the rest and for this tier alone.
     """
 
     worker: WorkerId
@@ -138,7 +140,7 @@ class BlockUpdate:
 
 
 class BlockDirectory(Protocol):
-    """Who holds which block, in whatever tier. Hashes are those of `shared/kv/identity.py`."""
+    """The blocks that workers hold in any tier. Hashes are those of `shared/kv/identity.py`."""
 
     async def publish(self, update: BlockUpdate) -> None:
         """Apply a delta. An update that was applied already is ignored.
@@ -152,7 +154,7 @@ class BlockDirectory(Protocol):
     async def replace(
         self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
     ) -> None:
-        """Forget what is known of this worker and take a snapshot as of `sequence`.
+        """Replace all entries of this worker by a snapshot as of `sequence`.
 
         Raises:
             UnknownIncarnationError: the worker is not registered.
@@ -160,5 +162,5 @@ class BlockDirectory(Protocol):
         ...
 
     async def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
-        """For each worker that holds hashes[0], how many leading hashes it holds without a gap."""
+        """Return how many leading hashes each worker that holds hashes[0] holds without a gap."""
         ...

@@ -1,6 +1,6 @@
-"""Which worker holds which block: one table in memory, synchronous, fed by updates and snapshots.
+"""The block index: one table in memory, synchronous, fed by updates and snapshots.
 
-It knows nothing of leases, clocks and networks: its caller removes workers that are gone.
+It knows no leases, clocks or networks: its caller removes workers that are gone.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ log = structlog.get_logger(__name__)
 
 #: Bytes of a hash that the directory keeps. See `block_keys`.
 KEY_BYTES = 8
-#: Of these, the bits that make a key: Python keeps whole numbers up to here in 32 bytes.
+#: Bits of them that make a key: Python stores integers of up to 60 bits in 32 bytes.
 KEY_MASK = 2**60 - 1
-#: Pairs of a worker and a block that it holds.
+#: Maximum of pairs of a worker and a block that it holds.
 MAX_BLOCKS = 8_000_000
 _TIER_BITS = {tier: 1 << number for number, tier in enumerate(BlockTier)}
-#: The tiers that each set of tier bits stands for.
+#: The tiers of each set of tier bits.
 _TIERS = tuple(
     tuple(tier for tier, bit in _TIER_BITS.items() if bits & bit)
     for bits in range(1 << len(_TIER_BITS))
 )
-#: Blocks looked up at once: a prompt that no worker holds costs no more than this.
+#: Blocks looked up at a time: a prompt that no worker holds costs one such lookup.
 _LOOKUP_CHUNK = 128
-#: Removals that are not worth packing a worker's table for.
+#: Minimum of removals that are worth a rebuild of a worker's table.
 _MIN_PACKED = 1024
-#: Different sets of holders that are kept once instead of once per block.
+#: Maximum of different sets of holders that are shared between blocks.
 _MAX_SHARED_SETS = 65_536
 
 
 def block_keys(hashes: Sequence[bytes]) -> list[int]:
-    """The first 60 bits of each hash, little-endian: what the directory knows a block by.
+    """Return the first 60 bits of each hash, little-endian: the directory's keys of blocks.
 
     Two blocks with the same key cost a miss: workers compare whole hashes before they use a block.
-    Among a million blocks some pair agrees with a probability of one in two million. Hashes are
-    all of one length, a multiple of 8 bytes.
+    Among a million blocks some pair agrees with a probability of one in two million. All hashes
+    have one length, a multiple of 8 bytes.
 
     Raises:
-        InvalidRequestError: they are not.
+        InvalidRequestError: they have not.
     """
     if not hashes:
         return []
@@ -67,23 +67,23 @@ def block_keys(hashes: Sequence[bytes]) -> list[int]:
 class _Holder:
     """The blocks that one worker holds."""
 
-    #: A single bit that stands for the worker in the sets below.
+    #: The worker's bit in the sets of holders.
     bit: int
     sequence: int = 0
-    #: Key to the bits of the tiers that hold it.
+    #: By key: the bits of the tiers that hold it.
     tiers: dict[int, int] = field(default_factory=dict)
     num_device_blocks: int = 0
     max_device_blocks: int | None = None
-    #: Keys removed since `tiers` was last packed.
+    #: Keys removed since the last rebuild of `tiers`.
     num_removed: int = 0
 
 
 class BlockIndex:
-    """A table from key to the set of holders, written as the bits of a number.
+    """A table from key to the set of holders, stored as the bits of an integer.
 
-    A lookup is one dictionary access per block, whatever the number of workers. Memory is bounded
-    by `max_blocks`, and for each worker by what `limit` says; blocks over that are left out, which
-    costs hits. Not for several threads.
+    A lookup is one dictionary access per block, for any number of workers. Memory is bounded by
+    `max_blocks`, and for each worker by `limit`; blocks beyond that are left out, which costs hits.
+    Not thread-safe.
     """
 
     def __init__(self, *, max_blocks: int = MAX_BLOCKS) -> None:
@@ -92,41 +92,43 @@ class BlockIndex:
         self._holders: dict[WorkerId, _Holder] = {}
         self._workers_by_bit: dict[int, WorkerId] = {}
         self._masks: dict[int, int] = {}
-        #: Each set of holders to the one object that stands for it.
+        #: Each set of holders: the one object that represents it.
         self._shared: dict[int, int] = {}
 
     @property
     def num_entries(self) -> int:
-        """Distinct blocks known."""
+        """Number of distinct blocks."""
         return len(self._masks)
 
     @property
     def workers(self) -> list[WorkerId]:
-        """The workers that the index has entries of."""
+        """The workers with entries in the index."""
         return list(self._holders)
 
     def num_device_blocks(self, worker: WorkerId) -> int:
-        """The number of blocks that this incarnation holds on its device, as published."""
+        """Return the number of blocks that this incarnation holds on its device, as published."""
         holder = self._holders.get(worker)
         return 0 if holder is None else holder.num_device_blocks
 
     def sequence(self, worker: WorkerId) -> int | None:
-        """The last update applied, None if nothing is known of this incarnation."""
+        """Return the number of the last applied update; None if nothing is known of this
+        incarnation.
+        """
         holder = self._holders.get(worker)
         return None if holder is None else holder.sequence
 
     def limit(self, worker: WorkerId, num_blocks: int) -> None:
-        """Believe from now on that this worker's device tier holds at most so many blocks."""
+        """Accept at most this number of blocks in this worker's device tier from now on."""
         self._holder(worker).max_device_blocks = num_blocks
 
     def apply(self, update: BlockUpdate) -> None:
-        """Apply a delta: `cleared`, then removals, then what it stores.
+        """Apply a delta: `cleared`, then removals, then additions.
 
         An update that was applied already is ignored.
 
         Raises:
             SequenceGapError: an update before this one is missing; nothing was applied.
-            InvalidRequestError: a hash cannot be one; nothing was applied.
+            InvalidRequestError: a hash is invalid; nothing was applied.
         """
         known = self.sequence(update.worker) or 0
         if update.sequence <= known:
@@ -145,7 +147,7 @@ class BlockIndex:
     def replace(
         self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
     ) -> None:
-        """Take `hashes`, by tier, for all that this worker holds as of update `sequence`.
+        """Replace everything that this worker holds by `hashes`, by tier, as of update `sequence`.
 
         A snapshot that is older than the last known update is ignored.
         """
@@ -161,7 +163,7 @@ class BlockIndex:
             self._store(holder, keys.get(tier, ()), bit)
 
     def forget(self, worker: WorkerId) -> None:
-        """This incarnation holds nothing any more. Unknown workers are ignored."""
+        """Remove all entries of this incarnation. Unknown workers are ignored."""
         holder = self._holders.pop(worker, None)
         if holder is None:
             return
@@ -171,9 +173,9 @@ class BlockIndex:
         del self._workers_by_bit[holder.bit]
 
     def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
-        """For each worker that holds hashes[0], how many leading hashes it holds without a gap.
+        """Return how many leading hashes each worker that holds hashes[0] holds without a gap.
 
-        Any tier counts, and so does a different tier for each block.
+        Any tier counts, and tiers may differ between blocks.
         """
         found: dict[WorkerId, int] = {}
         holding: int | None = None
@@ -181,7 +183,7 @@ class BlockIndex:
         get = self._masks.get
         for start in range(0, len(hashes), _LOOKUP_CHUNK):
             for mask in map(get, block_keys(hashes[start : start + _LOOKUP_CHUNK])):
-                # Neighbours have the same holders most of the time, and then the same object.
+                # Neighbours usually have the same holders, and then the same object.
                 if mask is not holding or mask is None:
                     still = (mask or 0) if holding is None else holding & (mask or 0)
                     if holding is not None and still != holding:
@@ -193,14 +195,14 @@ class BlockIndex:
         return found | dict.fromkeys(self._workers(holding or 0), num_blocks)
 
     def held_tiers(self, worker: WorkerId, hashes: Sequence[bytes]) -> list[tuple[BlockTier, ...]]:
-        """For each hash, the tiers of this worker that hold it, nearest first."""
+        """Return for each hash the tiers of this worker that hold it, nearest first."""
         holder = self._holders.get(worker)
         if holder is None:
             return [()] * len(hashes)
         return [_TIERS[holder.tiers.get(key, 0)] for key in block_keys(hashes)]
 
     def blocks_of(self, worker: WorkerId) -> dict[BlockTier, set[int]]:
-        """Keys of everything that this worker holds. A copy, for checks."""
+        """Return a copy of the keys of everything that this worker holds, for checks."""
         holder = self._holders.get(worker)
         entries = () if holder is None else tuple(holder.tiers.items())
         return {
@@ -231,8 +233,8 @@ class BlockIndex:
             holder.num_removed += 1
             self._num_blocks -= 1
             self._take_out(key, holder.bit)
-        # Python's dict grows to twice the size it needs if as much comes as goes; packed in time,
-        # it does not.
+        # Python's dict grows to twice its needed size if additions equal removals; a rebuild in
+        # time prevents that.
         if holder.num_removed > max(len(tiers) // 3, _MIN_PACKED):
             holder.tiers = dict(tiers)
             holder.num_removed = 0

@@ -1,4 +1,4 @@
-"""Renewing a worker's lease from a thread of its own, over a connection of its own."""
+"""Renewal of a worker's lease in a thread of its own, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from shared.directory.redis.store import RedisStore
     from shared.identity import WorkerId
 
-#: Well under a lease, so that a lost answer costs one renewal and not the lease.
+#: Well below the length of a lease, so that a lost answer costs one renewal and not the lease.
 TIMEOUT_S = 2.0
 
 
 class Lease(Protocol):
-    """One worker's place in one directory. Every method blocks; all come from one thread."""
+    """One worker's lease in one directory. Every method blocks; call from one thread only."""
 
     def renew(self, load: WorkerLoad) -> None:
-        """Renew it; raises what `WorkerRegistry.heartbeat` raises."""
+        """Renew the lease; raises as `WorkerRegistry.heartbeat`."""
         ...
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class RedisLease:
     def __init__(
         self, worker: WorkerId, open_store: Callable[[], RedisStore], directory: RedisDirectory
     ) -> None:
-        """`directory` knows what the worker says of itself, and how far its updates are."""
+        """Open a lease. `directory` has the worker's registration and the number of its updates."""
         self._worker = worker
         self._open_store = open_store
         self._directory = directory

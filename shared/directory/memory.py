@@ -34,7 +34,7 @@ class _Member:
 
 
 class MemoryRegistry:
-    """Who is alive. For one event loop; nothing here waits except `watch`."""
+    """The live workers. For one event loop; no method waits except `watch`."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, max_workers: int = MAX_WORKERS
@@ -44,7 +44,7 @@ class MemoryRegistry:
         self._members: dict[str, _Member] = {}
         self._watchers: set[Watcher] = set()
         self._leave_listeners: list[Callable[[WorkerId], None]] = []
-        #: No lease ends before this; leases that were renewed since make it too early, not late.
+        #: No lease ends before this time; renewals since may make it too early, never too late.
         self._next_expiry_s = math.inf
 
     async def register(self, record: WorkerRecord, lease_s: float) -> None:
@@ -53,7 +53,7 @@ class MemoryRegistry:
         Raises:
             InvalidRequestError: the lease is not a positive time.
             OverloadedError: there are too many workers.
-            IncompatiblePeerError: its block hashes are not ours.
+            IncompatiblePeerError: its block hashes differ from ours.
         """
         check_probe(record)
         if not 0 < lease_s < math.inf:
@@ -110,7 +110,7 @@ class MemoryRegistry:
             self._watchers.discard(watcher)
 
     def record(self, worker: WorkerId) -> WorkerRecord:
-        """What a live worker said of itself.
+        """Return a live worker's record.
 
         Raises:
             UnknownIncarnationError: it is not registered, or its lease has ended.
@@ -128,7 +128,7 @@ class MemoryRegistry:
         self._next_expiry_s = min((m.expires_s for m in self._members.values()), default=math.inf)
 
     def on_leave(self, listener: Callable[[WorkerId], None]) -> None:
-        """Call `listener` when an incarnation leaves, before any watcher hears of it."""
+        """Call `listener` when an incarnation leaves, before any watcher gets the event."""
         self._leave_listeners.append(listener)
 
     def _require(self, worker: WorkerId) -> _Member:

@@ -1,4 +1,4 @@
-"""Which live worker holds which block, in this process's memory."""
+"""The blocks of live workers, in this process's memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class MemoryBlockDirectory:
 
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
-        #: May name workers whose lease has ended a moment ago.
+        #: May contain workers whose lease has just ended.
         self.index = BlockIndex()
         registry.on_leave(self.index.forget)
 
     async def publish(self, update: BlockUpdate) -> None:
-        """See BlockDirectory. Removals of an update count before what it stores."""
+        """See BlockDirectory. An update's removals are applied before its additions."""
         record = self._registry.record(update.worker)
         self.index.limit(update.worker, record.num_blocks)
         self.index.apply(update)
@@ -45,5 +45,5 @@ class MemoryBlockDirectory:
 
     @property
     def num_entries(self) -> int:
-        """Distinct blocks known."""
+        """Number of distinct blocks."""
         return self.index.num_entries

@@ -1,7 +1,7 @@
-"""The hash self-check: a worker and the routers must hash the same content alike.
+"""The hash self-check: a worker and the routers must hash the same content equally.
 
-Workers whose hashes differ are never hit, without any error; so both sides hash a fixed probe
-under the worker's own namespace, and a worker whose digest is another one is refused by name.
+Workers whose hashes differ would never be hit, without any error. So both sides hash a fixed probe
+under the worker's own namespace, and a worker with another digest is refused with an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 FIELD = "block_hash"
-#: Salt, adapter, ids of one to three bytes, and two blocks: what enters the hash of any block.
+#: Salt, adapter, ids of one to three bytes, and two blocks: all inputs of block hashes.
 _SALT, _ADAPTER = b"probe", b"probe"
 _NUM_BLOCKS = 2
 _STRIDE = 40_503
@@ -33,11 +33,11 @@ def probe_digest(namespace: bytes, block_size: int) -> str:
 
 
 def check_probe(record: WorkerRecord) -> None:
-    """Do nothing if the worker hashes as we do, or does not say how it hashes.
+    """Check that the worker hashes as this process, or sends no digest.
 
     Raises:
-        IncompatiblePeerError: it hashes otherwise; the message has both digests.
-        InvalidRequestError: its namespace or block size cannot be one.
+        IncompatiblePeerError: it hashes differently; the message has both digests.
+        InvalidRequestError: its namespace or block size is invalid.
     """
     if not record.probe:
         log.warning("hashes_not_checked", worker=str(record.worker))

@@ -1,4 +1,4 @@
-"""The directory that is embedded in a router, as workers see it: a client of its gRPC service."""
+"""The workers' client of the directory in a router, over gRPC."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 5.0
 POLL_S = 1.0
-#: 34 bytes each on the wire, so that a message stays under the size that servers accept.
+#: 34 bytes each on the wire: a message stays below the size that servers accept.
 MAX_HASHES_PER_MESSAGE = 400_000
 _PEER = "directory"
 
@@ -39,7 +39,7 @@ _PEER = "directory"
 class RemoteDirectory:
     """WorkerRegistry and BlockDirectory over gRPC.
 
-    Any failure of the connection is an UnavailableError or a DeadlineError.
+    Every failure of the connection is an UnavailableError or a DeadlineError.
     """
 
     def __init__(
@@ -79,7 +79,10 @@ class RemoteDirectory:
         return [status_from_wire(status) for status in response.workers]
 
     async def watch(self) -> AsyncIterator[RegistryEvent]:
-        """See WorkerRegistry. Asks every `poll_s`, so a worker that came and went is not seen."""
+        """See WorkerRegistry.
+
+        Polls every `poll_s`, so a worker that joins and leaves in between is missed.
+        """
         async with aclosing(poll_changes(self.workers, self._poll_s)) as changes:
             async for event in changes:
                 yield event
@@ -119,7 +122,7 @@ class RemoteDirectory:
         return {worker_id_from_wire(h.worker): h.num_blocks for h in response.holders}
 
     def _bounded(self, worker: WorkerId, hashes: Sequence[bytes]) -> Sequence[bytes]:
-        """A hash that the directory does not know costs a miss; a refused message costs all."""
+        """Limit a message's hashes: an unknown hash costs a miss, a refused message costs all."""
         if len(hashes) <= self._max_hashes:
             return hashes
         num_left_out = len(hashes) - self._max_hashes

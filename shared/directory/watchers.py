@@ -1,4 +1,4 @@
-"""Finds changes of membership by polling, and hands them to the watchers."""
+"""Changes of membership by polling, and their distribution to watchers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """Events one watcher has not read yet. Loads of one worker are folded into one event."""
+    """Unread events of one watcher. Loads of one worker are merged into one event."""
 
     def __init__(self) -> None:
         self._order: deque[list[RegistryEvent]] = deque()
@@ -26,7 +26,7 @@ class Watcher:
         self._wake = asyncio.Event()
 
     def put(self, event: RegistryEvent) -> None:
-        """Keep an event until it is read."""
+        """Add an event."""
         worker = event.record.worker
         slot = self._unread.get(worker)
         if event.change is RegistryChange.UPDATED and slot is not None:
@@ -41,7 +41,7 @@ class Watcher:
         self._wake.set()
 
     def pop(self) -> RegistryEvent | None:
-        """The oldest event, if there is one."""
+        """Return the oldest event; None if there is none."""
         if not self._order:
             return None
         slot = self._order.popleft()
@@ -51,7 +51,7 @@ class Watcher:
         return slot[0]
 
     async def wait(self, timeout_s: float = math.inf) -> None:
-        """Until there is something to read, or the time is up."""
+        """Wait until there is an event, or the time is over."""
         self._wake.clear()
         if self._order:
             return
@@ -65,9 +65,10 @@ class Watcher:
 async def poll_changes(
     ask: Callable[[], Awaitable[list[RegistryEvent]]], poll_s: float
 ) -> AsyncGenerator[RegistryEvent]:
-    """What changed between two answers of `ask`, for ever; a worker that came and went is not seen.
+    """Yield the changes between answers of `ask`, forever.
 
-    An incarnation leaves before the next one of its name joins.
+    A worker that joins and leaves in between is missed. An incarnation leaves before the next one
+    of its name joins.
     """
     known: dict[WorkerId, RegistryEvent] = {}
     while True:

@@ -1,4 +1,4 @@
-"""Between the directory's records and proto/baton/v1/directory.proto. Nothing is decided here."""
+"""Conversion between the directory's records and proto/baton/v1/directory.proto."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Of each text of a record. A model's name is often its path.
+#: Maximum length of each text of a record. A model's name is often its path.
 MAX_TEXT_CHARS = 4096
 MAX_LABELS = 64
 MAX_BLOCK_SIZE = 2**16
@@ -35,7 +35,7 @@ _TIERS_BACK = {wire: tier for tier, wire in _TIERS.items()} | {
 
 
 def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
-    """All fields."""
+    """Return the message with all fields of the record."""
     return directory_pb2.WorkerRecord(
         worker=worker_id_to_wire(record.worker),
         role=_ROLES[record.role],
@@ -55,7 +55,11 @@ def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
 
 
 def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
-    """Convert a worker's record. Raises InvalidRequestError if it is malformed."""
+    """Return a worker's record.
+
+    Raises:
+        InvalidRequestError: the message is malformed.
+    """
     role = _ROLES_BACK.get(message.role)
     if role is None:
         raise InvalidRequestError("role must be prefill or decode", param="role")
@@ -81,7 +85,7 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
 
 
 def _check_sizes(message: directory_pb2.WorkerRecord) -> None:
-    """What a router computes with must not harm it, whatever a worker says of itself."""
+    """Refuse values that would harm a router's computations, whatever a worker reports."""
     for name in ("block_size", "num_blocks", "max_model_len"):
         if getattr(message, name) < 1:
             raise InvalidRequestError(f"{name} must be at least 1", param=name)
@@ -103,7 +107,7 @@ def _check_sizes(message: directory_pb2.WorkerRecord) -> None:
 
 
 def load_to_wire(load: WorkerLoad) -> directory_pb2.WorkerLoad:
-    """All fields."""
+    """Return the message with all fields of the load."""
     return directory_pb2.WorkerLoad(
         num_running=load.num_running,
         num_waiting=load.num_waiting,
@@ -114,7 +118,7 @@ def load_to_wire(load: WorkerLoad) -> directory_pb2.WorkerLoad:
 
 
 def load_from_wire(message: directory_pb2.WorkerLoad) -> WorkerLoad:
-    """All fields."""
+    """Return the load with all fields of the message."""
     return WorkerLoad(
         num_running=message.num_running,
         num_waiting=message.num_waiting,
@@ -125,14 +129,14 @@ def load_from_wire(message: directory_pb2.WorkerLoad) -> WorkerLoad:
 
 
 def status_to_wire(event: RegistryEvent) -> directory_pb2.WorkerStatus:
-    """Convert an event's record and load."""
+    """Return the message of an event's record and load."""
     return directory_pb2.WorkerStatus(
         record=record_to_wire(event.record), load=load_to_wire(event.load)
     )
 
 
 def status_from_wire(message: directory_pb2.WorkerStatus) -> RegistryEvent:
-    """A live worker, as a JOINED event."""
+    """Return a live worker as a JOINED event."""
     return RegistryEvent(
         change=RegistryChange.JOINED,
         record=record_from_wire(message.record),
@@ -141,12 +145,16 @@ def status_from_wire(message: directory_pb2.WorkerStatus) -> RegistryEvent:
 
 
 def tier_to_wire(tier: BlockTier) -> directory_pb2.Tier.ValueType:
-    """The tier's number."""
+    """Return the tier's number on the wire."""
     return _TIERS[tier]
 
 
 def tier_from_wire(tier: directory_pb2.Tier.ValueType) -> BlockTier:
-    """Raises InvalidRequestError for a tier that we do not know."""
+    """Return the tier of a number.
+
+    Raises:
+        InvalidRequestError: the number is unknown.
+    """
     try:
         return _TIERS_BACK[tier]
     except KeyError:
@@ -156,7 +164,7 @@ def tier_from_wire(tier: directory_pb2.Tier.ValueType) -> BlockTier:
 def tiers_to_wire(
     hashes: Mapping[BlockTier, Sequence[bytes]],
 ) -> Iterable[directory_pb2.TierBlocks]:
-    """One message per tier."""
+    """Return one message per tier."""
     return [
         directory_pb2.TierBlocks(tier=tier_to_wire(tier), hashes=held)
         for tier, held in hashes.items()

@@ -1,4 +1,4 @@
-"""What settings of the engine may be chosen from."""
+"""Values of the engine's settings that have a fixed set of choices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SchedulingPolicy(StrEnum):
 class BackendName(StrEnum):
     """Values of --structured-outputs-backend, vLLM's."""
 
-    #: The others as far as they are installed: each grammar by the first that can follow it.
+    #: The other values as far as they are installed: for each grammar the first that supports it.
     AUTO = "auto"
     XGRAMMAR = "xgrammar"
     GUIDANCE = "guidance"

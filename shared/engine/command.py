@@ -1,4 +1,4 @@
-"""Something that an event loop wants done in the engine's thread."""
+"""Commands from an event loop to the engine's thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """An action, and what becomes of it on the loop."""
+    """An action for the engine's thread, and the future on the loop that gets its result."""
 
     def __init__(
         self,
@@ -24,7 +24,9 @@ class Command:
         self._then = then
 
     def run(self) -> Callable[[], None]:
-        """In the engine's thread; the result is for the loop to call."""
+        """Run the action in the engine's thread; return a call that completes the future on the
+        loop.
+        """
         try:
             return partial(self._succeed, self._action())
         except Exception as error:  # noqa: BLE001 it belongs to the caller, not to this thread

@@ -16,7 +16,7 @@ from shared.kv.offload.manager import OffloadPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How much the engine takes on at a time, and how much memory it takes for it."""
+    """Limits on the engine's work at a time, and the memory for it."""
 
     device: str = setting("cpu", help="cpu, or a CUDA device such as cuda:0")
     block_size: int = setting(16, help="tokens per KV block")
@@ -111,7 +111,11 @@ class EngineConfig:
 
     @property
     def speculation(self) -> SpeculationConfig | None:
-        """`speculative_config`, read. Raises ConfigError."""
+        """The value of `speculative_config`, parsed.
+
+        Raises:
+            ConfigError: it is invalid.
+        """
         if self.speculative_config is None:
             return None
         return parse_speculation(self.speculative_config)
@@ -161,7 +165,7 @@ class EngineConfig:
         )
 
     def check_model_limit(self, model_limit: int) -> None:
-        """A configured length must not be longer than what the model's positions cover."""
+        """Refuse a configured length beyond the model's positions."""
         _require(
             self.max_model_len is None or self.max_model_len <= model_limit,
             "max_model_len",
@@ -169,9 +173,12 @@ class EngineConfig:
         )
 
     def check_unchunked(self, max_model_len: int) -> None:
-        """Without chunking, a step must fit the longest prompt and a token per sequence.
+        """Refuse a step that is too small without chunking.
 
-        Raises ConfigError.
+        Without chunking, a step must fit the longest prompt and a token per sequence.
+
+        Raises:
+            ConfigError: it does not.
         """
         if self.enable_chunked_prefill:
             return

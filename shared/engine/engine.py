@@ -1,4 +1,4 @@
-"""The engine: schedule, run, postprocess. One thread at a time; it knows no transport, no text."""
+"""The engine: schedule, run, postprocess. One thread at a time; knows no transport and no text."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ class Engine:
     def __init__(
         self, loaded: LoadedModel, config: EngineConfig, *, recorder: GraphRecorder | None = None
     ) -> None:
-        """`recorder` replaces the way in which decode steps are recorded on this device.
+        """Build an engine. `recorder` replaces this device's recording of decode steps.
 
-        Raises ConfigError if the settings do not fit the model or the memory.
+        Raises:
+            ConfigError: the settings do not fit the model or the memory.
         """
         self.layout = read_layout(loaded, config)
         self.num_blocks, self.max_model_len = plan_memory(
@@ -71,10 +72,10 @@ class Engine:
         )
         self.model_fingerprint = loaded.fingerprint
         self.vocab_size = loaded.spec.vocab_size
-        #: Root of the block hashes; workers share blocks only if theirs are equal.
+        #: Root of the block hashes; workers share blocks only if their roots are equal.
         self.namespace = read_namespace(loaded, self.layout)
         self._pool = BlockPool(self.num_blocks)
-        #: Blocks by content; to be used in the engine's thread only.
+        #: Blocks by content; use them in the engine's thread only.
         cached = config.enable_prefix_caching
         self.prefix_cache = PrefixCache.over(self._pool, self.layout, enabled=cached)
         self._parts = build_model_parts(
@@ -85,12 +86,12 @@ class Engine:
             max_model_len=self.max_model_len,
             recorder=recorder,
         )
-        #: The blocks as places for hidden states of prompts, and what is wanted of peers.
+        #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
         self.states = self._parts.states
         offload = build_offload(
             config, self.layout, self._parts.arena, self._pool, namespace=self.namespace
         )
-        #: What this engine knows by content, in all tiers.
+        #: The content of all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
         self._scheduler = build_scheduler(self._pool, self.prefix_cache, offload, config)
         self._counters = EngineCounters()
@@ -101,9 +102,9 @@ class Engine:
         self._validator = RequestValidator(self.vocab_size, self.max_model_len)
         self._arrivals = count()
         self._events: list[EngineEvent] = []
-        #: Nothing could be scheduled; only a call from outside can change that.
+        #: Whether nothing could be scheduled; only a call from outside can change that.
         self._stalled = False
-        #: Why the engine cannot go on, if it cannot. Then everything has failed.
+        #: Error that broke the engine, if any. Then all sequences have failed.
         self.broken: Exception | None = None
 
     @property
@@ -112,17 +113,20 @@ class Engine:
         return self._parts.arena.memory
 
     def device_kv(self) -> DeviceBlocks:
-        """The blocks where they live, for connectors that need no staging."""
+        """Return the blocks on their device, for connectors that need no staging."""
         return DeviceBlocks(self._parts.arena.whole, self.layout)
 
     def stage_kv(self, num_host_blocks: int) -> KVStaging:
-        """Host memory through which blocks of an accelerator reach peers; the caller closes it."""
+        """Return host memory through which an accelerator's blocks reach peers; the caller closes
+        it.
+        """
         return KVStaging(self._parts.arena.whole, self.layout, num_host_blocks)
 
     def record_contents(self) -> ContentLog:
-        """Start to record the tokens of blocks as they are published, and return the record.
+        """Start to record the tokens of published blocks; return the record.
 
-        Another thread may take from it while the engine's notes. A second call begins a new one.
+        Another thread may take from it while the engine's thread adds to it. A second call begins a
+        new record.
         """
         contents = self._scheduler.blocks.contents = ContentLog()
         return contents
@@ -156,8 +160,8 @@ class Engine:
     def abort(self, request_id: str) -> None:
         """End a request now; its last event comes with the next step. Unknown ids are ignored.
 
-        Blocks are free at once, or once the step in flight is over. With `hold_blocks` they are
-        kept: a peer may be reading them. No peer may still be writing to them.
+        Its blocks are free at once, or after the step in flight. With `hold_blocks` they are kept:
+        a peer may be reading them. No peer may still be writing to them.
         """
         seq = self._scheduler.sequences.get(request_id)
         if seq is not None and seq.status is not Status.HELD:
@@ -176,10 +180,10 @@ class Engine:
     def complete_transfer(
         self, request_id: str, first_token: int | None = None, states_from: int | None = None
     ) -> None:
-        """The prompt's KV has arrived and was verified: go on from there.
+        """Continue a request whose prompt's KV has arrived and was verified.
 
-        `first_token` was sampled by the sender and given out by the caller; without it the last
-        prompt token is computed again. From position `states_from` on hidden states have come, too.
+        `first_token` was sampled by the sender and passed on by the caller; without it the last
+        prompt token is computed again. Hidden states have arrived from position `states_from` on.
 
         Raises:
             RequestCancelledError: the request has ended.
@@ -187,32 +191,35 @@ class Engine:
         self._end_transfer(request_id, True, first_token, states_from)
 
     def fail_transfer(self, request_id: str, first_token: int | None = None) -> None:
-        """Nothing that was received may be used: compute the prompt here.
+        """Compute the prompt here: nothing received may be used.
 
-        A first token that was given out is kept. Raises like `complete_transfer`.
+        A first token that was passed on is kept.
+
+        Raises:
+            RequestCancelledError: the request has ended.
         """
         self._end_transfer(request_id, False, first_token, None)
 
     def pin_cached(
         self, block_hashes: Seq[bytes], *, first_block: int = 0
     ) -> tuple[int, PrefixBlocks]:
-        """Find the leading blocks and keep them unchanged until `unpin`, which must follow."""
+        """Return the leading cached blocks, kept unchanged until `unpin`, which must follow."""
         return self.prefix_cache.pin(block_hashes, first_block=first_block)
 
     def unpin(self, pin_id: int) -> None:
-        """Give a pin back, exactly once."""
+        """Release a pin, exactly once."""
         self.prefix_cache.unpin(pin_id)
         self._stalled = False
 
     def has_work(self) -> bool:
-        """Whether `step` would do anything. If not, only another call can change that."""
+        """Return whether `step` would do anything. If not, only another call can change that."""
         can_schedule = not self._stalled and self._scheduler.has_work
         return bool(self._events or self._steps.in_flight or can_schedule)
 
     def wait_for_news(self) -> bool:
-        """Sleep until a sequence can go on that waits for blocks or for its grammar's mask.
+        """Wait until blocks or a grammar's mask may have arrived for a waiting sequence.
 
-        For a caller with nothing else to do. False: no sequence waits for these.
+        For a caller with nothing else to do. Returns False if no sequence waits for these.
         """
         if self.broken is not None or not wait_for_news(self.cached, self._scheduler.running):
             return False
@@ -220,39 +227,39 @@ class Engine:
         return True
 
     def wake(self) -> None:
-        """Blocks or masks that sequences wait for may have come: take them, or look again."""
+        """Check for blocks and masks that sequences wait for."""
         self.cached.poll()
         self._stalled = False
 
     def step(self) -> list[EngineEvent]:
-        """Compute one batch; returns what happened since the last call, in order.
+        """Compute one batch; return the events since the last call, in order.
 
-        With asynchronous scheduling that is what the batch before it gave.
+        With asynchronous scheduling these are the events of the batch before.
 
-        A failing model ends the sequences of that batch with `Failed`. A failing engine ends all
-        sequences and sets `broken`. Nothing is raised.
+        An error of the model ends the sequences of that batch with `Failed`. An error of the engine
+        ends all sequences and sets `broken`. Nothing is raised.
         """
         return self.begin_step() + self.end_step()
 
     def begin_step(self) -> list[EngineEvent]:
-        """The first half of `step`: what can be told before anything is computed."""
+        """Do the first half of `step`: return the events that are known before the computation."""
         return self.take_events() + self._guarded(self._schedule)
 
     def take_events(self) -> list[EngineEvent]:
-        """What calls have ended since; the next step tells it otherwise."""
+        """Return the events of calls since the last step, which otherwise the next step returns."""
         events, self._events = self._events, []
         return events
 
     def end_step(self) -> list[EngineEvent]:
-        """The second half of `step`, which takes its time. Nothing may be called in between."""
+        """Do the second half of `step`, the computation. No other call may come in between."""
         return self._guarded(self._finish)
 
     def take_cache_changes(self) -> list[CacheChange]:
-        """What prefix lookup gained and lost since the last call, in each tier."""
+        """Return the changes of prefix lookup since the last call, by tier."""
         return self.cached.take_changes()
 
     def reset_prefix_cache(self) -> int:
-        """Forget all cached prefixes in all tiers; returns how many blocks of the pool held one.
+        """Drop all cached prefixes in all tiers; return how many blocks of the pool had one.
 
         Raises:
             UnavailableError: blocks are in use.
@@ -260,7 +267,7 @@ class Engine:
         return self.cached.forget_all()
 
     def stats(self) -> EngineStats:
-        """A snapshot."""
+        """Return a snapshot of state and counters."""
         return read_stats(
             self._scheduler,
             self._pool,
@@ -275,7 +282,7 @@ class Engine:
         check_scheduler(self._scheduler, draft_blocks=self._steps.draft_blocks)
 
     def close(self) -> None:
-        """Give the memory back; with a disk tier, first save to it what only host memory holds."""
+        """Free the memory; with a disk tier, first save to it what only host memory has."""
         self._steps.close()
         self.cached.close()
         self._parts.arena.close()
@@ -302,7 +309,7 @@ class Engine:
         failed = self._postprocessor.fail_unmasked()
         events, did_anything = self._steps.schedule()
         self._parts.arena.reach(self._pool.num_touched)
-        # A step in flight may end sequences, and then there is room.
+        # A step in flight may end sequences and so free blocks.
         self._stalled = not (did_anything or self._steps.in_flight)
         return failed + events
 

@@ -1,4 +1,4 @@
-"""A snapshot of an engine."""
+"""A snapshot of an engine's state and counters."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class EngineStats:
 
     num_running: int = 0
     num_waiting: int = 0
-    #: Wait for blocks of lower tiers.
+    #: Sequences that wait for blocks of lower tiers.
     num_loading: int = 0
-    #: Wait for blocks of a peer.
+    #: Sequences that wait for blocks of a peer.
     num_receiving: int = 0
     num_held: int = 0
-    #: Of tokens: one block of each group of layers counts once.
+    #: Blocks of tokens: one block of each group of layers counts once.
     num_blocks: int = 0
     num_free_blocks: int = 0
-    #: Of the free ones: those that still hold a prefix.
+    #: Free blocks that still have a cached prefix.
     num_cached_blocks: int = 0
     counters: dict[str, int] = field(default_factory=dict)
-    #: Drafts that were right, by their place in the draft, since start.
+    #: Accepted drafts by their position in the draft, since start.
     accepted_per_pos: tuple[int, ...] = ()
-    #: Tokens per step; goes on counting after the snapshot.
+    #: Tokens per step; continues to count after the snapshot.
     step_sizes: PlainHistogram | None = None
-    #: Of the tiers below the pool, if there are any.
+    #: The tiers below the pool, if there are any.
     tiers: dict[BlockTier, TierStats] = field(default_factory=dict)
 
 
@@ -48,7 +48,7 @@ def read_stats(
     tiers: dict[BlockTier, TierStats],
     accepted_per_pos: tuple[int, ...],
 ) -> EngineStats:
-    """A snapshot of the engine as it is now."""
+    """Return a snapshot of the engine's present state."""
     return EngineStats(
         num_running=len(scheduler.running),
         num_waiting=len(scheduler.waiting),

@@ -1,7 +1,7 @@
-"""Runs an engine in a thread of its own; everything here is called on one event loop.
+"""An engine in a thread of its own, called from one event loop.
 
-The loop only moves messages: commands go to the thread through a queue on which an idle engine
-sleeps; what a step gave comes back in one callback, in the order in which it happened.
+The loop only moves messages. Commands go to the thread through a queue on which an idle engine
+sleeps. The events of a step come back in one callback, in order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EngineThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._broken = asyncio.Event()
-        #: Whether the thread gets on; may be read in any thread.
+        #: The thread's progress; may be read in any thread.
         self.progress = EngineProgress()
         self._stopped_by: Exception | None = UnavailableError("the engine has not been started")
 
@@ -65,7 +65,10 @@ class EngineThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Finish the running step, fail what is left, and end the thread. Safe to repeat."""
+        """Finish the running step, fail the remaining requests, and end the thread.
+
+        Safe to repeat.
+        """
         if self._loop is None:
             return
         self._commands.put(None)
@@ -73,23 +76,23 @@ class EngineThread:
         self._end(UnavailableError("the engine was stopped"))
 
     def wake(self) -> None:
-        """Let an idle engine look at its sequences again. May be called in any thread."""
+        """Let an idle engine check its sequences again. May be called in any thread."""
         self._commands.put(Command(self._engine.wake))
 
     async def wait_broken(self) -> None:
-        """Return once the engine has died of an error."""
+        """Return after an error has ended the engine."""
         await self._broken.wait()
 
     def stats(self) -> EngineStats:
-        """As of the last step. May be asked in any thread."""
+        """Return the statistics of the last step. May be called in any thread."""
         return self._stats
 
     def on_cache_change(self, callback: Callable[[CacheChange], None]) -> None:
-        """Call back on the loop for every change from now on, in order."""
+        """Call back on the loop for every change of the cache from now on, in order."""
         self._listeners.append(callback)
 
     async def submit(self, request: EngineRequest) -> RequestStream:
-        """Queue a request. Cancelling this call takes it back.
+        """Queue a request. Cancelling this call aborts the request.
 
         Raises:
             InvalidRequestError: it can never be served.
@@ -140,8 +143,8 @@ class EngineThread:
     ) -> T:
         """Run `action` in the engine's thread, between two steps, and return its result.
 
-        If this call is cancelled, but the action runs nevertheless, `undo` gets the result there.
-        `then` is called on the loop before anything is told that comes after the action.
+        If this call is cancelled and the action runs nevertheless, `undo` gets the result in that
+        thread. `then` is called on the loop before any event that follows the action.
         """
         results: list[T] = []
 
@@ -160,7 +163,7 @@ class EngineThread:
             raise
 
     async def promote(self, block_hashes: Sequence[bytes], *, first_block: int = 0) -> None:
-        """See `CachedBlocks.promote`; returns once it is over, or cancelled."""
+        """See `CachedBlocks.promote`; returns after the load or a cancellation."""
         over = asyncio.get_running_loop().create_future()
         self._promotions.add(over)
         try:
@@ -172,7 +175,7 @@ class EngineThread:
             self._promotions.discard(over)
 
     async def count_cached(self, block_hashes: Sequence[bytes], *, first_block: int = 0) -> int:
-        """How many leading blocks are cached, in whatever tier."""
+        """Return how many leading blocks are cached, in any tier."""
         count = partial(self._engine.cached.count, block_hashes, first_block=first_block)
         return await self._call(count)
 
@@ -183,7 +186,7 @@ class EngineThread:
     async def tier_snapshots(
         self, at_cut: Callable[[], None] | None = None
     ) -> dict[BlockTier, list[bytes]]:
-        """Every hash that prefix lookup finds, by tier.
+        """Return every hash that prefix lookup finds, by tier.
 
         `at_cut` is called on the loop after the last change that the snapshot includes and before
         the first that it does not; when this returns, later changes may have been announced.
@@ -198,7 +201,7 @@ class EngineThread:
         self._streams[stream.request_id] = stream
 
     def _abort_soon(self, stream: RequestStream) -> None:
-        # Otherwise it has ended, and its id may be another's by now.
+        # Otherwise the request has ended, and another request may have its id.
         if self._streams.get(stream.request_id) is stream:
             self._send(Command(partial(self._engine.abort, stream.request_id)))
 
@@ -214,7 +217,7 @@ class EngineThread:
         return await future
 
     def _run(self) -> None:
-        """The engine's thread."""
+        """Run the engine's thread."""
         try:
             while self._turn():
                 pass
@@ -224,10 +227,13 @@ class EngineThread:
             self._post([self._broken.set, partial(self._end, reason)])
 
     def _turn(self) -> bool:
-        """Take all commands, sleeping until there is one if there is nothing else; then step."""
+        """Take all commands, waiting for one if there is nothing else to do; then step.
+
+        Returns False after the command to stop.
+        """
         go_on = self._take_commands()
         if go_on and self._engine.has_work():
-            # A peer can start on what was admitted while this step is still computed.
+            # A peer can start with admitted sequences while this step is still computed.
             news = self._news(self._engine.begin_step())
             self._post([self._stats_note(), *news] if news else [])
             news = self._news(self._engine.end_step())
@@ -249,7 +255,7 @@ class EngineThread:
                 go_on = False
             else:
                 reply = command.run()
-                # What ended here may be followed at once by another request of its id.
+                # A new request with the id of one that ended here may follow at once.
                 replies += [*self._news(self._engine.take_events()), reply]
         if replies:
             self._post([self._stats_note(), *replies])

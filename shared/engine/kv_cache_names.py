@@ -1,10 +1,10 @@
-"""Names of what the KV cache can be kept as, spelled as in vLLM."""
+"""Names of the KV cache's dtypes, spelled as in vLLM."""
 
 from __future__ import annotations
 
 from shared.errors import ConfigError
 
-#: PyTorch's name of each; `auto` is the model's own.
+#: PyTorch's name of each; `auto` is the model's own dtype.
 TORCH_NAMES = {
     "auto": None,
     "fp8": "float8_e4m3fn",
@@ -14,7 +14,7 @@ TORCH_NAMES = {
 
 
 def check_name(name: str) -> None:
-    """Do nothing if `name` is known.
+    """Check that `name` is known.
 
     Raises:
         ConfigError: it is not.

@@ -1,6 +1,6 @@
 """The engine in the caller's own thread: prompts in, finished answers out.
 
-It is the aggregated baseline of the benchmarks and the oracle of the hand-off tests.
+It is the aggregated baseline of the benchmarks and the reference of the hand-off tests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class LLM:
-    """A model with its engine. Not thread-safe; close it to give the KV memory back."""
+    """A model with its engine. Not thread-safe; call `close` to free the KV memory."""
 
     def __init__(
         self,
@@ -55,10 +55,12 @@ class LLM:
         generation_config: str = "auto",
         **engine_settings: Any,
     ) -> None:
-        """`engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
+        """Load the model and make its engine.
 
-        `generation_config`: whose sampling values apply where a call gives none: `auto` the
-        model's, `vllm` none, otherwise those of a folder's generation_config.json.
+        `engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
+
+        `generation_config`: the source of default sampling values: `auto` the model's, `vllm` none,
+        otherwise those of a folder's generation_config.json.
 
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
@@ -81,7 +83,7 @@ class LLM:
             bind=cpu_threads_bind,
         )
         self.engine = Engine(loaded, config)
-        #: Of the sequences' grammars; made of the tokenizer when the first one is needed.
+        #: Compiler of the sequences' grammars; made from the tokenizer on first use.
         self.grammars = build_grammars(
             config, lambda: TokenTable.of(self.tokenizer, loaded.spec.vocab_size)
         )
@@ -91,7 +93,11 @@ class LLM:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer. Raises ConfigError if it has none."""
+        """The model's tokenizer.
+
+        Raises:
+            ConfigError: it has none.
+        """
         return Tokenizer.load(self._model_dir)
 
     @cached_property
@@ -100,7 +106,7 @@ class LLM:
         return ChatTemplate.load(self._model_dir, self.tokenizer.special_tokens)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What applies where a call gives no parameters."""
+        """Return the parameters of calls that give none."""
         return self._default_sampling
 
     def generate(
@@ -117,8 +123,8 @@ class LLM:
         """Answer one prompt or several, in one batch, `n` times each.
 
         Without a seed each prompt gets a fresh one in each call. The model's own end tokens apply
-        unless `sampling_params` name others. With `resumed`, output that
-        was given before, each answer is what follows it.
+        unless `sampling_params` name others. With `resumed`, tokens of an earlier answer, each
+        answer is what follows them.
 
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served; nothing is generated.
@@ -166,9 +172,9 @@ class LLM:
         n: int | None = None,
         skip_special_tokens: bool = True,
     ) -> list[RequestOutput]:
-        """The `n` most likely answers that a search with `beams` finds, best first; by default all.
+        """Return the `n` most likely answers of a search with `beams`, best first; by default all.
 
-        Of `sampling_params`, lengths, final tokens and `logprobs` count.
+        Of `sampling_params`, lengths, final tokens and `logprobs` apply.
 
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served.
@@ -198,7 +204,7 @@ class LLM:
         ]
 
     def close(self) -> None:
-        """Give the KV memory back."""
+        """Free the KV memory."""
         self.grammars.close()
         self.engine.close()
 
@@ -244,7 +250,9 @@ class LLM:
     def _next_tokens(
         self, steps: Sequence[tuple[tuple[int, ...], tuple[int, ...], SamplingParams]]
     ) -> list[PositionLogprobs]:
-        """What may follow each prompt with its resumed tokens; all in one batch."""
+        """Return the candidates for the token after each prompt and its resumed tokens; in one
+        batch.
+        """
         answers: dict[str, GrowingOutput] = {}
         try:
             for token_ids, resumed, sampling in steps:

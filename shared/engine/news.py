@@ -1,4 +1,4 @@
-"""What sequences wait for outside of the engine, for a caller with nothing else to do."""
+"""Waiting for blocks or masks, for a caller with nothing else to do."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from shared.engine.offload.cached_blocks import CachedBlocks
     from shared.engine.sequence.sequence import Sequence
 
-#: A mask is waited for so long before the other sequences are looked at again.
+#: Time to wait for a mask before the other sequences are checked again.
 _MASK_S = 1.0
 
 
 def wait_for_news(cached: CachedBlocks, running: Iterable[Sequence]) -> bool:
-    """Sleep until blocks or a grammar's mask may have come. False: nothing is awaited."""
+    """Wait until blocks or a mask may have arrived; return False if nothing is awaited."""
     if cached.offload is not None and cached.is_loading:
         cached.offload.wait()
         return True

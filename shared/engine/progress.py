@@ -1,4 +1,4 @@
-"""Whether the engine's thread gets on. Written by that thread, read by any other."""
+"""Progress of the engine's thread. Written by that thread, read by any other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class EngineProgress:
-    """Since when the thread has been at the same piece of work, and how many steps it finished.
+    """Start of the thread's present piece of work, and its number of finished steps.
 
     No lock: every field is one reference that one thread replaces.
     """
@@ -22,19 +22,19 @@ class EngineProgress:
 
     @property
     def busy_for_s(self) -> float:
-        """How long the running step, or the command before it, has taken; 0 while it sleeps."""
+        """Time [s] of the running step or command; 0 while the thread sleeps."""
         since_s = self._since_s
         return 0.0 if since_s is None else max(0.0, self._clock() - since_s)
 
     def idle(self) -> None:
-        """Note that the thread waits for work."""
+        """Record that the thread waits for work."""
         self._since_s = None
 
     def busy(self) -> None:
-        """Note that the thread begins a piece of work."""
+        """Record that the thread begins a piece of work."""
         self._since_s = self._clock()
 
     def stepped(self) -> None:
-        """Note that a step has ended."""
+        """Record that a step has ended."""
         self.num_steps += 1
         self.busy()

@@ -1,9 +1,10 @@
-"""Hidden states of prompts, in blocks of the pool: there a peer can send them from and to.
+"""Hidden states of prompts, in blocks of the pool: peers send them from there and to there.
 
-A head that drafts on a decode worker goes on from the target's hidden states, and those of a prompt
-are where the prompt is computed. The sender's engine writes them as it computes, the receiver's
-hands them to its proposer (`states_pool`). The blocks belong to the sequence, like those of its KV,
-and go back with them at the latest. What is in them is never hashed, published or offloaded.
+A draft head on a decode worker continues from the target's hidden states, and those of a prompt are
+on the worker that computes it. The sender's engine writes them during the computation; the
+receiver's engine passes them to its proposer (`states_pool`). The blocks belong to the sequence,
+like those of its KV, and are freed with them at the latest. Their content is never hashed,
+published or offloaded.
 """
 
 from __future__ import annotations
@@ -13,57 +14,59 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatesFormat:
-    """What a row, which is one token's, consists of, and how rows lie in blocks."""
+    """Content of a row, which belongs to one token, and the layout of rows in blocks."""
 
-    #: As in `HiddenNeeds`; behind each other in this order, the final state last.
+    #: As in `HiddenNeeds`; concatenated in this order, the final state last.
     layers: tuple[int, ...]
     final: bool
-    #: Of the target's weights, in which heads compute.
+    #: Dtype of the target's weights, in which heads compute.
     dtype: str
-    #: Numbers in a row.
+    #: Elements per row.
     row_size: int
     row_bytes: int
-    #: A row never lies in two blocks.
+    #: No row spans two blocks.
     rows_per_block: int
 
     def num_blocks(self, num_rows: int) -> int:
-        """Blocks that so many rows take."""
+        """Return the number of blocks for this number of rows."""
         return -(-num_rows // self.rows_per_block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatesWish:
-    """A request wants blocks for the states of its tokens. It does without if they are short."""
+    """A request for blocks for the states of a sequence's tokens; dropped if blocks are short."""
 
     format: StatesFormat
-    #: Position of the token in the first row; None: the first that is not in the prefix cache.
+    #: Position of the token in the first row; None: the first token not in the prefix cache.
     first_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedStates:
-    """The blocks that hold a sequence's hidden states."""
+    """The blocks with a sequence's hidden states."""
 
     format: StatesFormat
     #: Position of the token in the first row.
     first_position: int
-    #: So many leading blocks' worth of rows have no block: their tokens are not computed here.
+    #: Number of leading blocks that are left out: their tokens are not computed here.
     num_skipped: int
     blocks: tuple[int, ...]
 
     @classmethod
     def plan(cls, wish: StatesWish, *, num_cached_tokens: int, num_tokens: int) -> tuple[int, int]:
-        """How many leading blocks are not needed, and how many are, of a sequence."""
+        """Return how many leading blocks of a sequence are not needed, and how many are."""
         first = num_cached_tokens if wish.first_position is None else wish.first_position
         num_skipped = max(0, num_cached_tokens - first) // wish.format.rows_per_block
         return num_skipped, wish.format.num_blocks(num_tokens - first) - num_skipped
 
     @property
     def begin(self) -> int:
-        """Position of the first token that has a place."""
+        """Position of the first token that has a row."""
         return self.first_position + self.num_skipped * self.format.rows_per_block
 
     def num_final(self, num_tokens: int) -> int:
-        """How many blocks are final, skipped ones included, once so many tokens are computed."""
+        """Return how many blocks are final after this number of computed tokens, skipped ones
+        included.
+        """
         num_blocks = max(0, num_tokens - self.first_position) // self.format.rows_per_block
         return min(max(num_blocks, self.num_skipped), self.num_skipped + len(self.blocks))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def is_last(event: EngineEvent) -> bool:
-    """Whether no event of its request follows."""
+    """Return whether this is the last event of its request."""
     match event:
         case NewTokens():
             return event.finish_reason is not None
@@ -35,7 +35,7 @@ class RequestStream:
         self.request_id = request_id
         self._abort = abort
         self._events: deque[EngineEvent] = deque()
-        #: What the one reader waits on, if it waits.
+        #: Future of the reader's wait, if it waits.
         self._wakeup: asyncio.Future[None] | None = None
         self._over = False
 

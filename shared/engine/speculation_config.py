@@ -15,20 +15,20 @@ MAX_DRAFT_TOKENS = 128
 
 
 class HandOffPolicy(StrEnum):
-    """How a draft comes by its view of a prompt that was computed elsewhere."""
+    """How a draft gets its state of a prompt that was computed elsewhere."""
 
-    #: Of a draft model, `rebuild`, as there is no other way to have one; of a head, `transfer`
-    #: where that is expected to delay the answer by little, else `none`.
+    #: For a draft model `rebuild`, its only way; for a head `transfer` where that is expected to
+    #: delay the answer by little, else `none`.
     AUTO = "auto"
     #: A draft model computes its KV from the tokens.
     REBUILD = "rebuild"
     #: A head gets the target's hidden states from the worker that computed them.
     TRANSFER = "transfer"
-    #: A draft model does not draft; a head begins with what is generated here.
+    #: A draft model does not draft; a head begins with tokens generated here.
     NONE = "none"
 
 
-#: By method, what is possible; other methods do not look at it.
+#: By method: the possible policies; other methods ignore the setting.
 _HAND_OFFS = {
     "draft_model": (HandOffPolicy.AUTO, HandOffPolicy.REBUILD, HandOffPolicy.NONE),
     "eagle": (HandOffPolicy.AUTO, HandOffPolicy.TRANSFER, HandOffPolicy.NONE),
@@ -37,18 +37,18 @@ _HAND_OFFS = {
 
 
 class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `--speculative-config` says. Fields that concern one method are ignored by others."""
+    """The value of `--speculative-config`. Each method ignores fields of other methods."""
 
     #: ngram, suffix, draft_model, eagle, eagle3, medusa, an entry point of `baton.proposers`, or
     #: custom.
     method: str
-    #: Most drafts per sequence and step; `suffix` may do without.
+    #: Maximum of drafts per sequence and step; `suffix` may use fewer.
     num_speculative_tokens: int | None = None
     #: Inclusive ranges of running sequences: [first, last, drafts per sequence]. A batch size in no
     #: range gets `num_speculative_tokens`.
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
-    #: Turn speculation off by itself where measurements say that it costs more than it gives, and
-    #: let each request's number of drafts follow its acceptance.
+    #: Turn speculation off automatically where measurements show that it costs more than it gains,
+    #: and let each request's number of drafts follow its acceptance.
     adaptive: bool = True
 
     # ngram
@@ -57,11 +57,11 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_lookup_max: int = 5
 
     # suffix
-    #: Longest match plus draft that is remembered.
+    #: Maximum length of match plus draft that is kept.
     suffix_decoding_max_tree_depth: int = 24
-    #: Past requests that are remembered; 0: only the request itself.
+    #: Number of past requests that are kept; 0: only the request itself.
     suffix_decoding_max_cached_requests: int = 10_000
-    #: A match of n tokens gives at most this times n drafts.
+    #: A match of n tokens yields at most this factor times n drafts.
     suffix_decoding_max_spec_factor: float = 1.0
     #: A draft ends where its estimated probability falls below this.
     suffix_decoding_min_token_prob: float = 0.1
@@ -72,16 +72,16 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     load_format: str = "auto"
     dtype: str = "auto"
     quantization: str = "none"
-    #: Of the draft's weights with `load_format` dummy.
+    #: Seed of the draft's weights with `load_format` dummy.
     seed: int = 0
-    #: A `HandOffPolicy`: what becomes of prompts that prefill workers compute.
+    #: A `HandOffPolicy`: the draft's state of prompts that prefill workers compute.
     hand_off: str = "auto"
-    #: With `auto`: the part of the time that computing a prompt takes by which its hidden states
-    #: may delay the second token. They are not waited for any longer.
+    #: With `auto`: maximum delay of the second token by a prompt's hidden states, as a part of the
+    #: time that computing the prompt takes. They are not waited for any longer.
     hand_off_max_delay: float = 0.1
     #: custom: "package.module:Class", called with a `ProposerContext`.
     proposer_class: str | None = None
-    #: Whatever else a custom proposer wants to know.
+    #: Further options of a custom proposer.
     options: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -96,12 +96,12 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def max_draft_tokens(self) -> int:
-        """Most drafts that any sequence can get in a step."""
+        """Maximum of drafts that any sequence can get in a step."""
         ranges = self.num_speculative_tokens_per_batch_size
         return max([self.num_speculative_tokens or 0, *(k for _, _, k in ranges)])
 
     def num_for_batch(self, num_seqs: int) -> int:
-        """Most drafts per sequence while so many run."""
+        """Return the maximum of drafts per sequence at this number of running sequences."""
         for first, last, num in self.num_speculative_tokens_per_batch_size:
             if first <= num_seqs <= last:
                 return num
@@ -160,7 +160,11 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 def parse_speculation(text: str) -> SpeculationConfig:
-    """Read the JSON object. Raises ConfigError that names the field."""
+    """Parse the JSON object.
+
+    Raises:
+        ConfigError: a field is wrong; names it.
+    """
     try:
         return msgspec.json.decode(text, type=SpeculationConfig)
     except msgspec.DecodeError as error:  # ValidationError is one

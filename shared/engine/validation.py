@@ -1,4 +1,4 @@
-"""Refuses requests that could never be served as written."""
+"""Refusal of requests that could never be served."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def find_receiving(sequences: Mapping[str, Sequence], request_id: str) -> Sequence:
-    """The sequence whose blocks a peer fills. Raises RequestCancelledError if it has ended."""
+    """Return the sequence whose blocks a peer fills.
+
+    Raises:
+        RequestCancelledError: it has ended.
+    """
     seq = sequences.get(request_id)
     if seq is None:
         raise RequestCancelledError(f"request {request_id} has ended")
@@ -31,14 +35,21 @@ def find_receiving(sequences: Mapping[str, Sequence], request_id: str) -> Sequen
 
 
 class RequestValidator:
-    """Knows the limits of one engine. The pool holds at least one sequence of `max_model_len`."""
+    """Checks requests against one engine.
+
+    The pool holds at least one sequence of `max_model_len`.
+    """
 
     def __init__(self, vocab_size: int, max_model_len: int) -> None:
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
 
     def check(self, request: EngineRequest) -> None:
-        """Raise InvalidRequestError, naming the parameter, if the request is impossible."""
+        """Check a request.
+
+        Raises:
+            InvalidRequestError: the request is impossible; names the parameter.
+        """
         self._check_length(request)
         self._check_tokens("prompt", request.prompt_token_ids)
         self._check_tokens("resumed_token_ids", request.resumed_token_ids)
@@ -55,7 +66,7 @@ class RequestValidator:
             )
 
     def check_first_token(self, seq: Sequence, token_id: int) -> None:
-        """Of a token that a peer sampled.
+        """Check a token that a peer sampled.
 
         Raises:
             InvalidRequestError: the model has no such token.

@@ -1,9 +1,9 @@
-"""Content hashes of KV blocks: the same content has the same hash in every process, for ever.
+"""Content hashes of KV blocks: equal content has an equal hash in every process, forever.
 
-A hash is SHA-256 over the parent's hash and the block's token ids. The chain starts at a root that
-names everything else that the bytes of a block depend on, so blocks of different models, dtypes,
-layouts, adapters or tenants never share a hash. Python's `hash()` plays no part. The callers use
-`identity.KVIdentity`, which knows what that is.
+A hash is SHA-256 over the parent's hash and the block's token ids. The chain starts at a root with
+everything else that the bytes of a block depend on, so blocks of different models, dtypes, layouts,
+adapters or tenants never share a hash. Python's `hash()` is not used. The caller is
+`identity.KVIdentity`, which has these inputs.
 
 Every field is preceded by its length as u32 little-endian, which makes the encoding injective:
 
@@ -30,7 +30,7 @@ def root_hash(namespace: bytes, adapter: bytes = b"", salt: bytes = b"") -> byte
 
 
 def block_hash(parent: bytes, token_ids: Sequence[int], extras: Iterable[bytes] = ()) -> bytes:
-    """Return the hash of one full block. `extras` is for content that token ids do not say."""
+    """Return the hash of one full block. `extras`: content other than token ids."""
     packed = struct.pack(f"<{len(token_ids)}I", *token_ids)
     return digest(b"baton.kv.block.v1", parent, packed, *extras)
 
@@ -51,7 +51,7 @@ def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
     hashes = []
     parent = root
     for start in range(0, 4 * num_tokens, block_bytes):
-        # What digest makes of the same fields.
+        # The encoding of `digest` for the same fields.
         parent = sha256(head + parent + middle + packed[start : start + block_bytes]).digest()
         hashes.append(parent)
     return hashes

@@ -1,6 +1,6 @@
 """Reference counts of KV blocks, and the free blocks whose content a lookup can still find.
 
-It hands out block ids; it never sees their bytes, nor the requests that own them.
+It assigns block ids; it never sees the blocks' bytes, nor the requests that own them.
 """
 
 from __future__ import annotations
@@ -16,67 +16,68 @@ if TYPE_CHECKING:
 
 
 class BlockPool:
-    """A fixed number of blocks, each with a reference count and, once its bytes are final, a hash.
+    """A fixed number of blocks, each with a reference count and, when its bytes are final, a hash.
 
-    Free blocks without a hash are reused first, then the least recently used. A hash survives
-    until its block is reused: freeing costs nothing, and a later hit takes the block back.
-    All operations on one block are O(1).
+    Free blocks without a hash are reused first, then the least recently used. A hash stays until
+    its block is reused: freeing costs nothing, and a later hit takes the block back. All operations
+    on one block are O(1).
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.changes = ChangeLog()
-        #: Blocks from here on were never handed out.
+        #: Blocks from this one on were never assigned.
         self.num_touched = 0
         self._refs = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
-        #: Free blocks that no lookup finds; the last is handed out next.
+        #: Free blocks that no lookup finds; the last is assigned next.
         self._blank = list(range(num_blocks - 1, -1, -1))
         #: Free blocks that a lookup can still find, least recently used first.
         self._evictable: OrderedDict[int, None] = OrderedDict()
-        #: Hash to the blocks that hold it, in the order in which they got it.
+        #: By hash: the blocks with this content, in the order in which they got it.
         self._copies: dict[bytes, dict[int, None]] = {}
 
     @property
     def num_free(self) -> int:
-        """Blocks that `allocate` could hand out."""
+        """Number of blocks that `allocate` can assign."""
         return len(self._blank) + len(self._evictable)
 
     @property
     def num_cached(self) -> int:
-        """Of the free blocks, those that a lookup can still find."""
+        """Number of free blocks that a lookup can still find."""
         return len(self._evictable)
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
-        """How many of `blocks` are free: `acquire` would take so many free blocks."""
+        """Return how many of `blocks` are free: `acquire` would take that number of free blocks."""
         return sum(1 for block in blocks if not self._refs[block])
 
     def find(self, block_hash: bytes) -> int | None:
-        """A block with this content, in use or free."""
+        """Return a block with this content, in use or free; None if there is none."""
         copies = self._copies.get(block_hash)
         return None if copies is None else next(iter(copies))
 
     def allocate(self, num_blocks: int) -> list[int]:
-        """Take blocks for new content; what they held is forgotten. The caller checks `num_free`.
+        """Take blocks for new content; their old hashes are dropped. The caller checks `num_free`.
 
         Raises:
-            InternalError: there are not that many; none was taken.
+            InternalError: too few are free; none was taken.
         """
         if num_blocks > self.num_free:
             raise InternalError(f"{num_blocks} blocks wanted, {self.num_free} free")
         return [self._take_one() for _ in range(num_blocks)]
 
     def acquire(self, blocks: Iterable[int]) -> None:
-        """Add a reference to each of `blocks`, which a lookup found. Other users keep theirs."""
+        """Add a reference to each of `blocks`, which a lookup found. Other references stay."""
         for block in blocks:
             if not self._refs[block]:
                 del self._evictable[block]
             self._refs[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Stop using `blocks`, given in the order of their sequence, one reference each.
+        """Remove one reference from each of `blocks`, given in the order of their sequence.
 
-        The tail is freed first, so it is reused first: a prefix is worth more than what follows.
+        The tail is freed first, so it is reused first: a prefix is more useful than the blocks
+        after it.
         """
         for block in reversed(blocks):
             if not self._refs[block]:
@@ -90,7 +91,7 @@ class BlockPool:
                 self._evictable[block] = None
 
     def publish(self, block: int, block_hash: bytes) -> None:
-        """The bytes of a block in use are final: let lookups find it. Once per allocation."""
+        """Let lookups find a block in use whose bytes are final. Once per allocation."""
         if not self._refs[block] or self._hashes[block] is not None:
             raise InternalError(f"block {block} is free or was published already")
         self._hashes[block] = block_hash
@@ -100,14 +101,14 @@ class BlockPool:
         copies[block] = None
 
     def hashes(self) -> list[bytes]:
-        """Every hash that a lookup finds, once."""
+        """Return every hash that a lookup finds, once."""
         return list(self._copies)
 
     def forget_all(self) -> int:
-        """Forget every hash; returns how many blocks had one.
+        """Drop every hash; return how many blocks had one.
 
         Raises:
-            UnavailableError: a block is in use; nothing was forgotten.
+            UnavailableError: a block is in use; nothing was dropped.
         """
         if self.num_free < self.num_blocks:
             num_used = self.num_blocks - self.num_free
@@ -122,7 +123,7 @@ class BlockPool:
         return num_forgotten
 
     def check_integrity(self) -> None:
-        """Derive every count anew.
+        """Check every count against the blocks.
 
         Raises:
             InternalError: two of them disagree.
@@ -139,7 +140,11 @@ class BlockPool:
         _check(all(self._copies.values()), "the hash index has an empty entry")
 
     def check_references(self, expected: Counter[int]) -> None:
-        """Raise InternalError unless exactly these blocks are in use, that many times each."""
+        """Check that exactly these blocks are in use, with these numbers of references.
+
+        Raises:
+            InternalError: they are not.
+        """
         actual = Counter({block: refs for block, refs in enumerate(self._refs) if refs})
         _check(actual == expected, f"references are {actual}, but {expected} are accounted for")
 

@@ -1,4 +1,4 @@
-"""The hashes that prefix lookup gained and lost, for those who follow the cache."""
+"""The hashes that prefix lookup gained and lost, for followers of the cache."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from shared.kv.tier import BlockTier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheChange:
-    """Keys that became visible to prefix lookup, or ceased to be. Changes apply in order.
+    """Keys that became visible to prefix lookup, or were removed. Changes apply in order.
 
-    Within one change `cleared` comes first, then the rest in any order: no hash is in `stored` and
-    in `removed` of the same change. A hash that lives in several blocks is stored with the first
-    copy and removed with the last. All of it is about one tier: another may hold the same hash.
+    Within one change `cleared` comes first, then the others in any order: no hash is in `stored`
+    and in `removed` of the same change. A hash of several blocks is stored with the first copy and
+    removed with the last. Each change is about one tier: another tier may have the same hash.
     """
 
     stored: tuple[bytes, ...] = ()
@@ -23,7 +23,7 @@ class CacheChange:
     tier: BlockTier = BlockTier.DEVICE
 
     def of_group(self, number: int) -> CacheChange:
-        """Return what of it is about one group of layers; see `identity.block_key`."""
+        """Return the part about one group of layers; see `identity.block_key`."""
         return replace(
             self,
             stored=tuple(key for key in self.stored if group_of(key) == number),
@@ -33,7 +33,7 @@ class CacheChange:
 
 @dataclass(slots=True)
 class _Draft:
-    # Dicts for their order; the values mean nothing.
+    # Dicts for their order; the values are unused.
     stored: dict[bytes, None] = field(default_factory=dict)
     removed: dict[bytes, None] = field(default_factory=dict)
     cleared: bool = False
@@ -56,24 +56,24 @@ class ChangeLog:
         self._draft = _Draft()
 
     def stored(self, block_hash: bytes) -> None:
-        """A hash became visible."""
+        """Record that a hash became visible."""
         if block_hash in self._draft.removed:
             self._close_draft()
         self._draft.stored[block_hash] = None
 
     def removed(self, block_hash: bytes) -> None:
-        """A hash is gone."""
+        """Record that a hash is gone."""
         if block_hash in self._draft.stored:
             self._close_draft()
         self._draft.removed[block_hash] = None
 
     def cleared(self) -> None:
-        """All hashes are gone: what was collected before no longer matters."""
+        """Record that all hashes are gone: earlier changes are dropped."""
         self._done.clear()
         self._draft = _Draft(cleared=True)
 
     def take(self) -> list[CacheChange]:
-        """The changes since the last call."""
+        """Return the changes since the last call."""
         self._close_draft()
         done, self._done = self._done, []
         return done

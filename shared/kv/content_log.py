@@ -1,4 +1,4 @@
-"""The tokens of published blocks, for KV events that name tokens. Off by default."""
+"""The tokens of published blocks, for KV events with tokens. Off by default."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Blocks remembered until a reader takes them; the oldest are forgotten first.
+#: Maximum of blocks kept until a reader takes them; the oldest are dropped first.
 MAX_BLOCKS = 65_536
 
 
 class BlockContent(NamedTuple):
     """The content that a block hash was computed from."""
 
-    #: The hash of the block before it, None for a sequence's first.
+    #: The hash of the previous block, None for a sequence's first.
     parent: bytes | None
     token_ids: tuple[int, ...]
 
 
 class ContentLog:
-    """From hash to content. The engine's thread notes, another one takes: each is one step on a
-    dict, so neither waits for the other.
+    """Content by hash. The engine's thread adds, another one takes.
+
+    Each operation is one step on a dict, so neither waits for the other.
     """
 
     def __init__(self, *, max_blocks: int = MAX_BLOCKS) -> None:
@@ -36,7 +37,9 @@ class ContentLog:
         first: int,
         block_size: int,
     ) -> None:
-        """Blocks `first` and up of a sequence with these hashes and tokens were published."""
+        """Record the publication of blocks `first` and up of a sequence with these hashes and
+        tokens.
+        """
         for number in range(first, len(block_hashes)):
             parent = block_hashes[number - 1] if number else None
             tokens = tuple(token_ids[number * block_size : (number + 1) * block_size])
@@ -45,5 +48,5 @@ class ContentLog:
             self._contents.pop(next(iter(self._contents)), None)
 
     def take(self, block_hash: bytes) -> BlockContent | None:
-        """What the block contains, once; None if that is not known (any more)."""
+        """Remove and return the content of a block; None if it is unknown, or was dropped."""
         return self._contents.pop(block_hash, None)

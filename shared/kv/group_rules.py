@@ -1,7 +1,7 @@
-"""Which blocks of a table a sequence needs, by the kind of its group. Pure arithmetic.
+"""The blocks of a table that a sequence needs, by the kind of its group. Pure arithmetic.
 
-A new kind is a value of `GroupKind` and a rule. What must be there for a cached prefix to be used,
-what a running sequence can give back, and what a hand-off moves all follow from the rule.
+A new kind is a value of `GroupKind` and a rule. The rule decides which blocks a cached prefix
+needs, which ones a running sequence can free, and which ones a hand-off moves.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ if TYPE_CHECKING:
 
 
 class GroupKind(StrEnum):
-    """What the layers of a group read of a sequence; the value is its name on the wire."""
+    """The part of a sequence that the layers of a group read; the value is its name on the wire."""
 
     #: Every earlier token.
     FULL = "full"
 
 
 class GroupRule(Protocol):
-    """Which blocks a sequence needs of a group of one kind."""
+    """The blocks that a sequence needs of a group of one kind."""
 
     def first_needed(self, num_tokens: int) -> int:
-        """Return the first block that is read by the token behind `num_tokens` tokens.
+        """Return the first block that is read by the token after `num_tokens` tokens.
 
-        That block and all behind it must be there to compute that token and later ones. It never
-        falls as `num_tokens` grows.
+        The computation of that token and of later ones needs that block and all after it. The
+        result never falls as `num_tokens` grows.
         """
         ...
 
     def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
-        """Return the most leading blocks, from `first` to `most`, behind which one can go on.
+        """Return the most leading blocks, from `first` to `most`, after which computation can
+        continue.
 
-        `is_there` says whether block i can be had; those in front of block `first` are there, and
-        may be more than can be counted one by one. It is asked for as few blocks as may be, and at
-        least for all from `first` on that the result needs.
+        `is_there` returns whether block i is available; all before block `first` are, and there may
+        be too many to check one by one. It is called for as few blocks as possible, and at least
+        for all blocks from `first` on that the result needs.
         """
         ...
 

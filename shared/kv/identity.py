@@ -1,8 +1,9 @@
-"""The identity of KV blocks: two blocks have one hash only if the same bytes would be computed.
+"""The identity of KV blocks: two blocks have one hash only if their computed bytes are equal.
 
 `KVIdentity` is the only caller of `block_hash`. Router, engine, reuse between workers, offload and
-the directory's self-check all hash through it, so that an input that changes a byte of KV is named
-in one place. What changes none (the connector, the device, the number of ranks) is not in it.
+the directory's self-check all hash through it, so that inputs that change a byte of KV are listed
+in one place. Inputs that change none (the connector, the device, the number of ranks) are not in
+it.
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PlacedItem:
-    """An image or a sound whose rows take the place of a range of a prompt's tokens."""
+    """An image or a sound whose rows replace a range of a prompt's tokens."""
 
     #: Hash of the item's content, never of its name.
     digest: bytes
-    #: The first token that it takes the place of.
+    #: The first token that it replaces.
     start: int
     num_tokens: int
 
     @property
     def end(self) -> int:
-        """The token behind the last one."""
+        """Index after the last replaced token."""
         return self.start + self.num_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class KVIdentity:
-    """All that the bytes of a sequence's blocks depend on besides the token ids."""
+    """Everything besides token ids that the bytes of a sequence's blocks depend on."""
 
-    #: Of the model and the block's layout: see `namespace_hash`.
+    #: Digest of the model and the block's layout: see `namespace_hash`.
     namespace: bytes
-    #: Keeps the caches of tenants apart.
+    #: Separates the caches of tenants.
     salt: bytes = b""
     #: Digest of the adapter's weights; empty without an adapter.
     adapter: bytes = b""
-    #: In the order of their places; they do not overlap.
+    #: In the order of their positions, without overlap.
     items: tuple[PlacedItem, ...] = ()
 
     def hash_blocks(
@@ -62,7 +63,7 @@ class KVIdentity:
     ) -> list[bytes]:
         """Return the hashes of the full blocks of `token_ids`.
 
-        `behind` are the hashes of the blocks before them: the first token of `token_ids` is token
+        `behind`: the hashes of the blocks before them, so the first token of `token_ids` is token
         number `len(behind) * block_size` of the sequence. A rest shorter than a block has no hash.
         """
         parent = behind[-1] if behind else root_hash(self.namespace, self.adapter, self.salt)
@@ -76,16 +77,16 @@ class KVIdentity:
         return hashes
 
     def _extras(self, first: int, block_size: int) -> Iterator[bytes]:
-        """Yield, for each item that begins in or reaches into a block, its digest and its place."""
+        """Yield digest and position of each item that begins in or extends into a block."""
         for item in self.items:
             if item.start < first + block_size and first < item.end:
                 yield item.digest + struct.pack("<iI", item.start - first, item.num_tokens)
 
 
 def block_key(block_hash: bytes, group: int) -> bytes:
-    """Return what names a group's block: the hash of its tokens, and the group if not the first.
+    """Return the key of a group's block: the hash of its tokens, and the group if not the first.
 
-    Tokens are hashed once for all groups. Pools, tiers and files know blocks by this key.
+    Tokens are hashed once for all groups. Pools, tiers and files use this key.
     """
     return block_hash + bytes([group]) if group else block_hash
 
@@ -98,7 +99,7 @@ def block_keys(block_hashes: Sequence[bytes], num_groups: int) -> Sequence[bytes
 
 
 def group_of(key: bytes) -> int:
-    """Return the group of a key."""
+    """Return the group in a key."""
     return key[HASH_BYTES] if len(key) > HASH_BYTES else 0
 
 
@@ -111,9 +112,9 @@ def namespace_hash(
     block_size: int,
     groups: bytes = b"",
 ) -> bytes:
-    """Return the digest of what workers must have in common to share blocks.
+    """Return the digest of everything that workers must have in common to share blocks.
 
-    `groups` is `KVLayout.grouping`. The directory shows the digest in hex.
+    `groups` is `KVLayout.grouping`. The directory has the digest in hexadecimal.
     """
     return digest(
         b"baton.kv.namespace.v1",
@@ -127,9 +128,9 @@ def namespace_hash(
 
 
 def model_identity(model_fingerprint: str, kv_dtype: str) -> bytes:
-    """Return the digest of what workers must have in common to write one answer.
+    """Return the digest of everything that workers must have in common to write one answer.
 
-    It covers what decides their tokens: the fingerprint covers weights, config and dtype. How
-    tokens are cut into blocks decides nothing.
+    It covers what decides their tokens: the fingerprint covers weights, config and dtype. The block
+    size does not affect tokens.
     """
     return digest(b"baton.model.identity.v1", model_fingerprint.encode(), kv_dtype.encode())

@@ -1,8 +1,8 @@
 """The shape of KV blocks in memory and on the wire.
 
 All blocks of a worker are equally long, so that one pool serves all of its layers. A *group* is a
-set of layers that share a block table: a block belongs to one group at a time, and holds the keys
-and values of that group's layers for `block_size` tokens.
+set of layers that share a block table: a block belongs to one group at a time, and has the keys and
+values of that group's layers for `block_size` tokens.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 #: Raised whenever the order of the dimensions inside a block changes.
 LAYOUT_VERSION = 1
-#: Of layouts that are more than one group of full attention: peers that know no groups refuse it.
+#: Version of layouts beyond one group of full attention: peers without groups refuse it.
 GROUPED_VERSION = 2
 
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "float8_e4m3fn": 1}
-#: Of these, each token and head has a scale in float32: its elements are values times scale.
+#: Dtypes with a float32 scale per token and head: the elements are values times scale.
 _SCALED = ("int8", "float8_e4m3fn")
 _SCALE_BYTES = 4
 
@@ -64,7 +64,7 @@ class KVLayout:
 
     @classmethod
     def of(cls, groups: tuple[KVGroup, ...], *, block_size: int, dtype: str) -> KVLayout:
-        """Return the layout of such groups, with the version that it takes to understand it."""
+        """Return the layout of these groups, with the lowest version that supports it."""
         is_plain = len(groups) == 1 and groups[0].kind is GroupKind.FULL
         version = LAYOUT_VERSION if is_plain else GROUPED_VERSION
         return cls(groups=groups, block_size=block_size, dtype=dtype, version=version)
@@ -73,28 +73,28 @@ class KVLayout:
     def single(
         cls, *, num_layers: int, num_kv_heads: int, block_size: int, head_dim: int, dtype: str
     ) -> KVLayout:
-        """Return the layout of layers that are all alike."""
+        """Return the layout of equal layers."""
         group = KVGroup(num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim)
         return cls.of((group,), block_size=block_size, dtype=dtype)
 
     @property
     def rules(self) -> tuple[GroupRule, ...]:
-        """By group: which blocks a sequence needs."""
+        """By group: the rule of the blocks that a sequence needs."""
         return tuple(group.rule(self.block_size) for group in self.groups)
 
     @property
     def num_groups(self) -> int:
-        """The number of block tables of a sequence."""
+        """Number of a sequence's block tables."""
         return len(self.groups)
 
     @property
     def num_layers(self) -> int:
-        """The number of layers in all groups."""
+        """Number of layers in all groups."""
         return sum(group.num_layers for group in self.groups)
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the blocks hold quantised values with scales."""
+        """Whether the blocks have quantised values with scales."""
         return self.dtype in _SCALED
 
     def block_shape(self, group: KVGroup) -> tuple[int, ...]:
@@ -113,25 +113,26 @@ class KVLayout:
 
     @property
     def grouping(self) -> bytes:
-        """What tells this layout from others of one version; empty for the first version."""
+        """The part that differs between layouts of one version; empty for the first version."""
         if self.version == LAYOUT_VERSION:
             return b""
         sizes = ((g.kind, g.num_layers, g.num_kv_heads, g.head_dim) for g in self.groups)
         return "/".join(str(part) for group in sizes for part in group).encode()
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Blocks of one table for `num_tokens`, the last one possibly partial."""
+        """Return the number of blocks of one table for `num_tokens`, rounded up."""
         return -(-num_tokens // self.block_size)
 
     def num_pool_blocks(self, num_tokens: int) -> int:
-        """Blocks of all tables for `num_tokens`."""
+        """Return the number of blocks of all tables for `num_tokens`."""
         return self.num_groups * self.num_blocks(num_tokens)
 
     def moved(self, first_block: int, num_tokens: int) -> tuple[range, ...]:
-        """By group: the blocks of a table that a hand-off of a prompt moves.
+        """Return by group the blocks of a table that a prompt's hand-off moves.
 
-        The receiver has what it needs to go on behind `first_block` blocks. Both ends derive the
-        same. A transfer's blocks are those of the first group, then those of the next, and so on.
+        They are the blocks that the receiver needs to continue after `first_block` blocks. Both
+        ends derive the same. A transfer's blocks are those of the first group, then those of the
+        next, and so on.
         """
         end = self.num_blocks(num_tokens)
         firsts = (max(first_block, rule.first_needed(num_tokens)) for rule in self.rules)

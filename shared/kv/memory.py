@@ -1,4 +1,4 @@
-"""The bytes behind a worker's KV blocks: memory that a peer on the same host can map."""
+"""The bytes of a worker's KV blocks: memory that a peer on the same host can map."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from shared.kv.layout import KVLayout
 
-#: A peer that maps the memory must never find it shorter than it was: that would be a SIGBUS.
+#: A mapped file must never become shorter: access beyond its end would be a SIGBUS.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class KVMemory:
     """Zeroed, page-aligned memory for `num_blocks` blocks.
 
-    It is an anonymous file: its descriptor can be handed to another process (the `shm` connector
-    does), its size is sealed, nothing of it has a name, and the last process that maps it frees
-    it by exiting.
+    It is an anonymous file: its descriptor can be passed to another process (the `shm` connector
+    does that), its size is sealed, it has no name, and the end of the last process that maps it
+    frees it.
 
-    Its owner calls `close`; arrays taken from `blocks` must be gone by then. Memory that is dropped
-    without it is given back when nothing refers to it.
+    Its owner calls `close`; arrays of `blocks` must be freed before. Without `close` the memory is
+    freed when nothing refers to it.
     """
 
     def __init__(self, layout: KVLayout, num_blocks: int) -> None:
@@ -60,7 +60,7 @@ class KVMemory:
         return self._map
 
     def close(self) -> None:
-        """Give the memory back. Idempotent."""
+        """Free the memory. Idempotent."""
         if self.fd < 0:
             return
         self._close_fd()
@@ -68,5 +68,5 @@ class KVMemory:
         try:
             self._map.close()
         except BufferError:
-            # A tensor still looks at it; the mapping goes when that tensor does.
+            # A tensor still refers to it; the mapping is freed with that tensor.
             return

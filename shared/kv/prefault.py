@@ -1,4 +1,4 @@
-"""Has the system back memory with pages before it is used, so that no step waits for that."""
+"""Allocation of pages before their use, so that no step waits for it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-#: Linux 5.14's MADV_POPULATE_WRITE: like writing to every page, but nothing is changed.
+#: Linux 5.14's MADV_POPULATE_WRITE: as a write to every page, without a change.
 _POPULATE_WRITE = 23
-#: What is ready beyond the memory in use: about what half a second of prefill fills.
+#: Prepared memory beyond the part in use: about what half a second of prefill fills.
 AHEAD_BYTES = 256 << 20
-#: One request to the system, which keeps the interpreter's lock: half a millisecond.
+#: Bytes per system call, which holds the interpreter's lock: half a millisecond.
 _SLICE_BYTES = 1 << 20
 
 
 class Prefault:
-    """Keeps the memory behind a mark ready as the mark moves up.
+    """Prepares the memory behind a mark as the mark moves up.
 
-    Backing all of a large pool at once would take seconds, and memory that may never be used. A
-    kernel that cannot do it in advance does it when the memory is used: slower, nothing else.
+    Preparing all of a large pool at once would take seconds, and memory that may never be used. A
+    kernel without this call allocates pages on first use, which is slower.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -35,7 +35,7 @@ class Prefault:
         self._populate(min(AHEAD_BYTES, self._num_bytes))
 
     def reach(self, num_bytes: int) -> None:
-        """The first `num_bytes` are in use, or soon will be. Returns at once."""
+        """Record that the first `num_bytes` are in use, or soon will be. Returns at once."""
         wanted = min(num_bytes + AHEAD_BYTES, self._num_bytes)
         if wanted <= max(self._wanted, self._num_ready):
             return
@@ -47,7 +47,7 @@ class Prefault:
             self._news.notify()
 
     def close(self) -> None:
-        """Afterwards the memory may be unmapped."""
+        """End the work: afterwards the memory may be unmapped."""
         with self._news:
             self._closed = True
             self._news.notify()

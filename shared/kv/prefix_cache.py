@@ -1,4 +1,4 @@
-"""Finds the blocks of a prefix in all groups, and keeps them in place while a peer reads them."""
+"""Lookup of a prefix's blocks in all groups, and pins while a peer reads them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,10 @@ class PrefixBlocks:
 
 
 class PrefixCache:
-    """The view of a `BlockPool` by content. Turned off, it finds nothing and remembers nothing.
+    """The view of a `BlockPool` by content. Turned off, it finds and keeps nothing.
 
-    A prefix is found as far as every group has the blocks that its rule names. `first_block` is
-    how many blocks are in front of those that are asked for: they are there, here or at the peer
-    that asks.
+    A prefix is found as far as every group has the blocks that its rule needs. `first_block` is the
+    number of blocks before the requested ones: they are available, here or at the requesting peer.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class PrefixCache:
         block_size: int = 1,
         enabled: bool = True,
     ) -> None:
-        """`rules` are those of the layout's groups."""
+        """Make the view. `rules` are those of the layout's groups."""
         self._pool = pool
         self._rules = tuple(rules)
         self._block_size = block_size
@@ -73,11 +72,11 @@ class PrefixCache:
 
     @property
     def num_groups(self) -> int:
-        """The number of groups: one block of tokens takes at most so many blocks of the pool."""
+        """Number of groups: the maximum of the pool's blocks for one block of tokens."""
         return len(self._rules)
 
     def pinned(self) -> Counter[int]:
-        """Return the pinned blocks, and how many pins each has."""
+        """Return the pinned blocks, and the number of pins of each."""
         return Counter(chain.from_iterable(found.blocks for found in self._pins.values()))
 
     def match(
@@ -87,10 +86,10 @@ class PrefixCache:
         first_block: int = 0,
         also: Mapping[bytes, int] = _NOTHING,
     ) -> PrefixBlocks:
-        """Return the longest prefix that all groups hold.
+        """Return the longest prefix that all groups have.
 
-        Its blocks are not acquired: they stay valid until something is allocated. `also` are blocks
-        by key that may be used besides those of the pool.
+        Its blocks are not acquired: they stay valid until the next allocation. `also`: blocks by
+        key that may be used besides those of the pool.
         """
         if not self._enabled:
             return PrefixBlocks(0, tuple([] for _ in self._rules))
@@ -111,7 +110,7 @@ class PrefixCache:
         return PrefixBlocks(num - first_block, tables)
 
     def publish(self, blocks: Sequence[int], block_hashes: Sequence[bytes], group: int = 0) -> None:
-        """The bytes of these blocks of a group are final."""
+        """Publish blocks of a group whose bytes are final."""
         if self._enabled:
             for block, block_hash in zip(blocks, block_hashes, strict=True):
                 self._pool.publish(block, block_key(block_hash, group))
@@ -119,7 +118,7 @@ class PrefixCache:
     def pin(
         self, block_hashes: Sequence[bytes], *, first_block: int = 0
     ) -> tuple[int, PrefixBlocks]:
-        """`match`, and keep the blocks until `unpin`."""
+        """Do as `match`, and keep the blocks until `unpin`."""
         found = self.match(block_hashes, first_block=first_block)
         self._pool.acquire(found.blocks)
         return self._pin(found), found
@@ -127,10 +126,11 @@ class PrefixCache:
     def reserve(
         self, num_blocks: int, *, num_spare_blocks: int, first_block: int = 0
     ) -> tuple[int, PrefixBlocks] | None:
-        """Blocks for content that a peer will write, pinned; None if there is no room.
+        """Return pinned blocks for content that a peer will write; None if there is no room.
 
-        At least `num_spare_blocks` stay free. What `publish_reserved` was not told of is blank
-        again after `unpin`, which must follow. Writes to the blocks must have ended before it.
+        At least `num_spare_blocks` stay free. Blocks that were not passed to `publish_reserved`
+        have no content after `unpin`, which must follow. Writes to the blocks must have ended
+        before it.
         """
         end = first_block + num_blocks
         sizes = [end - start for start in self._starts(first_block, end)]
@@ -140,14 +140,14 @@ class PrefixCache:
         return self._pin(found), found
 
     def publish_reserved(self, pin_id: int, block_hashes: Sequence[bytes]) -> None:
-        """The bytes of a reservation's leading blocks are final and verified."""
+        """Publish a reservation's leading blocks, whose bytes are final and verified."""
         found = self._pins[pin_id]
         for group, table in enumerate(found.tables):
             hashes = block_hashes[found.num_blocks - len(table) :]
             self.publish(table[: len(hashes)], hashes, group)
 
     def unpin(self, pin_id: int) -> None:
-        """Give a pin back, exactly once."""
+        """Release a pin, exactly once."""
         found = self._pins.pop(pin_id, None)
         if found is None:
             raise InternalError(f"pin {pin_id} is unknown or was given back already")
@@ -159,7 +159,7 @@ class PrefixCache:
         return range(len(self._rules))
 
     def _starts(self, first_block: int, end: int) -> list[int]:
-        """By group: the first block that was asked for and is needed behind `end` blocks."""
+        """Return by group the first requested block that is needed after `end` blocks."""
         num_tokens = end * self._block_size
         return [min(end, max(first_block, rule.first_needed(num_tokens))) for rule in self._rules]
 
@@ -170,7 +170,7 @@ class PrefixCache:
 
 
 class _Lookup:
-    """The blocks of one group by their place in the sequence; each is looked up once."""
+    """The blocks of one group by their index in the sequence; each is looked up once."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where a block's bytes live. Nearer tiers come first."""
+"""The tiers of blocks. Nearer tiers come first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class BlockTier(StrEnum):
-    """A worker may hold the same block in several tiers at once."""
+    """A worker may have the same block in several tiers at once."""
 
     #: The engine's own pool: GPU memory, or the CPU pool that a CPU engine computes in.
     DEVICE = "device"

@@ -1,1 +1,1 @@
-"""Architectures from Hugging Face checkpoints."""
+"""Models from Hugging Face checkpoints."""

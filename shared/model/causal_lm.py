@@ -1,6 +1,6 @@
-"""Decoders as PyTorch modules. DecoderSpec says which.
+"""Decoders as PyTorch modules, built from a DecoderSpec.
 
-Knows tensors and paged KV; nothing of requests, sampling or scheduling.
+Knows tensors and paged KV; no requests, sampling or scheduling.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         own = spec.layers[layer].mixer
-        #: Which of the KV caches is this layer's, and its place there.
+        #: This layer's KV cache, and its index there.
         self.group, self.place = spec.kv_place(layer)
         #: Which of the decoder's rotations is this layer's.
         self.rope = spec.ropes.index(own.rope)
@@ -161,9 +161,10 @@ class DecoderLayer(nn.Module):
         kv_cache: Tensor,
         metadata: AttentionMetadata,
     ) -> tuple[Tensor, Tensor]:
-        """[num_tokens, hidden]: what is still to be added, and what to add it to; returns the same.
+        """Map [num_tokens, hidden] to the next addend and residual, of the same shape.
 
-        The addition is left to the norm that reads the sum. The first layer gets no residual.
+        Their addition is left to the next norm, which reads the sum. The first layer gets no
+        residual.
         """
         if self._place is NormPlace.SUM:
             return self._normalise_sums(x, residual, cos_sin, kv_cache, metadata)
@@ -210,13 +211,13 @@ class CausalLM(nn.Module):
         dtype: torch.dtype,
         method: LinearMethod = DENSE,
     ) -> None:
-        """`method` is that of all linears in the layers."""
+        """Build the modules. `method` is that of all linears in the layers."""
         super().__init__()
         self.spec = spec
         self.dtype = dtype
         shape = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
-        #: The same layers as `layers`, which only PyTorch's own traversal needs.
+        #: The same layers as `layers`, for PyTorch's own traversal only.
         self.decoder_layers = [
             DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
             for layer in range(spec.num_layers)
@@ -249,7 +250,7 @@ class CausalLM(nn.Module):
 
     @property
     def num_weight_bytes(self) -> int:
-        """Memory that the weights take."""
+        """Memory of the weights in bytes."""
         narrow = sum(part.nbytes for part in self.buffers())
         return narrow + sum(weight.nbytes for weight in self.parameters())
 
@@ -261,7 +262,7 @@ class CausalLM(nn.Module):
         kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
     ) -> Tensor:
-        """Hidden states [num_wanted, hidden] after the last norm, of all tokens unless said.
+        """Return hidden states [num_wanted, hidden] after the last norm; by default of all tokens.
 
         token_ids, positions: int64 [num_tokens], packed as `metadata` says. Writes the KV of all
         tokens into `kv_caches`, one per group of the spec.
@@ -299,14 +300,14 @@ class CausalLM(nn.Module):
         return logits.float()
 
     def first_layers(self, count: int) -> CausalLM:
-        """Return a model of the first layers alone, on the same weights."""
+        """Return a model of the first layers only, on the same weights."""
         short = copy.copy(self)
         short.decoder_layers = self.decoder_layers[:count]
         return short
 
     @property
     def hidden_dtype(self) -> torch.dtype:
-        """Of hidden states, as `forward` returns and `compute_logits` takes them."""
+        """Dtype of hidden states in `forward` and `compute_logits`."""
         return self.dtype
 
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -320,15 +321,15 @@ class CausalLM(nn.Module):
         return rows * rows.new_tensor(self.spec.embedding_multiplier)
 
     def capture_layers(self, layers: tuple[int, ...]) -> None:
-        """Keep the residual stream as it enters these layers in every `forward` from now on.
+        """Keep the residual stream at the input of these layers in every `forward` from now on.
 
-        `num_layers` stands for what leaves the last one.
+        `num_layers` means the output of the last layer.
         """
         self._captured_layers = frozenset(layers)
         self._captured = {}
 
     def captured(self) -> dict[int, Tensor]:
-        """Of the last `forward`: [num_tokens, hidden] by layer; they belong to the caller."""
+        """Return the states of the last `forward` by layer: [num_tokens, hidden], the caller's."""
         return self._captured
 
     def _keep(self, layer: int, x: Tensor, residual: Tensor | None = None) -> None:

@@ -1,6 +1,6 @@
 """Whether a model can be loaded as configured. Reads headers only, and imports no torch.
 
-The loader asks this first; commands ask it before they start a process.
+The loader runs these checks first; commands run them before they start a process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_model(
     attention_backend: str = "auto",
     device: str = "cpu",
 ) -> DecoderSpec:
-    """The model's description, if it can be loaded with these settings.
+    """Return the model's description, if it can be loaded with these settings.
 
     Raises:
         ConfigError: an unknown name, or settings that exclude each other.
@@ -55,7 +55,7 @@ def check_model(
 
 
 def dtype_name(spec: DecoderSpec, dtype: str) -> str:
-    """What `dtype` means for the model.
+    """Return the dtype that the setting `dtype` selects for the model.
 
     Raises:
         ConfigError: the name is unknown.
@@ -66,14 +66,14 @@ def dtype_name(spec: DecoderSpec, dtype: str) -> str:
 
 
 def requires_native(attention_backend: str, quantization: str, device: str) -> bool:
-    """Whether nothing else can compute this."""
+    """Return whether only the native kernels can compute this."""
     on_cpu = device.startswith("cpu")
     wants_int8 = quantization == "int8" and on_cpu and attention_backend == "auto"
     return attention_backend == "native" or wants_int8
 
 
 def why_not_native(spec: DecoderSpec, dtype: str, quantization: str, device: str) -> str | None:
-    """Why the native kernels cannot compute this on any machine; None if they can on some."""
+    """Return why the native kernels cannot compute this on any machine; None if some can."""
     if not device.startswith("cpu"):
         return f"they are for the CPU, not for {device}"
     if quantization not in ("none", "int8"):

@@ -1,4 +1,4 @@
-"""The device that a setting names, if there is such a device here."""
+"""The device of a setting, if it is available here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from shared.errors import ConfigError
 
 
 def read_device(name: str | torch.device) -> torch.device:
-    """What models are loaded to. A caller that has a `torch.device` has chosen: it is not judged.
+    """Return the device for models. A `torch.device` from the caller is not checked.
 
     Raises:
-        ConfigError: it is neither the CPU nor a CUDA device, or it cannot be had here; says why.
+        ConfigError: it is neither the CPU nor a CUDA device, or not available here; says why.
     """
     if isinstance(name, torch.device):
         return name

@@ -52,7 +52,7 @@ class RMSNorm(Norm):
     def __init__(
         self, *, size: int, eps: float, dtype: torch.dtype, implementation: str = "torch"
     ) -> None:
-        """implementation: of the kernel, `torch` or `triton`."""
+        """Make the norm. implementation: of the kernel, `torch` or `triton`."""
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False)
@@ -222,7 +222,7 @@ class GatedMLP(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[num_tokens, hidden] to the same."""
+        """Map [num_tokens, hidden] to the same shape."""
         gate, up = self.gate_up(x)
         out: Tensor = self.down(self._gate(gate, up))[0]
         return out

@@ -1,4 +1,4 @@
-"""From a checkpoint's directory to a model that runs."""
+"""Loads a model from a checkpoint's directory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LoadedModel:
     model: CausalLM | NativeCausalLM
     spec: DecoderSpec
     dtype: torch.dtype
-    #: Equal on two hosts exactly if they compute the same.
+    #: Equal on two hosts exactly if their computations are equal.
     fingerprint: str
     num_weight_bytes: int
 
@@ -53,7 +53,7 @@ class LoadedModel:
         dtype: torch.dtype,
         fingerprint: str,
     ) -> LoadedModel:
-        """The loaded model, with the number of weight bytes that it takes now."""
+        """Return the loaded model, with its present number of weight bytes."""
         return cls(
             model=model,
             spec=spec,
@@ -79,13 +79,14 @@ def load_model(
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
-    kernels where they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
+    kernels if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
     `plan_threads`. `quantization` narrows the weights: on a CPU int8 computes with the native
-    kernels, the rest with PyTorch or Triton. Models that never compute at once may be `beside`
-    each other, and share threads.
+    kernels, others with PyTorch or Triton. Models that never compute at once may be `beside` each
+    other, and share threads.
 
     Raises:
-        ConfigError: an unknown name, or a device or native kernels that cannot be had; says why.
+        ConfigError: an unknown name, or a device or native kernels that are not available; says
+            why.
         ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
     """
     place = read_device(device)
@@ -118,9 +119,9 @@ def load_model(
 def _computing(
     model: CausalLM, method: LinearMethod, place: torch.device
 ) -> CausalLM | NativeCausalLM:
-    """The model in the form that computes its steps, on its device."""
-    # PyTorch is left with the calling thread: its own would spin on the same cores between the
-    # steps, and what it still computes beside the native kernels is too small to share.
+    """Return the model in the form that computes its steps, on its device."""
+    # PyTorch keeps only the calling thread: its own pool would spin on the same cores between the
+    # steps, and its remaining work beside the native kernels is too small to share.
     torch.set_num_threads(1)
     if isinstance(method, Packing):
         return NativeCausalLM(model, method)
@@ -131,24 +132,24 @@ def _computing(
 
 
 def _threads(plan: ThreadPlan, beside: LoadedModel | None) -> LibraryThreads:
-    """Those of the other model, if it has some."""
+    """Return the threads of the other model, if it has some."""
     if beside is not None and isinstance(beside.model, NativeCausalLM):
         return beside.model.threads
     return LibraryThreads(plan)
 
 
 def _python_backend(name: str, device: torch.device) -> str:
-    """What computes in Python; native kernels take their weights from such a model, too."""
+    """Return the backend in Python; native kernels take their weights from such a model, too."""
     return default_backend(device) if name in ("auto", "native") else name
 
 
 def _wants_native(
     spec: DecoderSpec, backend: str, quantization: str, dtype: str, device: torch.device
 ) -> bool:
-    """Whether the native kernels compute.
+    """Return whether the native kernels compute.
 
     Raises:
-        ConfigError: they are asked for and cannot be had.
+        ConfigError: they are requested and not available.
     """
     check_quantization(quantization, device)
     if backend not in ("auto", "native"):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
-    """What to write. `extra` is merged into config.json: RoPE schemes, windows, biases."""
+    """Description of a checkpoint. `extra` is merged into config.json: RoPE, windows, biases."""
 
     architecture: str = "llama"
     num_layers: int = 2
@@ -44,13 +44,13 @@ class CheckpointSpec:
     dtype: str = "float32"
     num_shards: int = 1
     seed: int = 0
-    #: Wide enough for the most likely token to stand out, so that greedy answers are stable.
+    #: Wide enough for a clear most likely token, so that greedy answers are stable.
     weight_std: float = 0.1
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def rope_settings(rope_type: str, factor: float, max_position_embeddings: int) -> dict[str, Any]:
-    """The `extra` of a checkpoint whose context a RoPE scheme stretches by `factor`."""
+    """Return the `extra` of a checkpoint whose context a RoPE scheme stretches by `factor`."""
     if rope_type == "default":
         return {}
     scaling: dict[str, Any] = {"rope_type": rope_type, "factor": factor}
@@ -58,7 +58,7 @@ def rope_settings(rope_type: str, factor: float, max_position_embeddings: int) -
     original = max(1, int(max_position_embeddings / factor))
     if rope_type in ("llama3", "yarn"):
         scaling["original_max_position_embeddings"] = original
-    if rope_type == "linear":  # such configs name the length before it is stretched
+    if rope_type == "linear":  # such configs have the length before stretching
         extra["max_position_embeddings"] = original
     if rope_type == "llama3":
         scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -66,7 +66,8 @@ def rope_settings(rope_type: str, factor: float, max_position_embeddings: int) -
 
 
 def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:
-    """Write config, weights and tokenizer into `out`, which may exist; same spec, same bytes.
+    """Write config, weights and tokenizer into `out`, which may exist; equal specs give equal
+    bytes.
 
     Raises:
         ConfigError: an unknown architecture or dtype, numbers that do not fit together, or a

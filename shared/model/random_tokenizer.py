@@ -24,7 +24,7 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """Ids that config.json needs."""
+    """Token ids for config.json."""
 
     eos_id: int
     pad_id: int
@@ -33,7 +33,7 @@ class SpecialIds:
 def write_tokenizer(out: Path, vocab_size: int, max_length: int) -> SpecialIds:
     """Write the tokenizer's files for a vocabulary of exactly `vocab_size`.
 
-    Ids 0 to 2 are special, the next 256 are bytes, the rest are unused words.
+    Ids 0 to 2 are special, the next 256 are bytes, the others are unused words.
 
     Raises:
         ConfigError: the vocabulary has no room for all bytes.

@@ -1,16 +1,16 @@
-"""Rotary position embeddings: what a config says of them. `rope_table` computes the angles.
+"""Rotary position embeddings in a config. `rope_table` computes the angles.
 
 Default (Su et al. 2021), linear (Chen et al. 2023), dynamic NTK, llama3 (Llama 3.1's model card)
 and YaRN (Peng et al. 2023).
 
-Dynamic NTK makes the base grow with the length of the sequence once that is past
-`max_position_embeddings`, so a cached key would be right for one length only, and no block could
-be shared. Here, as in vLLM, it is plain RoPE: the same as transformers up to
-`max_position_embeddings`, which is also where sequences end.
+Dynamic NTK makes the base grow with the length of the sequence beyond `max_position_embeddings`, so
+a cached key would be right for one length only, and no block could be shared. Here, as in vLLM, it
+is plain RoPE: the same as transformers up to `max_position_embeddings`, which is also where
+sequences end.
 
-Linear scaling and YaRN stretch a context by their factor. Most configs of such checkpoints give the
+Linear scaling and YaRN stretch a context by their factor. Most configs of such checkpoints have the
 length before that as `max_position_embeddings`, so sequences may be that much longer, as in vLLM:
-see `RopeConfig.num_positions`. Llama 3.1's give the length after it.
+see `RopeConfig.num_positions`. Llama 3.1's have the length after it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RopeConfig:
 
     @property
     def num_positions(self) -> int:
-        """How far sequences may reach: the stretched length, at least what the config names."""
+        """Maximum length of sequences: the stretched length, at least the config's."""
         factor = self.params.get("factor") if self.rope_type in _STRETCHING else None
         if factor is None:
             return self.max_positions
@@ -163,12 +163,16 @@ class YarnScale:
 
 
 def linear_factor(rope: RopeConfig) -> float:
-    """What divides every frequency of the linear scheme."""
+    """Return the divisor of every frequency of the linear scheme."""
     return float(rope.params["factor"])
 
 
 def llama3_scale(rope: RopeConfig) -> Llama3Scale:
-    """Raises KeyError, TypeError or ValueError: a parameter is missing or no number."""
+    """Return the scale of Llama 3.1's scheme.
+
+    Raises:
+        KeyError, TypeError, ValueError: a parameter is missing or no number.
+    """
     params = rope.params
     return Llama3Scale(
         float(params["factor"]), float(params["low_freq_factor"]), float(params["high_freq_factor"])
@@ -178,7 +182,8 @@ def llama3_scale(rope: RopeConfig) -> Llama3Scale:
 def yarn_scale(rope: RopeConfig) -> YarnScale:
     """Return the scale of the YaRN scheme.
 
-    Raises TypeError, ValueError or ZeroDivisionError if a parameter is wrong.
+    Raises:
+        TypeError, ValueError, ZeroDivisionError: a parameter is wrong.
     """
     params = rope.params
     factor = float(params.get("factor") or rope.max_positions / rope.original_max_positions)

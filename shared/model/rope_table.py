@@ -1,4 +1,4 @@
-"""The angles of every scheme of rotary position embeddings, as transformers computes them."""
+"""The angles of every scheme of rotary position embeddings, as in transformers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def inverse_frequencies(rope: RopeConfig) -> tuple[Tensor, float]:
 
 
 def cos_sin_table(rope: RopeConfig, num_positions: int, dtype: torch.dtype) -> Tensor:
-    """[num_positions, head_dim]: cosines in the first half, sines in the second.
+    """Return [num_positions, head_dim]: cosines in the first half, sines in the second.
 
     Numbers that are not rotated have the angle 0: see `head_order`. Computed on the host, so that
     all devices rotate by the same angles.

@@ -1,4 +1,4 @@
-"""What a decoder computes: records that families make of a config and executors follow.
+"""The computation of a decoder: records that families make of a config and executors follow.
 
 Nothing here names a tensor of a checkpoint or a kernel.
 """
@@ -108,12 +108,12 @@ class AttentionSpec:
 
     @property
     def query_size(self) -> int:
-        """Numbers of all heads' queries."""
+        """Elements of all heads' queries."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_size(self) -> int:
-        """Numbers of all heads' keys, and of their values."""
+        """Elements of all heads' keys, and of their values."""
         return self.num_kv_heads * self.head_dim
 
 
@@ -160,7 +160,10 @@ class LearnedPositions:
 
 
 def group_layers(layers: Sequence[LayerSpec]) -> tuple[tuple[int, ...], ...]:
-    """Return which layers share a block table. Today all do, whatever their windows."""
+    """Return the groups of layers that share a block table.
+
+    Today all do, whatever their windows.
+    """
     return (tuple(range(len(layers))),)
 
 
@@ -189,17 +192,17 @@ class DecoderSpec:
     logit_multiplier: float = 1.0
     logit_softcap: float | None = None
     max_position_embeddings: int
-    #: How far the rotary angles reach: more than the above where RoPE is stretched.
+    #: Positions of the rotary angles: more than the above if RoPE is stretched.
     num_positions: int
-    #: Of the stored weights.
+    #: Dtype of the stored weights.
     dtype: str = "float32"
     eos_token_ids: tuple[int, ...] = ()
-    #: config.json as it was read.
+    #: config.json as read.
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_layers(self) -> int:
-        """Layers."""
+        """Number of layers."""
         return len(self.layers)
 
     @property
@@ -213,7 +216,7 @@ class DecoderSpec:
         return group_layers(self.layers)
 
     def kv_place(self, layer: int) -> tuple[int, int]:
-        """Return the group of a layer, and its place among that group's layers."""
+        """Return the group of a layer, and its index among that group's layers."""
         for number, layers in enumerate(self.kv_groups):
             if layer in layers:
                 return number, layers.index(layer)
@@ -221,7 +224,7 @@ class DecoderSpec:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """By layer."""
+        """By layer: its window."""
         return tuple(layer.mixer.window for layer in self.layers)
 
     @property
@@ -240,10 +243,10 @@ class DecoderSpec:
 
     @property
     def attention(self) -> AttentionSpec:
-        """What all layers' attention has in common: everything but the window, which is None here.
+        """The common description of all layers' attention, with the window None.
 
         Raises:
-            InternalError: they differ in more. An executor that asks computes equal layers only.
+            InternalError: they differ in more. Executors that use this compute equal layers only.
         """
         first, *others = (replace(layer.mixer, window=None) for layer in self.layers)
         if any(other != first for other in others):

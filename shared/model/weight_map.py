@@ -1,4 +1,4 @@
-"""Which stored tensor is which part of a model."""
+"""The mapping of stored tensors to parts of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What a tensor is to its module; the value is its name there."""
+    """Role of a tensor in its module; the value is its name there."""
 
     WEIGHT = "weight"
     BIAS = "bias"
@@ -26,7 +26,7 @@ class Kind(Enum):
 class WeightPart:
     """A tensor of the model, or a range of a fused one's rows."""
 
-    #: Path of the module from the model, as in `layers.3.attention.qkv`; empty: the model.
+    #: Path of the module in the model, as in `layers.3.attention.qkv`; empty: the model.
     module: str
     kind: Kind = Kind.WEIGHT
     #: Of a linear that is several projections in one: which of them; None: all.
@@ -34,7 +34,7 @@ class WeightPart:
 
     @property
     def layer(self) -> int | None:
-        """Number of the layer that it belongs to, if it belongs to one."""
+        """Number of its layer; None if it belongs to none."""
         first, _, rest = self.module.partition(".")
         return int(rest.partition(".")[0]) if first == LAYERS else None
 
@@ -65,7 +65,11 @@ NORM_BIAS = WeightPart("norm", Kind.BIAS)
 
 
 def name_of(names: WeightMap, part: WeightPart) -> str:
-    """What a checkpoint calls this part. Raises KeyError: the model has no such part."""
+    """Return a checkpoint's name of this part.
+
+    Raises:
+        KeyError: the model has no such part.
+    """
     for name, stored in names.items():
         if stored.part == part:
             return name

@@ -1,1 +1,1 @@
-"""gRPC plumbing: servers, channels, deadlines, status table. No business logic."""
+"""gRPC: servers, channels, deadlines, status table. No business logic."""

@@ -1,7 +1,7 @@
-"""Who may call which gRPC service: a rule per service, checked before a message is read.
+"""Access to gRPC services: a rule per service, checked before a message is read.
 
-Rules look at a call's metadata only. Where channels are encrypted, the handshake has checked the
-peer's certificate before any of this runs; a rule then narrows what such a peer may do.
+Rules use a call's metadata only. Where channels are encrypted, the handshake has checked the peer's
+certificate before; a rule further limits what such a peer may call.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
 
-    #: Name (lower case) and value of every pair that came with a call.
+    #: Name (lower case) and value of every metadata pair of a call.
     Metadata = Iterable[tuple[str, str | bytes]]
 
 TOKEN_KEY = "baton-cluster-token"
-#: 32 characters of hex are 128 bits; `openssl rand -hex 32` makes twice that.
+#: 32 hexadecimal characters are 128 bits; `openssl rand -hex 32` makes twice that.
 MIN_TOKEN_CHARS = 32
 MAX_TOKEN_CHARS = 1024
 _TOKEN = re.compile(rb"[!-~]+")
 
 
 class Rule(Protocol):
-    """Whether a call may go on."""
+    """A check of calls."""
 
     def __call__(self, metadata: Metadata) -> None:
-        """Return if it may.
+        """Return if the call is allowed.
 
         Raises:
-            AuthenticationError: it may not. The message is for the caller and names no secret.
+            AuthenticationError: it is not. The message is for the caller and contains no secret.
         """
         ...
 
 
 def anybody(metadata: Metadata) -> None:
-    """The rule of a service that is open."""
+    """Allow every call: the rule of an open service."""
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls before their request is read. Health checks are open, as probes have no keys.
 
-    A service without a rule of its own, the reflection service included, has the default: a
+    A service without a rule of its own, the reflection service included, has the default rule: a
     service that is added later is closed until it gets a rule.
     """
 
     def __init__(self, rules: Mapping[str, Rule], *, default: Rule) -> None:
-        """`rules` by full service name, e.g. `baton.v1.Router`."""
+        """Set the rules, by full service name, e.g. `baton.v1.Router`."""
         self._rules = {health.SERVICE_NAME: anybody, **rules}
         self._default = default
 
@@ -64,7 +64,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Check one call, whether or not there is such a method."""
+        """Check one call, whether or not its method exists."""
         details: Any = handler_call_details
         service = details.method.rpartition("/")[0].removeprefix("/")
         try:
@@ -75,7 +75,9 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _refusal(error: AuthenticationError, method: str) -> Any:
-    """Answers at once, whatever kind of call it is: as a stream, nothing of it has to be read."""
+    """Return a handler that answers at once for every kind of call: as a stream, it reads no
+    message.
+    """
 
     async def refuse(
         requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
@@ -89,11 +91,12 @@ class ClusterToken:
     """The secret that routers and workers share: its holder may call workers and directories.
 
     Its file has one token per line. The first is sent, all are accepted, so it can be changed
-    without a pause: add the new one below, then on every machine swap the lines, then drop the old.
+    without a pause: add the new one below, then on every machine swap the lines, then remove the
+    old one.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the file.
+        """Read the file.
 
         Raises:
             ConfigError: it cannot be used.
@@ -102,25 +105,30 @@ class ClusterToken:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with every call."""
+        """The metadata that is sent with every call."""
         return ((TOKEN_KEY, self.file.value[0].decode()),)
 
     def check(self, metadata: Metadata) -> None:
         """See Rule."""
         given = [value for name, value in metadata if name == TOKEN_KEY]
         if len(given) != 1:
-            raise AuthenticationError("this service is for the cluster's own: no cluster token")
+            raise AuthenticationError(
+                "this service is for processes of the cluster: the call has no cluster token"
+            )
         value = given[0].encode() if isinstance(given[0], str) else given[0]
-        # All are compared, so that time does not tell which.
+        # All are compared, so that the time does not show which one matches.
         if sum(hmac.compare_digest(value, token) for token in self.file.value) == 0:
             raise AuthenticationError("the cluster token is wrong")
 
     def sign(self, message: bytes) -> bytes:
-        """An HMAC-SHA256 that holders of the token can check. Other uses begin otherwise."""
+        """Return an HMAC-SHA256 that holders of the token can check.
+
+        Other uses begin differently.
+        """
         return hmac.digest(self.file.value[0], message, "sha256")
 
     def has_signed(self, message: bytes, signature: bytes) -> bool:
-        """Whether `sign` of a holder of one of the tokens has made it."""
+        """Return whether `sign` of a holder of one of the tokens has made it."""
         return any(
             hmac.compare_digest(hmac.digest(token, message, "sha256"), signature)
             for token in self.file.value

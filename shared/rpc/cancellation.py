@@ -25,10 +25,10 @@ async def running(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def run_to_end(cleanup: Coroutine[Any, Any, None]) -> None:
-    """Run `cleanup` to its end, whatever happens to the caller; then pass a cancellation on.
+    """Run `cleanup` to its end, even if the caller is cancelled; then raise the cancellation.
 
-    A peer that has what it wanted cancels its call at once, and that may strike in the middle of
-    a `finally`. What was not freed by then would never be.
+    A peer that has got its answer cancels its call at once, perhaps in the middle of a `finally`.
+    Anything that was not freed by then would never be freed.
     """
     task = asyncio.ensure_future(cleanup)
     cancelled: asyncio.CancelledError | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A dead or cut-off peer ends its calls within 10 seconds: the RPC is the lease.
+    # Calls to a dead or disconnected peer end within 10 seconds: the RPC is the lease.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 4_000),
     ("grpc.keepalive_permit_without_calls", 0),
@@ -36,15 +36,16 @@ class ChannelPool:
     def __init__(
         self, *, token: ClusterToken | None = None, certificates: CertificateFiles | None = None
     ) -> None:
-        """`token` goes with every call. With `certificates` both sides show theirs; without,
-        nothing is encrypted.
+        """Make a pool. `token` is sent with every call. With `certificates` both sides show theirs.
+
+        Without certificates nothing is encrypted.
         """
         self._token = token
         self._certificates = certificates
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def get(self, address: str) -> grpc.aio.Channel:
-        """The channel to `address`; connects on its first call."""
+        """Return the channel to `address`; it connects on its first call."""
         if address not in self._channels:
             channel = self._open(address)
             if self._token is not None:
@@ -58,7 +59,7 @@ class ChannelPool:
         return RenewedChannel(address, self._certificates, _OPTIONS)
 
     def blocking(self, address: str) -> grpc.Channel:
-        """A channel of its own for a thread that has no event loop; the caller closes it.
+        """Return a new channel for a thread without an event loop; the caller closes it.
 
         It keeps the certificate that it begins with.
         """

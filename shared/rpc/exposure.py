@@ -1,4 +1,4 @@
-"""Which servers may listen where: beyond this machine only those that authenticate callers."""
+"""Addresses that servers may listen on: beyond this machine only with authentication."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ from urllib.parse import urlsplit
 from shared.config import setting
 from shared.errors import ConfigError
 
-#: Transports of ZeroMQ that end at this machine.
+#: Transports of ZeroMQ that stay within this machine.
 _LOCAL_SCHEMES = ("ipc", "inproc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """Who may call the services of this process."""
+    """Access to the services of this process."""
 
     cluster_token: Path | None = setting(
         None,
         help="file with the secret that routers and workers of the cluster share; "
-        "without it anybody who reaches a port may join or use the workers",
+        "without it any process that reaches a port may join or use the workers",
     )
-    open_metrics: bool = setting(
-        False, help="let anybody who reaches its port read /metrics, without a key"
-    )
+    open_metrics: bool = setting(False, help="serve /metrics without a key")
     insecure_bind: bool = setting(
-        False, help="listen on addresses beyond this machine even where nobody is asked for a key"
+        False, help="listen on addresses beyond this machine even without authentication"
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens on `host`. Looks names up."""
+    """Return whether only this machine can reach a server on `host`. Looks names up."""
     host = host.removeprefix("[").removesuffix("]")
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -44,30 +42,32 @@ def is_loopback(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None)
     except OSError:
-        # Nothing can listen there; should that change, it must not be open to all callers.
+        # No server can listen there; if that changes, it must not be open to all callers.
         return False
     return all(ipaddress.ip_address(str(info[4][0]).split("%")[0]).is_loopback for info in found)
 
 
 def require_guard(host: str, *, door: str, guarded: bool, flags: str, insecure: bool) -> None:
-    """Do nothing if `door` may listen on `host`.
+    """Check that `door` may listen on `host`.
 
     Raises:
-        ConfigError: it is open to all callers, and `host` is not of this machine alone. The message
-            names the `flags` that would guard it.
+        ConfigError: it is open to all callers, and other machines can reach `host`. The message
+            names the `flags` that would protect it.
     """
     if guarded or insecure or is_loopback(host):
         return
     raise ConfigError(
-        f"{door} would be open to everybody who can reach {host or 'this machine'}: give {flags}, "
-        "listen on 127.0.0.1, or accept it with --insecure-bind"
+        f"{door} would be open to every process that can reach {host or 'this machine'}: "
+        f"give {flags}, listen on 127.0.0.1, or accept it with --insecure-bind"
     )
 
 
 def zmq_host(endpoint: str) -> str:
-    """The host that a ZeroMQ endpoint binds, for `require_guard`; loopback for local sockets."""
+    """Return the host that a ZeroMQ endpoint binds, for `require_guard`; loopback for local
+    sockets.
+    """
     parts = urlsplit(endpoint)
     if parts.scheme in _LOCAL_SCHEMES:
         return "127.0.0.1"
-    # "*" is every address; an interface may be given by its name, which no lookup knows.
+    # "*" is every address. The name of an interface cannot be looked up.
     return endpoint.partition("://")[2].rpartition(":")[0].replace("*", "0.0.0.0")

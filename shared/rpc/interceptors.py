@@ -1,4 +1,4 @@
-"""Turns what a servicer raises into a status with metadata, and logs unexpected errors."""
+"""Conversion of a servicer's exceptions to a status with metadata; unexpected ones are logged."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: A servicer may need longer than its caller to see that the caller is gone.
+#: The handler of a method.
 _HANDLER = Any
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """The only place of a server where every exception is caught."""
+    """The only place in a server that catches every exception."""
 
     async def intercept_service(
         self,
@@ -58,14 +58,14 @@ def wrapped_handler(
 
 
 class _Malformed:
-    """Stands for a message that cannot be parsed."""
+    """Represents a message that cannot be parsed."""
 
 
 class _Reader:
     """Reads messages.
 
-    Left to itself, gRPC answers UNKNOWN to bytes that are none, and logs a trace for each: a log
-    that any stranger could fill.
+    gRPC alone would answer UNKNOWN to malformed bytes, and log a traceback for each: any client
+    could fill the log.
     """
 
     def __init__(self, read: Callable[[bytes], Any]) -> None:
@@ -81,7 +81,7 @@ class _Reader:
 def _require_parsed(request: Any) -> Any:
     if isinstance(request, _Malformed):
         raise InvalidRequestError("the request is not a message of this method")
-    # A caller's stream of messages is checked one by one.
+    # Messages of a caller's stream are checked one by one.
     return _parsed(request) if hasattr(request, "__aiter__") else request
 
 
@@ -116,7 +116,7 @@ def _guard_stream(behaviour: Any, method: str) -> Any:
         except Exception as error:  # noqa: BLE001 the process edge: becomes a status
             await _abort(context, error, method)
         finally:
-            # A servicer frees what the call holds when its generator is closed.
+            # A servicer frees the call's resources when its generator is closed.
             if responses is not None and hasattr(responses, "aclose"):
                 await responses.aclose()
 
@@ -132,7 +132,7 @@ async def _abort(
 def describe_error(
     error: Exception, method: str
 ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
-    """What a caller of `method` is told: status, text and metadata. Logs unexpected errors."""
+    """Return status, text and metadata for the caller of `method`. Logs unexpected errors."""
     if isinstance(error, BatonError):
         details = str(error)
     else:

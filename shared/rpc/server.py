@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from shared.rpc.auth import AuthInterceptor
     from shared.rpc.tls.server import ServerTls
 
-#: Prompts of a million tokens fit; anything longer is refused before it is decoded.
+#: Prompts of a million tokens fit; longer messages are refused before they are decoded.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_STREAMS = 4096
 
 _OPTIONS = [
-    # Who connects and says nothing is not waited for.
+    # Connections without a handshake are closed.
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # A peer that vanished without closing its connection is noticed within 10 seconds.
+    # The loss of a peer that did not close its connection is noticed within 10 seconds.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 4_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -51,10 +51,12 @@ class RpcServer:
         guard: AuthInterceptor | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        """`max_streams` of one connection run at a time; a client's library queues the others.
-        `share_port`: other processes may listen on the same port, and the system spreads
-        connections over them. Otherwise a port that is in use is an error. Without a `guard`
-        every caller that `tls` accepts may call everything.
+        """Make a server.
+
+        `max_streams` of one connection run at a time; a client's library queues the others.
+        `share_port`: other processes may listen on the same port, and the system distributes
+        connections among them. Otherwise a port that is in use is an error. Without a `guard` every
+        caller that `tls` accepts may call everything.
         """
         options = [
             *_OPTIONS,
@@ -74,9 +76,9 @@ class RpcServer:
         self.port = 0
 
     async def start(self, address: str, *more: str, serving: bool = True) -> None:
-        """Bind every address (host:port, port 0 takes a free one) and serve; `port` is the first's.
+        """Bind every address (host:port; port 0: a free one) and serve; `port` is the first's.
 
-        Health checks are told `serving` of every service, until `set_serving` changes that.
+        Health checks report `serving` for every service, until `set_serving` changes that.
 
         Raises:
             ConfigError: the address cannot be bound.
@@ -102,7 +104,7 @@ class RpcServer:
             ) from error
 
     async def set_serving(self, *services: str, serving: bool) -> None:
-        """Report services to health checks, "" for the server; without names it and all of them."""
+        """Set the health status of services, "" for the server; without names of all."""
         status = health_pb2.HealthCheckResponse.SERVING
         if not serving:
             status = health_pb2.HealthCheckResponse.NOT_SERVING

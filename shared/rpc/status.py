@@ -1,7 +1,7 @@
-"""The one table from errors to gRPC and HTTP status, and back from a gRPC status to an error.
+"""The table from errors to gRPC and HTTP status, and back from a gRPC status to an error.
 
-The status alone is too coarse to rebuild an error, so servers add trailing metadata:
-`baton-error` (the class's name), `baton-param` and `baton-retry-after-s`.
+A status alone is too coarse to rebuild an error, so servers add trailing metadata: `baton-error`
+(the class's name), `baton-param` and `baton-retry-after-s`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ERROR_KEY = "baton-error"
 PARAM_KEY = "baton-param"
 RETRY_AFTER_KEY = "baton-retry-after-s"
-#: What gRPC's own clients go by when they retry (gRFC A6).
+#: The metadata key that gRPC's own clients use for retries (gRFC A6).
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
 Code = grpc.StatusCode
@@ -53,7 +53,7 @@ _TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
 
 _WITH_PARAM = (errors.InvalidRequestError, errors.PayloadTooLargeError)
 
-#: What a bare status means when the server did not say which error it was.
+#: Errors for a status without our metadata.
 _FALLBACK: dict[grpc.StatusCode, type[errors.BatonError]] = {
     Code.INVALID_ARGUMENT: errors.InvalidRequestError,
     Code.UNIMPLEMENTED: errors.UnsupportedError,
@@ -62,7 +62,7 @@ _FALLBACK: dict[grpc.StatusCode, type[errors.BatonError]] = {
     Code.NOT_FOUND: errors.ModelNotFoundError,
     Code.RESOURCE_EXHAUSTED: errors.OverloadedError,
     Code.UNAVAILABLE: errors.WorkerLostError,
-    # Our servers always say which error it was: this one is gRPC's own, of a broken connection.
+    # Our servers always send the error's name: this status is gRPC's own, of a broken connection.
     Code.INTERNAL: errors.WorkerLostError,
     Code.DEADLINE_EXCEEDED: errors.DeadlineError,
     Code.CANCELLED: errors.RequestCancelledError,
@@ -70,17 +70,17 @@ _FALLBACK: dict[grpc.StatusCode, type[errors.BatonError]] = {
 
 
 def grpc_status(error: BaseException) -> grpc.StatusCode:
-    """The status to answer with. Foreign exceptions are INTERNAL."""
+    """Return the gRPC status of an error. Foreign exceptions are INTERNAL."""
     return _row(error)[0]
 
 
 def http_status(error: BaseException) -> int:
-    """The HTTP status to answer with. Foreign exceptions are 500."""
+    """Return the HTTP status of an error. Foreign exceptions are 500."""
     return int(_row(error)[1])
 
 
 def error_metadata(error: BaseException) -> tuple[tuple[str, str], ...]:
-    """Trailing metadata from which `from_rpc_error` rebuilds the error."""
+    """Return trailing metadata from which `from_rpc_error` rebuilds the error."""
     if not isinstance(error, errors.BatonError):
         return ((ERROR_KEY, errors.InternalError.__name__),)
     pairs = [(ERROR_KEY, type(error).__name__)]
@@ -98,7 +98,7 @@ def error_metadata(error: BaseException) -> tuple[tuple[str, str], ...]:
 
 
 def from_rpc_error(error: grpc.RpcError, *, peer: str) -> errors.BatonError:
-    """The error that the server at `peer` meant. The message keeps the peer's name."""
+    """Return the error of the server at `peer`. The message contains the peer's name."""
     code, details, metadata = _read(error)
     return from_status(code, details, dict(metadata), peer=peer)
 
@@ -106,7 +106,7 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str) -> errors.BatonError:
 def from_status(
     code: grpc.StatusCode, details: str | None, pairs: dict[str, str], *, peer: str
 ) -> errors.BatonError:
-    """The same from a status' parts; `pairs` is what `error_metadata` gave."""
+    """Return the error of a status' parts; `pairs` is the result of `error_metadata`."""
     name = pairs.get(ERROR_KEY)
     cls = next((c for c in _TABLE if c.__name__ == name), None)
     if cls is None:
@@ -143,7 +143,7 @@ def _rebuild(
 
 
 def _refusal_reason(value: str) -> errors.RefusalReason:
-    """A newer peer may know more of them."""
+    """Return the reason of a refusal; OTHER if it is unknown, as from a newer peer."""
     known = errors.RefusalReason
     return known(value) if value in known.__members__.values() else known.OTHER
 

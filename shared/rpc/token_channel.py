@@ -33,7 +33,7 @@ class _TokenInterceptor(grpc.UnaryUnaryClientInterceptor):
 
 
 def with_token(channel: grpc.Channel, token: ClusterToken) -> grpc.Channel:
-    """The same channel, for blocking calls of one request and one answer that carry the token."""
+    """Return the channel for blocking unary calls that carry the token."""
     return grpc.intercept_channel(channel, _TokenInterceptor(token))
 
 

@@ -1,4 +1,4 @@
-"""A small file of secrets that is read again when it changes, all of it or not at all."""
+"""A small file of secrets that is read again when it changes, completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
 class WatchedFile(Generic[T]):
-    """What a file says. While it cannot be read, what it said before.
+    """The value of a file. While the file is invalid, its last valid value.
 
-    The whole content is compared and not its time: two changes within one tick of the file
-    system's clock would look like one, and a link that is swapped (as Kubernetes does with
-    secrets) may bring an older file.
+    The whole content is compared, not its time: two changes within one tick of the file system's
+    clock would look like one, and a swapped link (Kubernetes swaps links to secrets) may point to
+    an older file.
     """
 
     def __init__(self, path: Path, parse: Callable[[bytes], T]) -> None:
-        """Reads the file. `parse` raises ConfigError with what is wrong, never with a secret.
+        """Read the file. `parse` raises ConfigError, whose message contains no secret.
 
         Raises:
             ConfigError: the file cannot be used.
@@ -41,7 +41,7 @@ class WatchedFile(Generic[T]):
         self._parse = parse
         self._content = self._read()
         self._value = self._parsed(self._content)
-        #: Why the file's present content does not count; None while it does.
+        #: Why the file's present content is not used; None if it is.
         self.problem: str | None = None
 
     @property
@@ -50,7 +50,7 @@ class WatchedFile(Generic[T]):
         return self._value
 
     def reload(self) -> None:
-        """Look at the file once. A broken one changes nothing but `problem`, and is logged."""
+        """Read the file once. An invalid file changes nothing but `problem`, and is logged."""
         try:
             content = self._read()
             if content == self._content:
@@ -65,7 +65,7 @@ class WatchedFile(Generic[T]):
         log.info("file_reloaded", path=str(self._path))
 
     async def follow(self, poll_s: float = POLL_S) -> None:
-        """Look at the file again and again until cancelled."""
+        """Read the file again and again until cancelled."""
         while True:
             await asyncio.sleep(poll_s)
             self.reload()

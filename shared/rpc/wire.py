@@ -1,4 +1,4 @@
-"""What every service's messages have in common, between the wire and our own records."""
+"""Common parts of all services' messages, converted to and from our records."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from baton.v1 import common_pb2
 from shared.errors import InvalidRequestError
 from shared.identity import WorkerId
 
-#: What the greeting of two connectors has room for.
+#: Maximum length in the greeting of two connectors.
 MAX_NAME_BYTES = 255
 
 
 def worker_id_to_wire(worker: WorkerId) -> common_pb2.WorkerId:
-    """Name and incarnation."""
+    """Return the message with name and incarnation."""
     return common_pb2.WorkerId(name=worker.name, incarnation=worker.incarnation)
 
 
 def worker_id_from_wire(message: common_pb2.WorkerId) -> WorkerId:
-    """Raises InvalidRequestError if a part is empty or longer than greetings can carry."""
+    """Return a worker's id.
+
+    Raises:
+        InvalidRequestError: a part is empty or longer than greetings can carry.
+    """
     if not message.name or not message.incarnation:
         raise InvalidRequestError("a worker needs a name and an incarnation", param="worker")
     for part in (message.name, message.incarnation):

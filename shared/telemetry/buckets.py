@@ -1,4 +1,4 @@
-"""Where histograms are cut: vLLM's bounds, so that dashboards made for it fit."""
+"""Bucket bounds of histograms: vLLM's, so that dashboards made for it fit."""
 
 from __future__ import annotations
 

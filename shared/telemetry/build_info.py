@@ -1,4 +1,4 @@
-"""Which version a process runs, and as what, as a metric that is always 1."""
+"""A process's version and role, as a metric that is always 1."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 
 def add_build_info(registry: CollectorRegistry, *, role: str) -> None:
-    """`baton_build_info{version, role}`; `role` is router, prefill or decode."""
+    """Register `baton_build_info{version, role}`; `role` is router, prefill or decode."""
     info = Info("baton_build", "The version that runs, and as what.", registry=registry)
     info.info({"version": VERSION, "role": role})

@@ -14,7 +14,8 @@ def configure_logs(*, service: str, level: str, as_json: bool) -> None:
     """Send structlog and the standard library's loggers to standard error in one format.
 
     Called once, by `__main__`. Every line names the service; lines about a request have its
-    `request_id`, and its `trace_id` where there is a trace (bound by who begins to serve it).
+    `request_id`, and its `trace_id` if there is a trace (bound by the code that begins to serve
+    it).
     """
 
     def add_origin(

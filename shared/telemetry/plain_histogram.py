@@ -1,7 +1,7 @@
-"""A histogram of plain numbers, turned into a metric when it is collected.
+"""A histogram of plain numbers, converted to a metric at collection.
 
-The Prometheus library's own takes a lock and searches its buckets one by one; this is for what
-happens per step or per token. Written to in one thread, read in any.
+The Prometheus library's own takes a lock and searches its buckets one by one; this is for events
+per step or per token. Written in one thread, read in any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ class PlainHistogram:
     __slots__ = ("_bounds", "_counts", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` are upper ones, included, in order; a last bucket has no bound."""
+        """Make an empty histogram.
+
+        `bounds`: ascending inclusive upper bounds; a last bucket has none.
+        """
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
@@ -36,11 +39,11 @@ class PlainHistogram:
 
     @property
     def total(self) -> tuple[int, float]:
-        """How many values were counted, and their sum."""
+        """Number of counted values, and their sum."""
         return sum(self._counts), self._sum
 
     def sample(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Add what was counted to `family`."""
+        """Add the samples to `family`."""
         bounds = [*map(floatToGoString, self._bounds), "+Inf"]
         counts = accumulate(tuple(self._counts))
         family.add_metric(list(labels), list(zip(bounds, counts, strict=True)), self._sum)

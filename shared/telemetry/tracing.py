@@ -1,10 +1,10 @@
 """Spans of requests, exported by OpenTelemetry.
 
 Off unless its standard environment variables turn it on (`telemetry/tracing_settings.py`); code
-that could make a span holds a `Tracer | None`, and where it is None nothing else happens.
+that could make a span holds a `Tracer | None`, and does nothing for None.
 
-Everything here is measured with the monotonic clock, so spans take such times. They are moved to
-the wall clock by one offset per trace and process: a step of the clock bends no duration.
+All times are measured with the monotonic clock, and so are spans' times. They are converted to the
+wall clock by one offset per trace and process: a step of the clock changes no duration.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
     from opentelemetry.trace import Tracer as OtelTracer
 
-    #: What the value of an attribute may be.
+    #: Types of an attribute's value.
     Value = str | bool | int | float | Sequence[str]
 
-#: Longest wait for the last spans to be exported when a process ends.
+#: Longest wait for the export of the last spans at the end of a process.
 CLOSE_S = 3.0
 CLOSING_THREAD = "tracer-close"
 
@@ -37,7 +37,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class Span:
-    """One span, and what is needed to make others under it. End it exactly once."""
+    """One span, and the means to make children of it. End it exactly once."""
 
     def __init__(self, tracer: OtelTracer, span: OtelSpan, offset_ns: int) -> None:
         self._tracer = tracer
@@ -47,12 +47,12 @@ class Span:
 
     @property
     def trace_id(self) -> str:
-        """32 hexadecimal digits."""
+        """Trace id: 32 hexadecimal digits."""
         return f"{self._span.get_span_context().trace_id:032x}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What another process needs to go on under this span: W3C headers."""
+        """W3C headers for another process that continues under this span."""
         carrier: dict[str, str] = {}
         _propagator.inject(carrier, self._context)
         return carrier
@@ -65,7 +65,7 @@ class Span:
         kind: SpanKind = SpanKind.INTERNAL,
         attributes: Mapping[str, Value] | None = None,
     ) -> Span:
-        """A span under this one."""
+        """Start a span under this one."""
         span = self._tracer.start_span(
             name,
             context=self._context,
@@ -76,7 +76,7 @@ class Span:
         return Span(self._tracer, span, self._offset_ns)
 
     def call(self, name: str, attributes: Mapping[str, Value] | None = None) -> Span:
-        """A span under this one, for asking another process, which goes on under it."""
+        """Start a span under this one for a call to another process, which continues under it."""
         return self.child(name, kind=SpanKind.CLIENT, attributes=attributes)
 
     def stage(
@@ -111,7 +111,7 @@ class Span:
 
 
 class Tracer:
-    """Begins the part of a trace that this process sees."""
+    """Begins this process's part of traces."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -138,13 +138,14 @@ class Tracer:
         return Span(self._tracer, span, offset_ns)
 
     async def close(self) -> None:
-        """Export what is left, if that does not take long."""
-        # Not the loop's own threads: those are waited for, however long a collector may hang.
+        """Export the remaining spans, within a time limit."""
+        # Not in the loop's own threads: the loop's end waits for those, however long a collector
+        # hangs.
         loop, closed = asyncio.get_running_loop(), asyncio.Event()
 
         def close() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # the waiting has ended, and the loop is closed
+            with suppress(RuntimeError):  # the wait has ended, and the loop is closed
                 loop.call_soon_threadsafe(closed.set)
 
         threading.Thread(target=close, name=CLOSING_THREAD, daemon=True).start()

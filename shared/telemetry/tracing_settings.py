@@ -1,7 +1,7 @@
-"""Turns tracing on by OpenTelemetry's standard environment variables.
+"""Tracing by OpenTelemetry's standard environment variables.
 
 Read here: OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_ENDPOINT and …_PROTOCOL, with
-their …_TRACES_… forms. All others (sampler, headers, certificates, limits, resource) the SDK reads.
+their …_TRACES_… forms. The SDK reads all others (sampler, headers, certificates, limits, resource).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _EXPORTERS = {
 
 
 def is_wanted(environ: Mapping[str, str]) -> bool:
-    """Whether the environment asks for traces: it names an exporter, or an endpoint for them.
+    """Return whether the environment asks for traces: it names an exporter or an endpoint.
 
     Raises:
-        ConfigError: the exporter is none that we have.
+        ConfigError: the exporter is unknown.
     """
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
@@ -44,19 +44,19 @@ def is_wanted(environ: Mapping[str, str]) -> bool:
 
 
 def endpoint(environ: Mapping[str, str]) -> str:
-    """The URL that traces are sent to."""
+    """Return the URL that traces are sent to."""
     named = (environ.get(name, "").strip() for name in _ENDPOINTS)
     return next(filter(None, named), "http://localhost:4317")
 
 
 def open_tracer(role: str, *, instance: str, environ: Mapping[str, str]) -> Tracer | None:
-    """A tracer as `environ` asks for it; None if it does not.
+    """Return a tracer according to `environ`; None if it asks for none.
 
     The SDK is imported only then. `role` is the service's name unless OTEL_SERVICE_NAME or
-    OTEL_RESOURCE_ATTRIBUTES say otherwise, `instance` its id.
+    OTEL_RESOURCE_ATTRIBUTES set another one, `instance` its id.
 
     Raises:
-        ConfigError: what is asked for is not there.
+        ConfigError: the requested exporter or protocol is not available.
     """
     if not is_wanted(environ):
         return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TextPiece(NamedTuple):
-    """What some tokens gave. After a stop string, tokens beyond `num_tokens` do not count."""
+    """The text of some tokens. After a stop string, tokens beyond `num_tokens` do not count."""
 
     text: str
     num_tokens: int
@@ -35,7 +35,7 @@ class AnswerText:
         skip_special_tokens: bool = True,
         shown_token_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """`shown_token_ids` are special tokens that are not skipped."""
+        """Begin an answer. `shown_token_ids` are special tokens that are not skipped."""
         self._detokenizer = IncrementalDetokenizer(
             tokenizer,
             skip_special_tokens=skip_special_tokens,
@@ -46,16 +46,16 @@ class AnswerText:
         self._has_stops = any(stop)
         self._include_stop = include_stop_str_in_output
         self._min_tokens = min_tokens
-        #: Tokens so far, up to the one that completed a stop string.
+        #: Number of tokens, up to the one that completed a stop string.
         self.num_tokens = 0
 
     def feed(
         self, ids: Sequence[int], *, final: bool = False, stop_token_id: int | None = None
     ) -> TextPiece:
-        """Take the tokens of one step.
+        """Add the tokens of one step; return the text that became final.
 
-        `final`: the engine ended the answer with these. `stop_token_id`: because of the last of
-        them, whose text is not part of the answer unless stop strings are wanted in it.
+        `final`: the engine ended the answer with these. `stop_token_id`: the last of them, if it
+        ended the answer; its text is not part of the answer unless stop strings are included.
         """
         shown = ids
         if final and stop_token_id is not None and not self._include_stop:
@@ -69,7 +69,10 @@ class AnswerText:
     def _feed_one_by_one(
         self, ids: Sequence[int], shown: Sequence[int], *, final: bool
     ) -> TextPiece:
-        """The token that completes a stop string must be known, for usage and logprobs."""
+        """Feed tokens one by one, to find the token that completes a stop string.
+
+        Usage and logprobs need it.
+        """
         parts: list[str] = []
         for place, token_id in enumerate(shown, start=1):
             self.num_tokens += 1

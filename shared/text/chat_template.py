@@ -1,4 +1,4 @@
-"""Messages to a prompt with the checkpoint's Jinja template, in a sandbox, as Hugging Face does."""
+"""Rendering of messages by the checkpoint's Jinja template, in a sandbox, as Hugging Face does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Message = Mapping[str, Any]
 
-#: Everything a template can raise on messages that it was not written for.
+#: All exceptions of templates on messages that they were not written for.
 _RENDER_ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -36,7 +36,7 @@ _RENDER_ERRORS = (
 )
 MAX_INDENT = 64
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-#: Marks where the last message ends. The space shows whether the template trims messages.
+#: Mark at the end of the last message. Its space shows whether the template trims messages.
 _END_MARK = "\ue000END-OF-FINAL-MESSAGE "
 
 
@@ -44,7 +44,7 @@ class ChatTemplate:
     """Renders conversations. A checkpoint may have several templates, chosen by name."""
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
-        """`templates` by name; "default" is used unless tools are given and "tool_use" exists."""
+        """Take `templates` by name; "default" is used unless there are tools and a "tool_use"."""
         environment = _environment()
         self._templates: dict[str, jinja2.Template] = {}
         for name, source in templates.items():
@@ -54,12 +54,12 @@ class ChatTemplate:
                 message = f"chat template {name!r}, line {error.lineno}: {error}"
                 raise ConfigError(message) from error
         self._special_tokens = dict(special_tokens)
-        #: The text of every template: it shows what the model was trained to write.
+        #: The text of every template: it shows the format that the model was trained to write.
         self.sources = tuple(templates.values())
 
     @classmethod
     def load(cls, model_dir: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:
-        """Read chat_template.jinja, or else the field of tokenizer_config.json.
+        """Read chat_template.jinja, otherwise the field of tokenizer_config.json.
 
         A model without a template loads; rendering with it is refused.
 
@@ -74,7 +74,7 @@ class ChatTemplate:
 
     @property
     def exists(self) -> bool:
-        """Whether the model can chat at all."""
+        """Whether the model has a chat template."""
         return bool(self._templates)
 
     def render(
@@ -87,7 +87,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text. It holds its special tokens: encode it without adding any.
+        """Return the prompt's text. It contains its special tokens: encode it without adding any.
 
         Raises:
             InvalidRequestError: the template refuses the messages, or the model has none.
@@ -125,7 +125,7 @@ class ChatTemplate:
 
 
 class _GenerationBlocks(Extension):
-    """`{% generation %}` marks the assistant's part for training; here it only holds text."""
+    """`{% generation %}` marks the assistant's part for training; here only its text is used."""
 
     tags = {"generation"}  # noqa: RUF012 jinja2 declares it as a plain set
 
@@ -151,7 +151,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML, which models have not been trained on."""
+    """Return JSON. Jinja's own filter escapes HTML, which models have not been trained on."""
     if isinstance(indent, int) and indent > MAX_INDENT:
         raise jinja2.TemplateError(f"tojson indents by at most {MAX_INDENT}")
     return json.dumps(
@@ -172,7 +172,7 @@ def _strftime_now(format: str) -> str:
 
 
 def _with_end_mark(messages: Sequence[Message]) -> list[Message]:
-    """A copy whose last text ends with the mark."""
+    """Return a copy whose last text ends with the mark."""
     copied = [dict(copy.deepcopy(message)) for message in messages]
     content = copied[-1].get("content") if copied else None
     if isinstance(content, str):
@@ -192,7 +192,7 @@ def _cut_at_end_mark(text: str) -> str:
     if place < 0:
         message = "continue_final_message: the chat template leaves out the last message"
         raise InvalidRequestError(message, param="continue_final_message")
-    # A template that trims messages trimmed the mark's space and would trim the message's own.
+    # A template that trims messages has trimmed the mark's space and would trim the message's own.
     trims = not text.startswith(_END_MARK, place)
     return text[:place].rstrip() if trims else text[:place]
 

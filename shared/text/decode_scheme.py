@@ -1,4 +1,4 @@
-"""How a tokenizer's decoder turns tokens into bytes, as far as that can be said token by token."""
+"""A decoder's rules from tokens to bytes, as far as they apply token by token."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ class SchemeKind(StrEnum):
 
     BYTE_LEVEL = "byte_level"
     SENTENCEPIECE = "sentencepiece"
-    #: Anything else: only the decoder itself knows, and only for a run of tokens.
+    #: Any other: only the decoder itself knows, and only for a run of tokens.
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeScheme:
-    """What a decoder does, read from its description in tokenizer.json."""
+    """A decoder's rules, read from its description in tokenizer.json."""
 
     kind: SchemeKind
     #: Substitutions inside a token, in order.
     replacements: tuple[tuple[str, str], ...] = ()
     #: Tokens like <0xE4> stand for one byte.
     byte_fallback: bool = False
-    #: Spaces that are taken from the beginning of a whole text.
+    #: Number of spaces removed from the beginning of a whole text.
     num_stripped_spaces: int = 0
-    #: The very first token loses this character, wherever it stands in it.
+    #: Character removed from the very first token, at any place in it.
     dropped_from_first: str | None = None
 
     @classmethod
     def of(cls, tokenizer: HfTokenizer) -> DecodeScheme:
-        """The scheme of a loaded tokenizer."""
+        """Return the scheme of a loaded tokenizer."""
         if tokenizer.decoder is None:
             return cls(kind=SchemeKind.OTHER)
         spec = json.loads(tokenizer.decoder.__getstate__())
         steps = spec["decoders"] if spec["type"] == "Sequence" else [spec]
         if any(step["type"] == "ByteLevel" for step in steps):
-            # Beside ByteLevel, sequences hold steps that do nothing after it (Fuse).
+            # After ByteLevel, sequences contain steps without effect (Fuse).
             known = all(step["type"] in ("ByteLevel", "Fuse") for step in steps)
             return cls(kind=SchemeKind.BYTE_LEVEL if known else SchemeKind.OTHER)
         return _read_sentencepiece(steps)
 
     def is_byte(self, token: str) -> bool:
-        """Whether the token stands for a single byte that may be part of a character."""
+        """Return whether the token is a single byte that may be part of a character."""
         return self.byte_fallback and _BYTE_TOKEN.fullmatch(token) is not None
 
     def to_bytes(self, token: str) -> bytes:
-        """The token's bytes in the middle of a text. Not for OTHER."""
+        """Return the token's bytes in the middle of a text. Not for OTHER."""
         if self.kind is SchemeKind.BYTE_LEVEL:
             table = byte_level_alphabet()
             if all(char in table for char in token):
@@ -71,10 +71,10 @@ class DecodeScheme:
 
 @cache
 def byte_level_alphabet() -> dict[str, int]:
-    """The characters in which byte-level BPE writes bytes.
+    """Return the characters in which byte-level BPE writes bytes.
 
-    Printable Latin-1 characters stand for themselves; the other bytes, in order, are written as
-    the characters from U+0100 on.
+    Printable Latin-1 characters represent themselves; the other bytes, in order, are written as the
+    characters from U+0100 on.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]

@@ -1,4 +1,7 @@
-"""Token ids to text while they arrive. What it gives out is final: never half a character."""
+"""Conversion of token ids to text as they arrive.
+
+Returned text is final: never half a character.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ if TYPE_CHECKING:
     from shared.text.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
-#: Tokens before a window that give its first token its context, and tokens without a final
-#: character after which a window is given out all the same.
+#: Tokens before a window that give its first token its context, and number of tokens without a
+#: final character after which a window is returned nevertheless.
 _CONTEXT = 5
 _PATIENCE = 16
 
@@ -26,10 +29,10 @@ class _Stream(Protocol):
 
 
 class IncrementalDetokenizer:
-    """The text of one answer. All pieces together are the decoding of all ids together.
+    """The text of one answer. All pieces joined are the decoding of all ids.
 
-    `prompt_ids` is what the answer continues: tokenizers that drop the space at the beginning of
-    a text must not drop it between prompt and answer.
+    `prompt_ids` precede the answer: tokenizers that drop the space at the beginning of a text must
+    not drop it between prompt and answer.
     """
 
     def __init__(
@@ -56,13 +59,13 @@ class IncrementalDetokenizer:
                 self._stream = _WindowStream(tokenizer, tail[-_CONTEXT:])
 
     def feed(self, ids: Sequence[int]) -> str:
-        """Take the next ids; returns the text that became final."""
+        """Add ids; return the text that became final."""
         if self._skipped:
             return self._stream.feed([i for i in ids if i not in self._skipped])
         return self._stream.feed(ids)
 
     def flush(self) -> str:
-        """No more ids will come: the rest, with U+FFFD for what never became a character."""
+        """Return the remaining text, with U+FFFD for bytes that became no character."""
         return self._stream.flush()
 
 
@@ -129,7 +132,7 @@ class _SentencePieceStream:
 
 
 class _WindowStream:
-    """Decodes the last few tokens again with each new one, for decoders nothing is known of."""
+    """Decodes the last few tokens again with each new one, for unknown decoders."""
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -153,6 +156,6 @@ class _WindowStream:
         return text
 
     def _unread(self) -> str:
-        # Special tokens that are unwanted were left out before.
+        # Special tokens to be skipped were removed before.
         before = self._tokenizer.decode(self._ids[: self._num_read], skip_special_tokens=False)
         return self._tokenizer.decode(self._ids, skip_special_tokens=False)[len(before) :]

@@ -1,4 +1,4 @@
-"""What a checkpoint's generation_config.json says about sampling and end tokens."""
+"""Sampling values and end tokens in a checkpoint's generation_config.json."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = "generation_config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """Sampling values the model's authors recommend. None: they say nothing."""
+    """Sampling values recommended by the model's authors. None: no recommendation."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -47,7 +47,7 @@ class GenerationDefaults:
 
 
 def read_token_ids(content: Mapping[str, Any], key: str, path: Path) -> tuple[int, ...]:
-    """A key that holds one token id, a list of them, or nothing."""
+    """Return the token ids of a key with one id, a list of ids, or nothing."""
     value = content.get(key)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):

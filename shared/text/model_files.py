@@ -1,4 +1,4 @@
-"""Reads the small JSON and text files beside a checkpoint. Errors name the file."""
+"""Reads the small JSON and text files of a checkpoint. Errors name the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read_text(path: Path) -> str | None:
-    """The content of `path`, or None if there is no such file."""
+    """Return the content of `path`, or None if there is no such file."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -22,7 +22,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in `path`; empty if there is no such file."""
+    """Return the object in `path`; empty if there is no such file."""
     text = read_text(path)
     if text is None:
         return {}

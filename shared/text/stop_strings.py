@@ -1,4 +1,4 @@
-"""Finds stop strings in text that arrives in pieces, without giving out the beginning of one."""
+"""Finds stop strings in text that arrives in pieces; holds back possible beginnings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 class StopStrings:
-    """Text goes in, text that may be shown comes out.
+    """Returns the text before a stop string.
 
-    The match that is completed first counts, the longest of those completed by the same
-    character. So the outcome does not depend on where the text was cut.
+    The match that is completed first counts; of several completed by the same character, the
+    longest. So the result does not depend on the cuts of the text.
     """
 
     def __init__(self, stops: Sequence[str], *, include_in_output: bool = False) -> None:
@@ -21,13 +21,14 @@ class StopStrings:
         self._max_held = max((len(stop) for stop in self._stops), default=1) - 1
         self._include_in_output = include_in_output
         self._held = ""
-        #: The stop string that was found. Nothing is given out after it.
+        #: The stop string that was found. No text is returned after it.
         self.matched: str | None = None
 
     def feed(self, text: str, *, armed: bool = True) -> str:
-        """Take the next text; returns what may be shown.
+        """Add text; return the part that cannot belong to a stop string.
 
-        No match can end in text that came unarmed (before `min_tokens`), but one can begin there.
+        No match can end in text that was added unarmed (before `min_tokens`), but one can begin
+        there.
         """
         if not self._stops:
             return text
@@ -44,12 +45,14 @@ class StopStrings:
         return text[:start]
 
     def flush(self) -> str:
-        """No more text will come: what was held back."""
+        """Return the held text at the end."""
         held, self._held = self._held, ""
         return held
 
     def _find(self, text: str, num_old: int) -> tuple[int, str] | None:
-        """Start and string of the match that ends first, after the first `num_old` characters."""
+        """Return start and string of the match that ends first, after the first `num_old`
+        characters.
+        """
         best: tuple[int, int, str] | None = None
         for stop in self._stops:
             start = text.find(stop, max(0, num_old - len(stop) + 1))
@@ -59,7 +62,7 @@ class StopStrings:
         return None if best is None else best[1:]
 
     def _start_of_held(self, text: str) -> int:
-        """Where the longest end of `text` that a stop string begins with starts."""
+        """Return the start of the longest end of `text` that begins a stop string."""
         for start in range(max(0, len(text) - self._max_held), len(text)):
             if text[start] in self._first_chars:
                 tail = text[start:]

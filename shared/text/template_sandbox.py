@@ -1,7 +1,7 @@
-"""The sandbox that chat templates run in, with an end to what one rendering may take.
+"""The sandbox of chat templates, with bounds on one rendering's time and memory.
 
-A checkpoint's template is untrusted code, and clients choose the values it works on.
-Jinja's sandbox keeps it from the process; this keeps it from the processor and the memory.
+A checkpoint's template is untrusted code, and clients choose the values it works on. Jinja's
+sandbox protects the process; this protects CPU time and memory.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
     import jinja2
 
-#: Of one rendering. Real templates write some tens of pieces per message.
+#: Maximum of pieces of one rendering. Real templates write some tens per message.
 MAX_CHARS = 16_000_000
 MAX_PIECES = 1_000_000
-#: Numbers that all loops over `range` of one rendering may count.
+#: Maximum of steps of all loops over `range` in one rendering.
 MAX_COUNTED = 1_000_000
-#: Characters or items that one operation may make out of a few.
+#: Maximum of characters or items that one operation may make from few.
 MAX_REPEATED = 1_000_000
 
 
 _PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
-#: A width of more than five digits, or one that is an argument itself.
+#: A width of more than five digits, or one given as an argument.
 _WIDE = re.compile(r"\d{6}|\*|:[^}]*\{")
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Refuses operations that make much out of little: products, powers, padding by `%`."""
+    """Refuses operations with large results of small operands: products, powers, padding by `%`."""
 
     intercepted_binops = frozenset({"*", "**", "%"})
 
@@ -40,12 +40,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(**options)
         for name in ("center", "indent"):
             self.filters[name] = _sized(self.filters[name])
-        # It writes as many made-up paragraphs as it is asked for.
+        # It writes any requested number of random paragraphs.
         del self.globals["lipsum"]
         self.filters["format"] = _formatted(self.filters["format"])
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Check an intercepted operation's size, then compute it. Raises SecurityError."""
+        """Check the size of an operation's result, then compute it. Raises SecurityError."""
         if operator == "%" and isinstance(left, str):
             _check_format(left)
         if operator == "**" and not _is_small_power(left, right):
@@ -70,11 +70,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def render(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-    """The template's text.
+    """Return the template's text.
 
     Raises:
-        jinja2.TemplateError: it takes too long or becomes too large, besides what is the template's
-            own.
+        jinja2.TemplateError: it takes too long or becomes too large, or the template raises it.
     """
     budget = _Budget()
     pieces: list[str] = []
@@ -88,17 +87,17 @@ def render(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
 
 
 class _Budget:
-    """Counts what loops count, so that loops inside loops end as well."""
+    """Counts steps of loops, so that nested loops end as well."""
 
     def __init__(self) -> None:
         self._left = MAX_COUNTED
 
     def range(self, *args: int) -> _Counted:
-        """Like Python's `range`, with every step counted."""
+        """Return Python's `range`, with every step counted."""
         return _Counted(range(*args), self)
 
     def spend(self) -> None:
-        """Count one step of a loop. Raises SecurityError when too many were counted."""
+        """Count one step of a loop. Raises SecurityError above the limit."""
         self._left -= 1
         if self._left < 0:
             raise SecurityError("the chat template counts too far")

@@ -1,6 +1,6 @@
-"""A vocabulary as data: what each token adds to a text, and which tokens end one.
+"""A vocabulary as data: the bytes of each token in a text, and the end tokens.
 
-Who constrains tokens by a grammar needs no more of a tokenizer than this.
+Grammars need no more than this of a tokenizer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NEVER = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 class TokenTable:
     """One entry per token for which the model has a logit."""
 
-    #: Each token's bytes in the middle of a text. Empty: it adds none (special tokens, padding), or
-    #: what no text has.
+    #: Each token's bytes in the middle of a text. Empty for tokens without text (special tokens,
+    #: padding), and for bytes that no text has.
     token_bytes: tuple[bytes, ...]
-    #: Tokens that stand for something else than text.
+    #: Tokens that are not text.
     special_token_ids: frozenset[int]
     #: Tokens that end an answer.
     eos_token_ids: tuple[int, ...]
@@ -38,7 +38,7 @@ class TokenTable:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, vocab_size: int) -> TokenTable:
-        """The table of a model with `vocab_size` logits.
+        """Return the table of a model with `vocab_size` logits.
 
         Raises:
             UnsupportedError: this tokenizer's tokens have no bytes of their own.
@@ -61,7 +61,7 @@ class TokenTable:
 
 
 def read_token_table(model_dir: Path, vocab_size: int) -> TokenTable:
-    """Read it from the tokenizer's files in `model_dir`.
+    """Return the table of the tokenizer's files in `model_dir`.
 
     Raises:
         ConfigError: a file is missing or cannot be used.

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer: text to token ids and back. Knows nothing of requests or models."""
+"""A checkpoint's tokenizer: text to token ids and back. Knows no requests and no models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tokenizer:
         eos_token_ids: Sequence[int] = (),
         defaults: GenerationDefaults | None = None,
     ) -> None:
-        """`special_tokens` maps names as in chat templates ("bos_token") to their text."""
+        """Wrap a tokenizer. `special_tokens`: text by the names of chat templates ("bos_token")."""
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
@@ -49,13 +49,13 @@ class Tokenizer:
         added = tokenizer.get_added_tokens_decoder()
         self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
         self.eos_token_ids = self._all_eos(eos_token_ids)
-        #: Every id the tokenizer knows is below this; the model's logits may be wider.
+        #: Every id of the tokenizer is below this; the model may have more logits.
         self.vocab_size = max(tokenizer.get_vocab().values(), default=-1) + 1
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
     def load(cls, model_dir: Path) -> Tokenizer:
-        """Read tokenizer.json and what stands beside it.
+        """Read tokenizer.json and the files beside it.
 
         Raises:
             ConfigError: a file is missing or cannot be used; the message names it.
@@ -81,41 +81,44 @@ class Tokenizer:
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The ids of `text`; special tokens are added as tokenizer.json says (often a BOS)."""
+        """Return the ids of `text`; special tokens are added as tokenizer.json says.
+
+        Often that is a BOS.
+        """
         ids: list[int] = self._encoding(text, add_special_tokens).ids
         return ids
 
     def encode_with_offsets(
         self, text: str, add_special_tokens: bool = True
     ) -> list[tuple[int, int, int]]:
-        """(token id, start, end) with positions in characters; added tokens have start == end."""
+        """Return (token id, start, end), in characters; added tokens have start == end."""
         encoding = self._encoding(text, add_special_tokens)
         return [(i, *span) for i, span in zip(encoding.ids, encoding.offsets, strict=True)]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of `ids`; ids that are no token are left out."""
+        """Return the text of `ids`; invalid ids are left out."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
     def token(self, token_id: int) -> str | None:
-        """The token as the vocabulary spells it, or None if the id is no token."""
+        """Return the vocabulary's spelling of a token, or None for an invalid id."""
         token: str | None = self._tokenizer.id_to_token(token_id)
         return token
 
     def token_id(self, token: str) -> int | None:
-        """The id of a vocabulary entry."""
+        """Return the id of a vocabulary entry; None if there is none."""
         token_id: int | None = self._tokenizer.token_to_id(token)
         return token_id
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The token's bytes in the middle of a text; empty if the id is no token."""
+        """Return the token's bytes in the middle of a text; empty for an invalid id."""
         found = self._bytes.get(token_id)
         if found is None:
             found = self._bytes[token_id] = self._make_bytes(token_id)
         return found
 
     def token_text(self, token_id: int) -> str:
-        """The token's text in the middle of a text; half a character becomes U+FFFD."""
+        """Return the token's text in the middle of a text; half a character becomes U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def _encoding(self, text: str, add_special_tokens: bool) -> Any:
@@ -134,7 +137,7 @@ class Tokenizer:
         return self.scheme.to_bytes(token)
 
     def _mark_special(self) -> None:
-        """Tokens that only tokenizer_config.json calls special are kept out of texts as well."""
+        """Mark tokens as special that only tokenizer_config.json calls special."""
         known = [t for t in self.special_tokens.values() if self.token_id(t) is not None]
         self._tokenizer.add_special_tokens(known)
 
@@ -145,7 +148,7 @@ class Tokenizer:
 
 
 def _read_special_tokens(model_dir: Path) -> dict[str, str]:
-    """Named special tokens; the older special_tokens_map.json fills what the newer file lacks."""
+    """Return the named special tokens; special_tokens_map.json completes the newer file."""
     named: dict[str, str] = {}
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         content = read_json(model_dir / file)
@@ -157,7 +160,7 @@ def _read_special_tokens(model_dir: Path) -> dict[str, str]:
 
 
 def _token_text(value: Any, key: str, path: Path) -> str | None:
-    """A special token is written as a string or as an object with its content."""
+    """Return the text of a special token, which is a string or an object with its content."""
     if isinstance(value, dict):
         value = value.get("content")
     if value is None or isinstance(value, str):

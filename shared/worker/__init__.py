@@ -1,1 +1,1 @@
-"""What prefill and decode workers have in common around the engine."""
+"""The common parts of prefill and decode workers around the engine."""

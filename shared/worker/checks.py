@@ -1,6 +1,6 @@
-"""What keeps a worker from starting, found before anything is loaded. Imports no torch.
+"""Checks before a worker starts and before anything is loaded. Imports no torch.
 
-A worker asks this first; `baton up` asks it before it starts a process.
+A worker runs them first; `baton up` runs them before it starts a process.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def check_worker(config: WorkerConfig, role: Role) -> None:
-    """Do nothing if neither a setting nor a file is known to stop this worker.
+    """Check the settings and files for known reasons for which this worker cannot start.
 
     Raises:
-        ConfigError, ModelLoadError: it cannot start as configured.
+        ConfigError, ModelLoadError: the worker cannot start as configured.
     """
     require_guarded_doors(config)
     require_known(config.connectors)
@@ -81,7 +81,7 @@ def require_guarded_doors(config: WorkerConfig) -> None:
 
 
 def _check_draft(engine: EngineConfig) -> None:
-    """A draft model is an ordinary checkpoint; what other methods load is theirs to check."""
+    """Check the checkpoint of a draft model; other methods check their own."""
     speculation = engine.speculation
     if speculation is None or speculation.method != "draft_model" or speculation.model is None:
         return

@@ -16,14 +16,14 @@ from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.worker.reuse_settings import ReuseSettings
 
-#: Hosts that stand for every address of the machine.
+#: Hosts that mean every address of the machine.
 MAX_NICENESS = 19
 MAX_GENERATION = 2**32
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
 class DrainMode(StrEnum):
-    """What becomes of running requests when a worker is stopped."""
+    """Handling of running requests when a worker is stopped."""
 
     FINISH = "finish"
     MOVE = "move"
@@ -31,7 +31,7 @@ class DrainMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which model, and how it is loaded. Names as in vLLM."""
+    """The model, and how it is loaded. Names as in vLLM."""
 
     model: Path = setting(help="directory of a Hugging Face checkpoint")
     served_model_name: tuple[str, ...] = setting(
@@ -60,7 +60,7 @@ class ModelSettings:
 
     @property
     def name(self) -> str:
-        """The name that routers know it by: one of theirs."""
+        """The model's name for routers: one of their names."""
         return (*self.served_model_name, self.model.resolve().name)[0]
 
 
@@ -80,53 +80,53 @@ class WorkerConfig:
     )
     redis_url: str | None = setting(
         None,
-        help="the Redis that is the directory, instead of --directory: redis://…, rediss://… "
-        "or redis+sentinel://…",
+        help="Redis as the directory, instead of --directory: redis://…, rediss://… or "
+        "redis+sentinel://…",
     )
     redis_password_file: Path | None = setting(
         None, help="file with the password for --redis-url, read again for each connection"
     )
-    host: str = setting("127.0.0.1", help="address to listen on, and to tell peers")
+    host: str = setting("127.0.0.1", help="address to listen on, and address for other processes")
     port: int = setting(0, help="port of the gRPC services; 0 takes a free one")
     transfer_port: int = setting(
         0, help="port at which the connector over TCP listens; 0 takes a free one"
     )
     advertise_host: str | None = setting(
         None,
-        help="address that others are told instead of --host; default: this machine's name "
-        "where --host means every address",
+        help="address for other processes instead of --host; default: this machine's name if "
+        "--host means every address",
     )
     advertise_port: int | None = setting(
-        None, help="port of the gRPC services that others are told instead of --port"
+        None, help="port of the gRPC services for other processes instead of --port"
     )
     advertise_transfer_port: int | None = setting(
-        None, help="port that peers are told instead of --transfer-port"
+        None, help="port for peers instead of --transfer-port"
     )
     metrics_port: int = setting(0, help="port of /metrics; 0 turns it off")
     connectors: tuple[str, ...] = setting(
         ("shm", "zmq_ipc", "zmq"),
-        help="ways to move KV blocks, in order of preference: shm, zmq_ipc, zmq, nixl "
-        "(which takes a GPU's blocks from where they are)",
+        help="connectors for KV blocks, in order of preference: shm, zmq_ipc, zmq, nixl "
+        "(which reads and writes a GPU's blocks without staging)",
     )
     runtime_dir: Path | None = setting(
         None, help="directory for local sockets; by default a private one under the system's"
     )
     transfer_encryption: Literal["auto", "on", "off"] = setting(
         "auto",
-        help="whether KV blocks that leave this host are encrypted, and only from peers that "
-        "have shaken hands: on, off, or auto: if TLS is configured",
+        help="whether KV blocks that leave this host are encrypted, and accepted only after a "
+        "handshake: on, off, or auto (on if TLS is configured)",
     )
     num_threads: int | None = setting(
         None, help="threads for computing; by default one per core that this process may use"
     )
     niceness: int = setting(
         0,
-        help="0 to 19: how far this process stands back for others that want the same cores",
+        help="0 to 19: niceness of this process; other processes on the same cores go first",
     )
     cpu_threads_bind: str | None = setting(
         None,
-        help="cores on which the native kernels' threads stay, e.g. 0,2 or 4-7, as many as there "
-        "are threads; by default the system moves them",
+        help="cores to which the native kernels' threads are bound, e.g. 0,2 or 4-7, one per "
+        "thread; by default the system moves threads between cores",
     )
     transfer_staging_bytes: int = setting(
         2 << 30,
@@ -135,31 +135,33 @@ class WorkerConfig:
     )
     kv_events_endpoint: str | None = setting(
         None,
-        help="where to publish KV events in vLLM's format: a ZeroMQ endpoint to bind, "
-        "e.g. tcp://127.0.0.1:5557; they hold the prompts' tokens, and anybody may subscribe",
+        help="ZeroMQ endpoint to bind for KV events in vLLM's format, e.g. tcp://127.0.0.1:5557; "
+        "they contain the prompts' tokens, and subscribers are not authenticated",
     )
     kv_events_replay_endpoint: str | None = setting(
-        None, help="where to answer for events that somebody missed, e.g. tcp://127.0.0.1:5558"
+        None, help="ZeroMQ endpoint for requests of missed events, e.g. tcp://127.0.0.1:5558"
     )
     kv_events_topic: str = setting("", help="topic of the KV events")
     max_waiting_requests: int = setting(
-        512, help="requests that may be here beside --max-num-seqs; further ones are refused"
+        512, help="requests that may wait in addition to --max-num-seqs; further ones are refused"
     )
-    transfer_timeout_s: float = setting(60.0, help="longest a hand-off may take")
-    drain_grace_s: float = setting(30.0, help="how long a worker that is stopped may take to end")
+    transfer_timeout_s: float = setting(60.0, help="longest time of a hand-off, in seconds")
+    drain_grace_s: float = setting(30.0, help="seconds that a stopped worker may take to end")
     drain_mode: DrainMode = setting(
         DrainMode.FINISH,
-        help="finish: running requests may take most of that time, the rest is continued "
-        "elsewhere; move: all are continued elsewhere at once",
+        help="finish: running requests may take most of --drain-grace-s, then other workers "
+        "continue them; move: other workers continue all of them at once",
     )
     drain_linger_s: float = setting(
-        3.0, help="how long a stopped worker's blocks stay readable for those who continue"
+        3.0, help="seconds for which a stopped worker's blocks stay readable for other workers"
     )
     engine_stall_s: float = setting(
-        30.0, help="an engine whose step takes longer counts as stuck: the worker is not ready"
+        30.0,
+        help="seconds of a step after which the engine counts as stuck: the worker is not ready",
     )
     self_check_interval_s: float = setting(
-        30.0, help="how often an idle worker asks itself for something, to see whether it works"
+        30.0,
+        help="seconds between an idle worker's requests to itself, which show whether it works",
     )
     log_level: str = setting("info", help="debug, info, warning or error")
     log_format: Literal["console", "json"] = setting(
@@ -178,12 +180,12 @@ class WorkerConfig:
         return self.transfer_encryption == "on"
 
     def address(self, bound_port: int) -> str:
-        """host:port at which others reach the gRPC services, which listen on `bound_port`."""
+        """Return host:port for other processes, given the port of the gRPC services."""
         return f"{self.reachable_host}:{self.advertise_port or bound_port}"
 
     @property
     def reachable_host(self) -> str:
-        """The host in the addresses that other processes are told."""
+        """The host in the addresses for other processes."""
         if self.advertise_host is not None:
             return self.advertise_host
         return socket.gethostname() if self.host in _WILDCARDS else self.host

@@ -1,4 +1,4 @@
-"""Publishes a worker's cache changes in vLLM's format, so that other routers can follow it.
+"""Publishes a worker's cache changes in vLLM's format, so that other routers can use them.
 
 Frames of the PUB socket are [topic, sequence as u64 big-endian, msgpack of an EventBatch]; the
 sequence starts at 0 with the process. The replay socket (ROUTER) takes 8 bytes, a first sequence,
@@ -6,8 +6,8 @@ and answers with [sequence, batch] for each batch that it still has, then [-1, e
 arrays that begin with their name, as in vLLM 0.9 to 0.14.
 
 A block's hash is the low 64 bits of ours, which is not vLLM's hash of the same tokens: consumers
-that hash for themselves go by the tokens, and vLLM's own consumers treat hashes as opaque. Blocks
-of lower tiers come without tokens and parent, as vLLM's do. LoRA names are not sent: there is none.
+that hash themselves use the tokens, and vLLM's own consumers treat hashes as opaque. Blocks of
+lower tiers come without tokens and parent, as vLLM's do. LoRA names are not sent: there are none.
 Events of layers beyond the first group have its number (`group_idx`).
 """
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Batches that can be asked for again.
+#: Batches that subscribers can request again.
 MAX_REPLAY_BATCHES = 10_000
-#: Batches that wait for a slow subscriber before it misses some.
+#: Maximum of batches that wait for a slow subscriber; it misses further ones.
 HIGH_WATER_MARK = 100_000
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 _HASH_MASK = 2**64 - 1
@@ -58,7 +58,7 @@ class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag=True)
 
 
 class GroupBlockStored(BlockStored, tag="BlockStored"):
-    """The same of a group of layers behind the first, in the longer form of later versions."""
+    """The same for a group of layers after the first, in the longer form of later versions."""
 
     lora_name: str | None
     extra_keys: list[str] | None
@@ -66,34 +66,37 @@ class GroupBlockStored(BlockStored, tag="BlockStored"):
 
 
 class BlockRemoved(msgspec.Struct, array_like=True, omit_defaults=True, tag=True):
-    """Blocks are gone."""
+    """Blocks were removed."""
 
     block_hashes: list[int]
     medium: str | None
 
 
 class GroupBlockRemoved(BlockRemoved, tag="BlockRemoved"):
-    """Blocks of a group of layers behind the first are gone."""
+    """Blocks of a group of layers after the first were removed."""
 
     group_idx: int
 
 
 class AllBlocksCleared(msgspec.Struct, array_like=True, omit_defaults=True, tag=True):
-    """The cache is empty."""
+    """The cache was cleared."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What happened at one time."""
+    """The events of one time."""
 
     ts: float
     events: list[Event]
 
 
 class KvEventPublisher:
-    """Binds its sockets when it is made. `note` on the event loop; `answer` until cancelled."""
+    """Binds its sockets when it is made.
+
+    Call `note` on the event loop, and `answer` until cancelled.
+    """
 
     def __init__(
         self,
@@ -126,12 +129,15 @@ class KvEventPublisher:
 
     @property
     def endpoints(self) -> tuple[str, str | None]:
-        """Where the two sockets are, with the ports that they got."""
+        """The endpoints of both sockets, with their actual ports."""
         replay = None if self._replay is None else self._replay.getsockopt_string(zmq.LAST_ENDPOINT)
         return self._publisher.getsockopt_string(zmq.LAST_ENDPOINT), replay
 
     def note(self, change: CacheChange) -> None:
-        """Publish a change. Never waits; subscribers that are too slow miss it and can ask."""
+        """Publish a change.
+
+        Never waits; a subscriber that is too slow misses it and can request it.
+        """
         batch = EventBatch(ts=time.time(), events=list(self._events(change)))
         payload = self._encoder.encode(batch)
         sequence = self._sequence.to_bytes(8, "big")
@@ -152,7 +158,7 @@ class KvEventPublisher:
             await self._replay.send_multipart((client, b"", END_OF_REPLAY, b""))
 
     def close(self) -> None:
-        """Close the sockets; what has not been sent is lost."""
+        """Close the sockets; unsent events are lost."""
         self._publisher.close(linger=0)
         if self._replay is not None:
             self._replay.close(linger=0)
@@ -175,7 +181,7 @@ class KvEventPublisher:
                 yield _of_stored(run, group) if group else run
 
     def _runs(self, change: CacheChange) -> Iterator[BlockStored]:
-        """One event for each stretch of blocks that follow each other."""
+        """Yield one event per run of consecutive blocks."""
         run: BlockStored | None = None
         last: bytes | None = None
         for block_hash in change.stored:

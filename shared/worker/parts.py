@@ -1,4 +1,4 @@
-"""What a worker is made of, put together from its settings."""
+"""A worker's parts, made from its settings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from shared.worker.config import WorkerConfig
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 
-    #: What the tokens in a model's folder mean, for a model with so many logits.
+    #: Function that reads the token table of a model's folder, given its number of logits.
     ReadTokenTable = Callable[[Path, int], TokenTable]
 
 _WIRE_ROLES = {
@@ -72,7 +72,7 @@ class WorkerParts:
     worker: WorkerId
     engine: EngineThread
     layout: KVLayout
-    #: Where hidden states of prompts lie, and what of them the engine's proposer wants.
+    #: Hidden states of prompts: their blocks, and those that the engine's proposer needs.
     states: StatesPool
     max_model_len: int
     connectors: Sequence[Connector]
@@ -90,11 +90,11 @@ class WorkerParts:
     tracer: Tracer | None
     #: Of all circuit breakers of this worker.
     breakers: BreakerMetrics
-    #: What the engine's blocks contain, if KV events are published.
+    #: The contents of the engine's blocks, if KV events are published.
     contents: ContentLog | None
 
     def record(self, address: str) -> WorkerRecord:
-        """What the directory is told."""
+        """Return the record for the directory."""
         return WorkerRecord(
             worker=self.worker,
             role=self.role,
@@ -110,7 +110,7 @@ class WorkerParts:
         )
 
     def describe(self) -> worker_pb2.GetInfoResponse:
-        """The worker's public description."""
+        """Return the worker's public description."""
         return worker_pb2.GetInfoResponse(
             role=_WIRE_ROLES[self.role],
             model=self.config.model.name,
@@ -129,9 +129,10 @@ async def open_parts(
     read_token_table: ReadTokenTable,
     token: ClusterToken | None = None,
 ) -> AsyncIterator[WorkerParts]:
-    """Load the model, start the engine and the connectors; undo it all at the end.
+    """Load the model, start the engine and the connectors; close all of them at the end.
 
-    Raises ConfigError or ModelLoadError if the worker cannot start as configured.
+    Raises:
+        ConfigError, ModelLoadError: the worker cannot start as configured.
     """
     worker = WorkerId.born(config.name)
     certificates = open_certificates(config.tls, PeerRole(role.value))
@@ -213,7 +214,7 @@ def _reuse(
 
 
 def _cache_config(config: WorkerConfig, engine: Engine) -> dict[str, str]:
-    """Labels of a metric; vLLM's names where it has such a thing."""
+    """Return the labels of a metric; vLLM's names where vLLM has them."""
     layout = engine.layout
     return {
         "block_size": str(layout.block_size),
@@ -257,7 +258,7 @@ def _build_engine(config: WorkerConfig, role: Role) -> Engine:
     settings = config.model
     engine = config.engine
     if role is Role.PREFILL:
-        # It samples one token per request: there is nothing to guess.
+        # It samples one token per request: speculation is useless.
         engine = replace(engine, speculative_config=None)
     loaded = load_model(
         settings.model,

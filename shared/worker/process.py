@@ -51,11 +51,11 @@ WORKER_SERVICES = ("baton.v1.Worker", "baton.v1.Transfer")
 
 
 class HasWorkerConfig(Protocol):
-    """A role's settings: the worker's own, and what the role adds."""
+    """A role's settings: the worker's, and those of the role."""
 
     @property
     def worker(self) -> WorkerConfig:
-        """What all workers have."""
+        """The settings of all workers."""
         ...
 
 
@@ -72,11 +72,11 @@ def main(
     add_service: AddService[C],
     read_token_table: ReadTokenTable,
 ) -> int:
-    """Run a worker until it is told to stop; returns the exit code.
+    """Run a worker until it is told to stop; return the exit code.
 
     `add_service` adds the role's own servicer, called `service` on the wire. `read_token_table`
-    says what the tokens of a model's folder mean: workers need that for grammars, and know nothing
-    of tokenizers beside.
+    reads the tokens of a model's folder: workers need them for grammars, and use no tokenizer
+    otherwise.
     """
     try:
         config = load_config(config_type, argv, prog=f"python -m services.{role.value}")
@@ -84,7 +84,7 @@ def main(
         configure_logs(
             service=role.value, level=worker.log_level, as_json=worker.log_format == "json"
         )
-        # Before there are threads: they inherit it.
+        # Before there are threads: they inherit the setting.
         os.nice(worker.niceness)
         code = asyncio.run(
             run_worker(
@@ -98,7 +98,7 @@ def main(
     except (ConfigError, ModelLoadError) as error:
         sys.stderr.write(f"{role.value} worker cannot start: {error}\n")
         return EXIT_USAGE
-    # It has stopped in order: a second signal while the interpreter ends must not say otherwise.
+    # The worker has stopped in order: a second signal at exit must not change the exit code.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return code
 
@@ -113,7 +113,7 @@ async def run_worker(
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain and return 0.
 
-    1 if the engine broke, or the directory refuses the worker.
+    Returns 1 if the engine broke, or the directory refuses the worker.
 
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
@@ -178,7 +178,7 @@ def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
 
 
 def _serve_metrics(parts: WorkerParts, stack: AsyncExitStack) -> None:
-    """Until the stack closes, and if there is a port for it."""
+    """Serve metrics until the stack closes, if a port is set."""
     host, port = parts.config.host, parts.config.metrics_port
     if port:
         stop = serve_metrics(parts.metrics, host, port, is_serving=lambda: parts.gate.is_open)
@@ -188,7 +188,7 @@ def _serve_metrics(parts: WorkerParts, stack: AsyncExitStack) -> None:
 def _stay_alive(
     parts: WorkerParts, server: RpcServer, watchdog: Watchdog, stack: AsyncExitStack
 ) -> None:
-    """Until the stack closes, watch the engine, and let health checks say what the gate does."""
+    """Watch the engine until the stack closes, and let health checks report the gate's state."""
     config = parts.config
     liveness = Liveness(
         engine=parts.engine,
@@ -216,7 +216,7 @@ def _stay_alive(
 async def _until(
     stopping: asyncio.Event, parts: WorkerParts, memberships: Sequence[asyncio.Task[None]]
 ) -> bool:
-    """Wait for a signal (True), for the engine's thread to die, or for a refusal (False)."""
+    """Wait for a signal (True), or for the engine's end or a refusal (False)."""
     broken = asyncio.create_task(parts.engine.wait_broken())
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait({broken, stopped, *memberships}, return_when=asyncio.FIRST_COMPLETED)

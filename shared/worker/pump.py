@@ -1,4 +1,4 @@
-"""Runs what answers a call in one task of its own, and can speak while that has nothing to say."""
+"""Runs the source of a call's answers in a task of its own, with signs of life meanwhile."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ async def pumped(
     interval_s: float | None = None,
     sign: Callable[[], T | None] = lambda: None,
 ) -> AsyncGenerator[T, None]:
-    """What `source` yields, and after each `interval_s` without anything what `sign` gives, if any.
+    """Yield the items of `source`, and, after each `interval_s` without any, the result of `sign`,
+    if any.
 
     `source` runs from its first line to its last in one task, which runs nothing else: cancelling
-    that task interrupts `source` and not the caller. When this is closed, `source` has
-    been cancelled and has cleaned up. What it yields waits here: it must be bounded by itself.
+    that task interrupts `source` and not the caller. When this is closed, `source` has been
+    cancelled and has cleaned up. Its items are buffered here without a bound: `source` must bound
+    them.
     """
     items: deque[T] = deque()
     news = asyncio.Event()

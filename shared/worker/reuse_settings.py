@@ -1,4 +1,4 @@
-"""Settings of the reuse of prefixes that peers hold."""
+"""Settings of the reuse of peers' prefixes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from shared.config import setting
 
 
 class ReusePolicy(StrEnum):
-    """When a longer prefix is fetched from a peer."""
+    """Condition for fetching a longer prefix from a peer."""
 
-    #: When that is expected to take less time than computing it.
+    #: If it is expected to take less time than computing it.
     AUTO = "auto"
-    #: Whenever there is one.
+    #: Always.
     ALWAYS = "always"
     NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseSettings:
-    """Whether prefixes are fetched, and how long that may take."""
+    """Whether prefixes are fetched, and time limits."""
 
     reuse_policy: ReusePolicy = setting(
         ReusePolicy.AUTO,
@@ -28,5 +28,5 @@ class ReuseSettings:
     )
     reuse_patience_ms: float = setting(
         250.0,
-        help="what a fetch may take at least; where computing would take longer, it may take that",
+        help="milliseconds that a fetch may always take; if computing takes longer, that time",
     )

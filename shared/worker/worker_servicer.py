@@ -1,4 +1,4 @@
-"""The Worker service: what this worker is, what it is doing, and how to empty it."""
+"""The Worker service: the worker's description, its load, and its draining."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Context = grpc.aio.ServicerContext[object, object]
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServicer):
-    """Served by prefill and decode workers alike."""
+    """The servicer of prefill and decode workers."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
     async def GetInfo(  # noqa: N802 the name in the contract
         self, request: worker_pb2.GetInfoRequest, context: Context
     ) -> worker_pb2.GetInfoResponse:
-        """Constant for this incarnation."""
+        """Return the worker's description, constant for this incarnation."""
         return self._info
 
     async def GetLoad(  # noqa: N802 the name in the contract
         self, request: worker_pb2.GetLoadRequest, context: Context
     ) -> worker_pb2.GetLoadResponse:
-        """As of the engine's last step."""
+        """Return the load as of the engine's last step."""
         stats = self._engine.stats()
         return worker_pb2.GetLoadResponse(
             num_running=stats.num_running,
@@ -66,12 +66,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
     async def Drain(  # noqa: N802 the name in the contract
         self, request: worker_pb2.DrainRequest, context: Context
     ) -> worker_pb2.DrainResponse:
-        """Take no new work; answer when the last request has left, or was sent away."""
+        """Take no new work; answer when the last request has ended."""
         return worker_pb2.DrainResponse(num_unfinished=await self._gate.drain(request.grace_s))
 
     async def ResetPrefixCache(  # noqa: N802 the name in the contract
         self, request: worker_pb2.ResetPrefixCacheRequest, context: Context
     ) -> worker_pb2.ResetPrefixCacheResponse:
-        """Forget every cached prefix."""
+        """Drop every cached prefix."""
         num_blocks = await self._engine.reset_prefix_cache()
         return worker_pb2.ResetPrefixCacheResponse(num_blocks=num_blocks)

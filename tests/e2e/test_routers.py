@@ -110,7 +110,7 @@ def test_both_routers_answer_on_one_port_and_one_of_them_suffices(routers: WarmC
     said: list[str] = []
     routers.keep_running(said.append)
     [line] = said
-    assert line.startswith("router-0 was killed by SIGKILL; it is started again")
+    assert line.startswith("router-0 was killed by SIGKILL; it is restarted")
     own_port = routers.router_ports[0][0]
     while not is_healthy(own_port):
         routers.require_running()

@@ -57,7 +57,7 @@ class DecodeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """Many answers over one call, so that what an engine's step gave travels in one message. When the
+        """Many answers over one call, so that the events of an engine's step are sent in one message. When the
         call ends, for whatever reason, all of its answers are cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

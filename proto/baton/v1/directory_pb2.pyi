@@ -27,7 +27,7 @@ class _Tier:
 class _TierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tier.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TIER_UNSPECIFIED: _Tier.ValueType  # 0
-    """The same as TIER_DEVICE: what workers say that know no other."""
+    """The same as TIER_DEVICE, from workers that know no other."""
     TIER_DEVICE: _Tier.ValueType  # 1
     """The engine's pool."""
     TIER_HOST: _Tier.ValueType  # 2
@@ -36,10 +36,10 @@ class _TierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tier.ValueType],
     """Files."""
 
 class Tier(_Tier, metaclass=_TierEnumTypeWrapper):
-    """Where a block's bytes live."""
+    """Tier of a block."""
 
 TIER_UNSPECIFIED: Tier.ValueType  # 0
-"""The same as TIER_DEVICE: what workers say that know no other."""
+"""The same as TIER_DEVICE, from workers that know no other."""
 TIER_DEVICE: Tier.ValueType  # 1
 """The engine's pool."""
 TIER_HOST: Tier.ValueType  # 2
@@ -50,7 +50,7 @@ Global___Tier: _TypeAlias = Tier  # noqa: Y015
 
 @_typing.final
 class WorkerRecord(_message.Message):
-    """What a worker says of itself. Constant for its incarnation."""
+    """A worker's registration. Constant for its incarnation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -89,7 +89,7 @@ class WorkerRecord(_message.Message):
     GENERATION_IDENTITY_FIELD_NUMBER: _builtins.int
     JOINED_MS_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
-    """What it does."""
+    """Its role."""
     address: _builtins.str
     """host:port of its gRPC services."""
     model: _builtins.str
@@ -109,18 +109,18 @@ class WorkerRecord(_message.Message):
     a worker that is older than the field.
     """
     generation: _builtins.int
-    """Which generation of the model's weights it belongs to, as its operator says. All workers of a
+    """Generation of the model's weights, set by its operator. All workers of a
     generation have one identity.
     """
     generation_identity: _builtins.str
-    """Identity that the generation had when this worker joined, or its own if it was the first: what
-    routers go by that did not see the first one. Empty: its own.
+    """Identity of the generation when this worker joined, or its own if it was the first, for
+    routers that did not see the first one. Empty: its own.
     """
     joined_ms: _builtins.int
     """Unix time in milliseconds at which it first joined."""
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
-        """Who it is."""
+        """Its id."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -200,7 +200,7 @@ class WorkerLoad(_message.Message):
     draining: _builtins.bool
     """Takes no new work."""
     unhealthy: _builtins.bool
-    """Its engine makes no progress, or failed its own check: nothing should be sent there."""
+    """Its engine makes no progress, or failed its own check: send it no requests."""
     def __init__(
         self,
         *,
@@ -228,7 +228,7 @@ class RegisterRequest(_message.Message):
     """Without a heartbeat for this long it is gone."""
     @_builtins.property
     def record(self) -> Global___WorkerRecord:
-        """Who joins."""
+        """The worker that joins."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class HeartbeatRequest(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
-        """Whose lease to renew."""
+        """The worker whose lease to renew."""
 
     @_builtins.property
     def load(self) -> Global___WorkerLoad:
@@ -313,7 +313,7 @@ class DeregisterRequest(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
-        """Who leaves."""
+        """The worker that leaves."""
 
     def __init__(
         self,
@@ -360,12 +360,12 @@ class PublishRequest(_message.Message):
     cleared: _builtins.bool
     """The tier was emptied before `stored`."""
     snapshot: _builtins.bool
-    """`stored` and `other_tiers` are everything the worker holds: forget the rest."""
+    """`stored` and `other_tiers` are everything the worker holds: remove all others."""
     tier: Global___Tier.ValueType
     """Tier of `stored`, `removed` and `cleared`."""
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
-        """Whose blocks."""
+        """The worker with the blocks."""
 
     @_builtins.property
     def stored(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -440,7 +440,7 @@ Global___LookupBlocksRequest: _TypeAlias = LookupBlocksRequest  # noqa: Y015
 
 @_typing.final
 class BlockHolder(_message.Message):
-    """How much of a prefix one worker holds."""
+    """The part of a prefix that one worker holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -513,11 +513,11 @@ class WorkerStatus(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def record(self) -> Global___WorkerRecord:
-        """Who."""
+        """The worker."""
 
     @_builtins.property
     def load(self) -> Global___WorkerLoad:
-        """How busy."""
+        """Its load."""
 
     def __init__(
         self,
@@ -535,7 +535,7 @@ Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
 
 @_typing.final
 class RefusedWorker(_message.Message):
-    """A worker that says that it is there, and that this router sends nothing."""
+    """A live worker whose record is refused: this router sends it no requests."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -543,12 +543,12 @@ class RefusedWorker(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     address: _builtins.str
-    """Where it says that it is: not to be called by holders of the cluster token."""
+    """Its address, according to its record: must not be called by holders of the cluster token."""
     reason: _builtins.str
-    """For people to read."""
+    """The reason, as text."""
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
-        """Who it says that it is."""
+        """The worker's id, according to its record."""
 
     def __init__(
         self,
@@ -573,11 +573,11 @@ class ListWorkersResponse(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]:
-        """Everyone alive."""
+        """All live workers."""
 
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedWorker]:
-        """Those that are not among them, and why."""
+        """Refused workers, with the reasons."""
 
     def __init__(
         self,

@@ -100,14 +100,14 @@ class DirectoryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LookupBlocks(self, request, context):
-        """Who holds a prefix.
+        """Return the workers that hold a prefix.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """Everyone alive.
+        """All live workers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

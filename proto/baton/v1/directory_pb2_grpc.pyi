@@ -42,9 +42,9 @@ class DirectoryStub:
     Publish: _grpc.UnaryUnaryMultiCallable[_directory_pb2.PublishRequest, _directory_pb2.PublishResponse]
     """Report blocks stored and removed."""
     LookupBlocks: _grpc.UnaryUnaryMultiCallable[_directory_pb2.LookupBlocksRequest, _directory_pb2.LookupBlocksResponse]
-    """Who holds a prefix."""
+    """Return the workers that hold a prefix."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_directory_pb2.ListWorkersRequest, _directory_pb2.ListWorkersResponse]
-    """Everyone alive."""
+    """All live workers."""
 
 @_typing.type_check_only
 class DirectoryAsyncStub(DirectoryStub):
@@ -60,9 +60,9 @@ class DirectoryAsyncStub(DirectoryStub):
     Publish: _aio.UnaryUnaryMultiCallable[_directory_pb2.PublishRequest, _directory_pb2.PublishResponse]  # type: ignore[assignment]
     """Report blocks stored and removed."""
     LookupBlocks: _aio.UnaryUnaryMultiCallable[_directory_pb2.LookupBlocksRequest, _directory_pb2.LookupBlocksResponse]  # type: ignore[assignment]
-    """Who holds a prefix."""
+    """Return the workers that hold a prefix."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_directory_pb2.ListWorkersRequest, _directory_pb2.ListWorkersResponse]  # type: ignore[assignment]
-    """Everyone alive."""
+    """All live workers."""
 
 class DirectoryServicer(metaclass=_abc_1.ABCMeta):
     """Served by the router when no external directory is configured."""
@@ -105,7 +105,7 @@ class DirectoryServicer(metaclass=_abc_1.ABCMeta):
         request: _directory_pb2.LookupBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_directory_pb2.LookupBlocksResponse, _abc.Awaitable[_directory_pb2.LookupBlocksResponse]]:
-        """Who holds a prefix."""
+        """Return the workers that hold a prefix."""
 
     @_abc_1.abstractmethod
     def ListWorkers(
@@ -113,6 +113,6 @@ class DirectoryServicer(metaclass=_abc_1.ABCMeta):
         request: _directory_pb2.ListWorkersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_directory_pb2.ListWorkersResponse, _abc.Awaitable[_directory_pb2.ListWorkersResponse]]:
-        """Everyone alive."""
+        """All live workers."""
 
 def add_DirectoryServicer_to_server(servicer: DirectoryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class WantedStates(_message.Message):
-    """The caller's draft head reads the model's hidden states, those of the prompt included."""
+    """A request for the prompt's hidden states, for the caller's draft head."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -32,20 +32,20 @@ class WantedStates(_message.Message):
     FIRST_POSITION_FIELD_NUMBER: _builtins.int
     TICKET_FIELD_NUMBER: _builtins.int
     final: _builtins.bool
-    """Behind them what leaves the model's last norm."""
+    """After them the output of the model's last norm."""
     dtype: _builtins.str
     """Their dtype: float32, bfloat16 or float16."""
     first_position: _builtins.int
     """Position of the token in the first row of the ticket's blocks."""
     @_builtins.property
     def layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of each token, side by side: what enters these layers, counted from 0; the number of layers
-        stands for what leaves the last one.
+        """Of each token, concatenated: the inputs of these layers, counted from 0; the number of layers
+        means the output of the last one.
         """
 
     @_builtins.property
     def ticket(self) -> _transfer_pb2.TransferTicket:
-        """A transfer of its own, which delays the other by nothing. Each block holds as many whole rows as
+        """A transfer of its own, which does not delay the other. Each block holds as many whole rows as
         fit.
         """
 
@@ -92,7 +92,7 @@ class PrefillRequest(_message.Message):
     num_resumed_tokens: _builtins.int
     """How many tokens at the end of `token_ids` are output that was emitted before."""
     progress_interval_s: _builtins.float
-    """How often the caller wants to hear that the worker is at it; 0: never. Since minor version 1."""
+    """Interval of `PrefillProgress` messages; 0: none. Since minor version 1."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The whole prompt."""
@@ -103,15 +103,15 @@ class PrefillRequest(_message.Message):
 
     @_builtins.property
     def ticket(self) -> _transfer_pb2.TransferTicket:
-        """Where the blocks go."""
+        """The ticket for the blocks."""
 
     @_builtins.property
     def prefix_sources(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PrefixSource]:
-        """Whom to fetch a longer prefix from, best first; the caller may be among them."""
+        """Peers with a longer prefix, best first; the caller may be among them."""
 
     @_builtins.property
     def wanted_states(self) -> Global___WantedStates:
-        """What the worker should send besides, if it can. Since minor version 3."""
+        """Hidden states to send in addition, if possible. Since minor version 3."""
 
     def __init__(
         self,
@@ -147,13 +147,13 @@ class PrefixFetch(_message.Message):
     DURATION_MS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     num_tokens: _builtins.int
-    """Prompt tokens that came by it and were used; part of `PrefillDone.cached_tokens`."""
+    """Fetched prompt tokens that were used; part of `PrefillDone.cached_tokens`."""
     num_bytes: _builtins.int
-    """Bytes that came."""
+    """Fetched bytes."""
     duration_ms: _builtins.float
-    """What it delayed the request, successful or not."""
+    """Delay of the request by the fetch, successful or not."""
     source: _builtins.str
-    """Name of the peer; empty if nothing came."""
+    """Name of the peer; empty if no block arrived."""
     def __init__(
         self,
         *,
@@ -183,11 +183,11 @@ class FirstToken(_message.Message):
     """Sampled exactly as the decode worker would have."""
     @_builtins.property
     def logprobs(self) -> _common_pb2.PositionLogprobs:
-        """If asked for."""
+        """If requested."""
 
     @_builtins.property
     def prompt_logprobs(self) -> _common_pb2.PromptLogprobs:
-        """If asked for."""
+        """If requested."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class SentStates(_message.Message):
 
     FIRST_POSITION_FIELD_NUMBER: _builtins.int
     first_position: _builtins.int
-    """Of the first token whose states they are. Those before it came from a cache, and have none."""
+    """Position of the first token with states. Earlier tokens came from a cache, and have none."""
     def __init__(
         self,
         *,
@@ -268,7 +268,7 @@ class PrefillDone(_message.Message):
 
     @_builtins.property
     def sent_states(self) -> Global___SentStates:
-        """Set if the wanted states come as well."""
+        """Set if the requested states are sent as well."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ Global___PrefillDone: _TypeAlias = PrefillDone  # noqa: Y015
 
 @_typing.final
 class PrefillProgress(_message.Message):
-    """The worker is at it: its engine makes progress, though there is nothing else to say."""
+    """The worker still works: its engine makes progress, but has no other message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -302,7 +302,7 @@ class PrefillProgress(_message.Message):
     num_computed_tokens: _builtins.int
     """Tokens of the prompt whose KV is final."""
     num_sent_blocks: _builtins.int
-    """Blocks that the receiver has been sent."""
+    """Blocks sent to the receiver."""
     def __init__(
         self,
         *,
@@ -326,15 +326,15 @@ class PrefillResponse(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def first_token(self) -> Global___FirstToken:
-        """Comes first, once."""
+        """First, once."""
 
     @_builtins.property
     def done(self) -> Global___PrefillDone:
-        """Comes last, once."""
+        """Last, once."""
 
     @_builtins.property
     def progress(self) -> Global___PrefillProgress:
-        """Comes any number of times before `done`, if the caller asked for it."""
+        """Any number of times before `done`, if requested."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class RouterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """What is served.
+        """List the served models.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -64,7 +64,7 @@ class TransferServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Lookup(self, request, context):
-        """How much of a prefix this worker holds. A hint: blocks may be evicted at any time.
+        """Return how much of a prefix this worker holds. A hint: blocks may be evicted at any time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

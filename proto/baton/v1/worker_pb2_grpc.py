@@ -62,14 +62,14 @@ class WorkerServicer:
     """
 
     def GetInfo(self, request, context):
-        """What the worker is. Constant for its incarnation.
+        """Return the worker's description. Constant for its incarnation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLoad(self, request, context):
-        """What it is doing now.
+        """Return its present load.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,7 +83,7 @@ class WorkerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetPrefixCache(self, request, context):
-        """Forget cached prefixes. UNAVAILABLE while blocks are in use.
+        """Drop cached prefixes. UNAVAILABLE while blocks are in use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,1 +1,1 @@
-"""Whose turn it is: tenants, their limits, the fair queue."""
+"""Tenants, their limits, and the fair queue of requests."""

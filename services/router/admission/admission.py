@@ -1,8 +1,8 @@
-"""Lets in as many requests as the cluster should work on; the others wait, or are refused.
+"""Admit as many requests as the cluster should work on; queue or refuse the others.
 
-Waiting here is better than in a worker's queue: the order is still open (fair among tenants, urgent
-ones first), giving up costs nothing, and no block is held. So a request waits for a place until the
-workers have room, not only until few enough are inside.
+Waiting here is better than waiting in a worker's queue: the order can still change (fair among
+tenants, urgent requests first), cancelling costs nothing, and no block is held. So a request waits
+until the workers have room, not only until few enough requests are admitted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from services.router.admission.fair_queue import Entry
     from services.router.admission.tenant import Tenant
 
-#: How much the newest request counts in averages.
+#: Weight of the newest request in averages.
 _NEWEST_WEIGHT = 0.1
 #: Interval of checks for room: workers' queues also shrink, and workers also join, while no request
 #: of this router ends.
@@ -34,7 +34,7 @@ _LONGEST_RETRY_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
-    """Bounds on what is inside and on what waits."""
+    """Limits on admitted and on waiting requests."""
 
     max_concurrent_requests: int = 256
     max_queued_requests: int = 1024
@@ -44,10 +44,10 @@ class AdmissionLimits:
 
 @dataclass(slots=True)
 class Admitted:
-    """A request's place inside."""
+    """An admitted request."""
 
     queue_ms: float
-    #: The holder sets these if workers computed anything: the tenant is charged for them.
+    #: The holder sets these if workers computed anything: they are charged to the tenant.
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
 
@@ -57,7 +57,7 @@ def _always(_num_tokens: int) -> bool:
 
 
 class Admission:
-    """The queue in front of routing, fair among tenants. Lower priorities of a tenant go first."""
+    """The queue in front of routing: fair among tenants, by priority within a tenant."""
 
     def __init__(
         self,
@@ -66,7 +66,10 @@ class Admission:
         has_room: Callable[[int], bool] = _always,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`has_room` tells whether workers should get a prompt of a number of tokens now."""
+        """Make the queue.
+
+        has_room: returns whether workers should get a prompt of the given number of tokens now.
+        """
         self._limits = limits
         self._has_room = has_room
         self._clock = clock
@@ -97,7 +100,7 @@ class Admission:
     def expected_wait_s(
         self, num_tokens: int, *, priority: int = 0, tenant: Tenant = ANONYMOUS
     ) -> float:
-        """Expected wait for a place [s] of a request of `num_tokens` that arrived now."""
+        """Return the expected wait [s] until a new request of `num_tokens` is admitted."""
         if not self._queue and self._may_enter(num_tokens):
             return 0.0
         return self._wait_s(tenant, priority)
@@ -111,13 +114,13 @@ class Admission:
         tenant: Tenant = ANONYMOUS,
         max_wait_s: float | None = None,
     ) -> AsyncIterator[Admitted]:
-        """Wait for a place inside and hold it for the context.
+        """Wait for admission; the request counts as admitted for the context.
 
         `max_wait_s` bounds the wait if it is shorter than the limit of all requests.
 
         Raises:
-            OverloadedError: the queue is full, or requests with more right to its places filled
-                it, or the wait took too long.
+            OverloadedError: the queue is full, or requests that precede it filled it, or the wait
+                took too long.
         """
         started_s = self._clock()
         cost = max(1.0, num_tokens + self._mean_output)
@@ -140,18 +143,18 @@ class Admission:
             self._give_back(tenant, cost, place.num_prompt_tokens + place.num_output_tokens)
 
     def look(self) -> None:
-        """Let the next request in if there is a place and workers have room."""
+        """Admit the next request if a place is free and workers have room."""
         head = self._queue.head()
         if head is not None and not self._is_entering and self._may_enter(head.num_tokens):
             entry = self._queue.pop()
             self.num_inside += 1
             self._pace.note(self._clock(), entry.cost)
             if entry.item.done():
-                # It was cancelled, and its task has not run since.
+                # The request was cancelled, and its task has not run since.
                 self._give_back(entry.tenant, entry.cost, 0.0)
             else:
                 entry.item.set_result(None)
-            # The next request waits until this one's task has run and has booked its work at a
+            # The next request waits until the task of this one has run and has booked its work at a
             # worker. Otherwise both would see the same room.
             self._is_entering = True
             asyncio.get_running_loop().call_soon(self._look_at_next)
@@ -176,7 +179,7 @@ class Admission:
     def _may_enter(self, num_tokens: int) -> bool:
         if self.num_inside >= self._limits.max_concurrent_requests:
             return False
-        # With no request inside, the estimate of the workers' room holds no request up.
+        # While no request is admitted, the estimate of the workers' room delays no request.
         return not self.num_inside or self._has_room(num_tokens)
 
     async def _wait(
@@ -202,7 +205,7 @@ class Admission:
                 message, tenant, priority, RefusalReason.QUEUE_TIMEOUT
             ) from error
         finally:
-            # The request may have got its place in the moment in which its wait ended.
+            # The request may have been admitted in the moment in which its wait ended.
             if not is_in and not self._queue.remove(entry) and _was_let_in(entry):
                 self._give_back(tenant, cost, 0.0)
 
@@ -222,7 +225,7 @@ class Admission:
             self._pace.begin(self._clock())
         for victim in victims:
             if not victim.item.done():
-                message = "it had to leave the queue to a tenant with more right to its place"
+                message = "dropped from the full queue for a tenant that uses less of it"
                 victim.item.set_exception(
                     self._overloaded(
                         message, victim.tenant, victim.priority, RefusalReason.DISPLACED
@@ -249,7 +252,7 @@ class Admission:
         s_per_cost = self._pace.s_per_cost
         if s_per_cost is not None:
             return (cost + self._pace.mean_cost) * s_per_cost
-        # No pace is known before a request has waited: use how long a place is held.
+        # No pace is known before a request has waited: use the time for which a place is held.
         return (num_requests + 1) / self._limits.max_concurrent_requests * self._request_s
 
 

@@ -1,4 +1,4 @@
-"""The sender of a request, as authentication found it, and the salt of its cached prefixes."""
+"""The caller of a request, as authentication found it, and the salt of its cached prefixes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _OPEN_SALT = b"baton-cache-salt\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The holder of a tenant's key; any client where no keys are configured."""
+    """The tenant that sent a request, by its key; any client where no keys are configured."""
 
     tenant: Tenant = ANONYMOUS
-    #: May read data of all tenants: metrics, and how requests are routed.
+    #: Whether it may read data of all tenants: metrics, and how requests are routed.
     is_operator: bool = False
     #: The cluster's secret, from the keys file; empty where no keys are configured.
     salt_secret: bytes = field(default=b"", repr=False)
 
     def cache_salt(self, given: str | None) -> bytes:
-        """Return the salt of this request's block hashes; empty: its prefixes are shared by all.
+        """Return the salt of this request's block hashes; empty: all tenants share its prefixes.
 
         The salt is made of the tenant's name and of `given`, the client's own salt, which divides
         the tenant's prefixes further. Workers and Redis see block hashes: without the secret, an
@@ -43,7 +43,7 @@ ANYBODY = Caller()
 
 
 def _framed(text: str) -> bytes:
-    """Return the text's bytes after their length, so that no two pairs of texts are equal."""
-    # A client's JSON may hold half of a surrogate pair.
+    """Return the text's bytes after their length: different pairs of texts stay different."""
+    # JSON from a client may hold half of a surrogate pair.
     data = text.encode("utf-8", "surrogatepass")
     return len(data).to_bytes(8, "little") + data

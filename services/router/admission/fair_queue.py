@@ -1,11 +1,12 @@
-"""Requests that wait, by tenant: which is next, which are dropped, which precede a new one.
+"""Waiting requests by tenant: the next one, those to drop, those ahead of a new one.
 
 Tenants are served by start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing",
-SIGCOMM 1996): service is charged to a tenant in units of its weight, and the one that has been
-charged least is next. What a request costs is its tokens, and only known when it has ended, so what
-was guessed is corrected then (as the counters of Sheng et al., "Fairness in Serving Large Language
-Models", OSDI 2024, are). A full queue drops from the tenant that takes most of it (McKenney,
-"Stochastic Fairness Queueing", INFOCOM 1990). Knows nothing of time, tasks or workers.
+SIGCOMM 1996): service is charged to a tenant in units of its weight, and the tenant with the
+smallest charge is next. The cost of a request is its tokens, which are known at its end only. So an
+estimate is charged first and corrected then (as the counters of Sheng et al., "Fairness in Serving
+Large Language Models", OSDI 2024). A full queue drops requests of the tenant that takes most of it
+(McKenney, "Stochastic Fairness Queueing", INFOCOM 1990). This module knows no time, no tasks and no
+workers.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Tenants that are remembered although they have nothing here.
+#: Number of tenants that are kept although they have no request here.
 MAX_IDLE_FLOWS = 64
 
 
 class QueueFullError(Exception):
-    """There is no place for a new request, and no tenant takes more than its own would."""
+    """The queue is full, and no tenant takes more of it than the new request's tenant would."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[T]):
-    """A request that waits."""
+    """A waiting request."""
 
     tenant: Tenant
     priority: int
-    #: First come, first served among equals.
+    #: Order of arrival, for requests of equal priority.
     order: int
-    #: Its share of the queue's bound on tokens, and the expected cost of its service.
+    #: Tokens that count against the queue's bound, and the expected cost of its service.
     num_tokens: int
     cost: float
     item: T
 
     @property
     def key(self) -> tuple[int, int]:
-        """Its place within its tenant's queue."""
+        """Sort key within its tenant's queue."""
         return self.priority, self.order
 
 
@@ -69,7 +70,10 @@ class FairQueue(Generic[T]):
     """Queue of all tenants. Within a tenant, lower priorities go first, then earlier arrivals."""
 
     def __init__(self, *, max_requests: int, max_tokens: int) -> None:
-        """A request with more than `max_tokens` may wait if no other request does."""
+        """Make an empty queue.
+
+        A request of more than `max_tokens` may wait if no other request does.
+        """
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._flows: dict[str, _Flow[T]] = {}
@@ -93,7 +97,7 @@ class FairQueue(Generic[T]):
     ) -> tuple[Entry[T], list[Entry[T]]]:
         """Add a request; return its entry, and the entries that were dropped for it.
 
-        Dropped are the last requests of the tenants that take most, relative to their weights.
+        The last requests of the tenants that take most, relative to their weights, are dropped.
 
         Raises:
             QueueFullError: this tenant itself takes most.
@@ -117,10 +121,10 @@ class FairQueue(Generic[T]):
         return min(self._waiting.values(), key=lambda flow: flow.tag).entries[0]
 
     def pop(self) -> Entry[T]:
-        """Remove the next request and charge its tenant; `settle` must follow at its end."""
+        """Remove the next request and charge its tenant; call `settle` at the request's end."""
         entry = self.head()
         if entry is None:
-            raise IndexError("nobody waits")
+            raise IndexError("no request waits")
         self.remove(entry)
         self.charge(entry.tenant, entry.cost)
         return entry
@@ -141,7 +145,7 @@ class FairQueue(Generic[T]):
         return True
 
     def charge(self, tenant: Tenant, cost: float) -> None:
-        """Charge a tenant for a request that is served, also one that never waited here."""
+        """Charge a tenant for a request in service, including a request that never waited here."""
         flow = self._flow(tenant)
         self._clock = flow.tag = max(flow.tag, self._clock)
         flow.tag += cost / flow.weight
@@ -155,7 +159,7 @@ class FairQueue(Generic[T]):
         flow.tag += (cost - charged) / flow.weight
         self._num_served -= 1
         if not self._num_served and not self._waiting:
-            # No request waits or is served: past service is forgotten.
+            # No request waits or is in service: clear past charges.
             self._flows.clear()
             self._clock = 0.0
 
@@ -210,7 +214,7 @@ class FairQueue(Generic[T]):
         return flow
 
     def _forget_idle(self) -> None:
-        """Forget the tenants whose tag would be the clock in any case."""
+        """Drop tenants without requests whose tag would be the clock in any case."""
         for name, flow in list(self._flows.items()):
             if not flow.entries and not flow.num_served and flow.tag <= self._clock:
                 del self._flows[name]
@@ -232,12 +236,12 @@ class _Taken(Generic[T]):
 
     @property
     def requests(self) -> float:
-        """Number of requests over the weight."""
+        """Number of requests divided by the weight."""
         return len(self._entries) / self._weight
 
     @property
     def tokens(self) -> float:
-        """Number of tokens over the weight; -1 without requests, to rank below empty prompts."""
+        """Number of tokens divided by the weight; -1 without requests: below empty prompts."""
         return self._num_tokens / self._weight if self._entries else -1.0
 
     def add(self, entry: Entry[T]) -> None:

@@ -1,4 +1,4 @@
-"""Authentication: finds a request's tenant by the API key in its headers."""
+"""Authentication: find a request's tenant by the API key in its headers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 AUTHORIZATION = b"authorization"
-#: What Anthropic's clients send instead.
+#: The header of Anthropic's clients.
 API_KEY = b"x-api-key"
-#: Compared with where no such key exists, so that unknown keys take as long as known ones.
+#: Compared if the key's id is unknown, so that unknown keys take as long as known ones.
 _NO_DIGEST = bytes(32)
 
 _REASONS = {
@@ -45,7 +45,7 @@ class KeyRing(Collector):
     """The valid keys, from a file that may change; also collects metrics of refusals."""
 
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
-        """`now` is Unix time.
+        """Read the keys file. `now` returns Unix time.
 
         Raises:
             ConfigError: the file cannot be used.
@@ -58,7 +58,7 @@ class KeyRing(Collector):
         """Return the caller that the headers' key belongs to; header names are in lower case.
 
         Raises:
-            AuthenticationError: no valid key. The message never contains what was sent.
+            AuthenticationError: no valid key. The message never contains the key that was sent.
         """
         reason, caller = self._find(headers)
         if caller is None:
@@ -67,7 +67,7 @@ class KeyRing(Collector):
         return caller
 
     def caller_of_call(self, metadata: Metadata) -> Caller:
-        """Do as `caller` for the metadata of a gRPC call."""
+        """Return the caller for the metadata of a gRPC call; otherwise as `caller`."""
         pairs = ((_bytes(name), _bytes(value)) for name, value in metadata)
         return self.caller(pairs)
 
@@ -76,17 +76,17 @@ class KeyRing(Collector):
         self.caller_of_call(metadata)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the number of keys, refusals, and whether the file on disk is in use."""
+        """Yield the metrics: number of keys, refusals, and whether the file on disk is in use."""
         refused = CounterMetricFamily(
-            "baton_auth_refused", "Requests refused at the door, by reason", labels=["reason"]
+            "baton_auth_refused", "Requests refused by authentication, by reason", labels=["reason"]
         )
         for reason, count in self._refused.items():
             refused.add_metric([reason], count)
         yield refused
-        yield GaugeMetricFamily("baton_api_keys", "Keys that count", value=len(self.file.value))
+        yield GaugeMetricFamily("baton_api_keys", "Valid API keys", value=len(self.file.value))
         yield GaugeMetricFamily(
             "baton_api_keys_broken",
-            "1 while the keys file cannot be used and the keys of before count",
+            "1 while the keys file cannot be used and the last valid keys are in use",
             value=float(self.file.problem is not None),
         )
 
@@ -103,7 +103,7 @@ class KeyRing(Collector):
             given.add(value.strip())
         if not given - {b""}:
             return "missing", None
-        # Two keys that differ are refused: a proxy may have checked the other one.
+        # Two different keys are refused: a proxy may have checked the other one.
         key_id = key_id_of(key := given.pop()) if len(given) == 1 else None
         if key_id is None:
             return "malformed", None

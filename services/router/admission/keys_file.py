@@ -29,18 +29,18 @@ from services.router.admission.caller import Caller
 from services.router.admission.tenant import Tenant
 from shared.errors import ConfigError
 
-#: Names stand in logs, in labels of metrics and in file names of operators' tools.
+#: Names appear in logs, in labels of metrics and in file names of operators' tools.
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 _Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _Entry(BaseModel):
-    # Values never stand in messages: a key may have been pasted where its hash belongs.
+    # Values never appear in messages: a key may have been pasted where its hash belongs.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class KeyEntry(_Entry):
-    """One key, of which only the hash is here."""
+    """One key: its id, its hash, and when it expires."""
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     sha256: _Hex32
@@ -70,19 +70,19 @@ class KeysFile(_Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredKey:
-    """What a key is checked against."""
+    """A key as it is checked."""
 
     digest: bytes
     caller: Caller
-    #: time.time() from which it counts no more, the tenant's end included.
+    #: Unix time from which the key or its tenant is no longer valid; None: never.
     expires_s: float | None
 
 
 def parse_keys(content: bytes) -> Mapping[str, StoredKey]:
-    """Stored keys by their id.
+    """Return the stored keys by their id.
 
     Raises:
-        ConfigError: something is wrong with an entry, which the message names.
+        ConfigError: an entry is wrong; the message names it.
     """
     file = read_keys_file(content)
     secret = bytes.fromhex(file.salt_secret)
@@ -107,7 +107,7 @@ def parse_keys(content: bytes) -> Mapping[str, StoredKey]:
 
 
 def read_keys_file(content: bytes) -> KeysFile:
-    """The file's entries as they are.
+    """Return the file's entries unchanged.
 
     Raises:
         ConfigError: see `parse_keys`.
@@ -137,12 +137,12 @@ def _check_unique(file: KeysFile) -> None:
             for part in (key.id, key.sha256):
                 if part in owners:
                     both = f"{owners[part]!r} and {tenant.name!r}"
-                    raise ConfigError(f"key {key.id} stands twice: tenants {both}")
+                    raise ConfigError(f"key {key.id} is listed twice: tenants {both}")
                 owners[part] = tenant.name
 
 
 def _place(table: Any, path: tuple[int | str, ...]) -> str:
-    """Where an entry is, with the tenant's name where it has a usable one."""
+    """Return the place of an entry for messages, with the tenant's name if that is usable."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step

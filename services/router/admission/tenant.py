@@ -1,4 +1,4 @@
-"""Tenants: a request's tenant decides what it may use and which prefixes it may share."""
+"""Tenants: a request's tenant decides its limits and which cached prefixes it may share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """One customer of the cluster. None means: no limit of its own."""
+    """One customer of the cluster. None: no limit for this tenant."""
 
     name: str
-    #: Share of a crowded cluster, relative to the other tenants'.
+    #: Share of a crowded cluster, relative to other tenants.
     weight: float = 1.0
-    #: Requests that may be running or queued at once.
+    #: Requests that may run or wait at a time.
     max_concurrent_requests: int | None = None
-    #: Prompt tokens and tokens asked for, in any minute.
+    #: Prompt tokens plus requested tokens in any minute.
     max_tokens_per_minute: int | None = None
 
 

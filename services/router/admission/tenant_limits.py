@@ -1,4 +1,4 @@
-"""What one tenant may use at once and in a minute. Counted by this process alone.
+"""A tenant's limits: requests at a time, tokens per minute. Each router process counts alone.
 
 Behind several routers a tenant may use its limits once per router, so configure a share of them.
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from services.router.admission.tenant import Tenant
 
 MINUTE_S = 60.0
-#: How much the newest request counts in the average time that one takes.
+#: Weight of the newest request in the average time of a request.
 _NEWEST_WEIGHT = 0.1
-#: Accounts without any state that differs from a new one's are dropped when there are so many.
+#: Above this number of accounts, accounts equal to a new one are dropped.
 _MANY_ACCOUNTS = 1024
 
 
@@ -29,7 +29,7 @@ _MANY_ACCOUNTS = 1024
 class Permit:
     """A request that is within its tenant's limits."""
 
-    #: The holder sets this: tokens that the request used of those set aside for it.
+    #: The holder sets this: tokens that the request used, of those set aside for it.
     num_tokens: int = 0
 
 
@@ -37,7 +37,7 @@ class Permit:
 class _Account:
     num_running: int = 0
     request_s: float = 1.0
-    #: Tokens used of the minute's; they drain away evenly.
+    #: Tokens used within the last minute; they drain evenly.
     num_used: float = 0.0
     at_s: float = 0.0
 
@@ -55,7 +55,7 @@ class TenantLimits:
         self._accounts: dict[str, _Account] = {}
 
     def running(self) -> dict[str, int]:
-        """Requests that run or wait, of each tenant that has some."""
+        """Return the number of requests that run or wait, by tenant, where it is not 0."""
         return {name: a.num_running for name, a in self._accounts.items() if a.num_running}
 
     @contextmanager
@@ -86,9 +86,9 @@ class TenantLimits:
                 account.num_used += permit.num_tokens - num_tokens
 
     def headers(self, tenant: Tenant) -> list[tuple[str, str]]:
-        """OpenAI's rate-limit headers for the limits that the tenant has.
+        """Return OpenAI's rate-limit headers for the tenant's limits.
 
-        Requests are limited at once and not in a minute, so their reset is an expectation.
+        The limit of requests holds at any time, not per minute, so its reset is an expectation.
         """
         account = self._account(tenant)
         pairs: list[tuple[str, str]] = []
@@ -138,7 +138,7 @@ class TenantLimits:
         return account
 
     def _forget(self) -> None:
-        """Forget idle accounts: a minute after its last request a tenant has a full bucket."""
+        """Drop idle accounts: a minute after its last request a tenant has a full bucket."""
         oldest_s = self._clock() - MINUTE_S
         for name, account in list(self._accounts.items()):
             if not account.num_running and account.at_s < oldest_s:
@@ -154,7 +154,7 @@ def _headers(what: str, limit: int, remaining: int, reset_s: float) -> list[tupl
 
 
 def duration(seconds: float) -> str:
-    """Return the text of a duration as OpenAI writes it (0s, 20ms, 1s, 6m0s), rounded up."""
+    """Return a duration as OpenAI writes it (0s, 20ms, 1s, 6m0s), rounded up."""
     ms = math.ceil(seconds * 1000)
     if 0 < ms < 1000:
         return f"{ms}ms"

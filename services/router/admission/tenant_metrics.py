@@ -1,4 +1,4 @@
-"""What each tenant uses, waits for and is refused, for Prometheus. Bounded in its labels."""
+"""Prometheus metrics per tenant: use, queue, refusals. The number of labels is bounded."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from shared.errors import RefusalReason
 
-#: Tenants with a label of their own, the first that came; all others are one.
+#: Number of tenants with a label of their own, in order of arrival; all others share one.
 MAX_TENANTS = 100
 OTHERS = "others"
 _LABELS = ("tenant",)
 
 
 class TenantMetrics(Collector):
-    """Plain numbers that `collect` turns into metrics. For use on one event loop only."""
+    """Plain numbers that `collect` turns into metrics. Use it on one event loop only."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class TenantMetrics(Collector):
         queued: Callable[[], Mapping[str, int]],
         running: Callable[[], Mapping[str, int]],
     ) -> None:
-        """`queued` and `running` say how many requests each tenant has now."""
+        """Start at zero. `queued` and `running` return the present number of requests by tenant."""
         self._queued = queued
         self._running = running
         self._names: set[str] = set()
@@ -40,18 +40,18 @@ class TenantMetrics(Collector):
         self._num_refused: Counter[tuple[str, RefusalReason]] = Counter()
 
     def used(self, tenant: str, *, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """A request has ended, well or not."""
+        """Count a request that has ended, with or without an error."""
         label = self._label(tenant)
         self._num_requests[label] += 1
         self._num_prompt_tokens[label] += num_prompt_tokens
         self._num_output_tokens[label] += num_output_tokens
 
     def refused(self, tenant: str, reason: RefusalReason) -> None:
-        """A request was refused; it counts as one that has ended, too."""
+        """Count a refused request; it counts as ended, too."""
         self._num_refused[self._label(tenant), reason] += 1
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus wants it."""
+        """Yield the metrics for Prometheus."""
         for name, text, counts in (
             ("baton_tenant_requests", "Requests that have ended.", self._num_requests),
             ("baton_tenant_prompt_tokens", "Prompt tokens served.", self._num_prompt_tokens),

@@ -1,1 +1,1 @@
-"""An answer from its pieces, by as many workers as it takes."""
+"""Answers: from the calls to decode workers to pieces of text, with replays."""

@@ -1,9 +1,9 @@
 """Beam search over the workers.
 
-A step of a beam is an answer of one token that resumes the beam's tokens, on the decode worker that
-has them: all of its prefix but the last, not yet full block is in that worker's cache. So nothing
-moves between workers after the prompt's hand-off, and whatever may happen to an answer (another
-worker goes on with it, it is cancelled) may happen to a step.
+A step of a beam is an answer of one token that resumes the beam's tokens. It runs on the decode
+worker that has them: all of its prefix but the last, not yet full block is in that worker's cache.
+So no KV moves between workers after the prompt's hand-off. A step can be replayed on another worker
+and cancelled like any answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Attempts(Protocol):
     def __call__(
         self, job: Job, stream: AnswerStream, route: Route, *, follows: bool = False
     ) -> AsyncGenerator[AnswerPiece, None]:
-        """`follows`: the worker has computed the prompt already."""
+        """Yield the pieces of the answer. `follows`: the worker has computed the prompt already."""
 
 
 class BeamAnswers:
@@ -54,7 +54,7 @@ class BeamAnswers:
         self._num_streams = 0
 
     async def pieces(self, route: Route) -> AsyncGenerator[AnswerPiece, None]:
-        """Every answer in one piece, best first, once the search is over."""
+        """Yield every answer in one piece, best first, after the search has ended."""
         search = self._search
         while not search.is_done:
             found = await self._step(search.running, route)
@@ -70,8 +70,8 @@ class BeamAnswers:
         sampling = self._search.step_sampling()
         is_first = not self._num_streams
         if is_first:
-            # A hand-off ends with the answer's second token: with one alone, the prompt's KV would
-            # not reach the decode worker, and the next step would compute it there.
+            # A hand-off ends with the second token of the answer. With one token, the prompt's KV
+            # would not reach the decode worker, and the next step would compute it there.
             more = 1 if route.prefill and self._job.sampling.max_tokens > 1 else 0
             sampling = replace(
                 sampling,
@@ -92,7 +92,7 @@ class BeamAnswers:
                 self._prompt_details = piece.prompt_details or self._prompt_details
                 if piece.details:
                     found.setdefault(piece.index, piece.details[0])
-        # What changing workers cost, and where the beams are now.
+        # Cost of changes of the worker, and the present worker of the beams.
         self._job.streams += [s for s in streams if s.cost.num_replays and not is_first]
         if len(found) < len(streams):
             raise InternalError(f"{self._job.request_id}: a step came without log probabilities")
@@ -105,7 +105,7 @@ class BeamAnswers:
             params=self._params,
             prompt_ids=self._prompt_ids,
         )
-        # Only the new token's text would be of use, and not even that is looked at.
+        # Only the text of the new token could be used, and nothing reads it.
         stream.token_ids += beam.token_ids
         self._num_streams += 1
         return stream

@@ -1,4 +1,4 @@
-"""More answers than were asked for, of which the most likely ones are given."""
+"""`best_of`: generate more answers than requested, return the most likely ones."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 async def best_answers(
     generator: Generator, request: GenerationRequest
 ) -> AsyncGenerator[AnswerPiece]:
-    """The `n` of `best_of` answers whose tokens are the most likely on average, best first.
+    """Yield the `n` most likely of `best_of` answers, best first.
 
-    They come as a piece each when all are complete. The usage counts all.
+    The measure is the mean log probability per token. Each answer is one piece, yielded when all
+    answers are complete. The usage counts all answers.
     """
     params = request.params
     wanted = replace(
         params, n=params.best_of or params.n, best_of=None, logprobs=params.logprobs or 0
     )
-    # The contract promises an iterator that can be closed, which its type cannot say.
+    # The contract promises an iterator with `aclose`, which its type cannot express.
     pieces = cast(
         "AsyncGenerator[AnswerPiece]", generator.generate(replace(request, params=wanted))
     )
@@ -61,12 +62,12 @@ class _Whole:
 
     @property
     def mean_logprob(self) -> float:
-        """Per token; an answer of none has been certain from the start."""
+        """Mean log probability per token; 0 without tokens."""
         details = self.last.details
         return sum(d.chosen.logprob for d in details) / len(details) if details else 0.0
 
     def add(self, piece: AnswerPiece) -> None:
-        """What came next."""
+        """Append the next piece."""
         last = self.last
         self.last = msgspec.structs.replace(
             piece,

@@ -1,4 +1,4 @@
-"""What one answer cost, put together from what its workers said."""
+"""The cost of one answer, summed over the workers that computed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request on its way through the pipeline: what was decided, and when things happened."""
+"""One request in the pipeline: the decisions about it, and its times."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """Belongs to one call of `generate`."""
+    """The state of one call of `generate`."""
 
     request: GenerationRequest
     sampling: SamplingParams
-    #: The request's id, made unique among those that this router works on.
+    #: The request's id, made unique among the running requests of this router.
     request_id: str
     arrival_s: float
     timeout_s: float
-    #: Counted from the arrival; None: any.
+    #: Bound on the TTFT, counted from the arrival; None: any.
     max_ttft_ms: float | None = None
     max_itl_ms: float | None = None
     queue_ms: float = 0.0
     route_ms: float = 0.0
-    #: When it was last sent to a worker, and what was expected of that.
+    #: Time of its last call to a worker, and the estimate for that call.
     routed_s: float = 0.0
     estimated_ttft_ms: float = 0.0
     first_token_s: float | None = None
     last_token_s: float | None = None
     #: Hashes of the prompt's blocks; None until routing needs them.
     block_hashes: Sequence[bytes] | None = None
-    #: Which workers may go on with its answers.
+    #: The weights that its answers are pinned to.
     pin: Pin = field(default_factory=Pin)
     streams: list[AnswerStream] = field(default_factory=list)
-    #: Of a beam search: tokens of its answers, and of all its steps. Its streams are but steps.
+    #: Beam search only: tokens of the answers, and of all steps. `streams` holds the steps.
     num_beam_tokens: int | None = None
     num_step_tokens: int = 0
-    #: Learns from how the estimate turns out.
+    #: Learns the error of the TTFT estimate.
     margin: TtftMargin | None = None
 
     @property
     def num_finished_tokens(self) -> int:
-        """Of answers that the client had whole when it came."""
+        """Number of tokens of answers that were complete in the request."""
         return sum(len(a.token_ids) for a in self.request.resumed if a.finished)
 
     @property
     def num_generated_tokens(self) -> int:
-        """Made for this call: what another router had made of a resumed answer was paid there."""
+        """Number of tokens that this call made, without the tokens of resumed answers."""
         if self.num_step_tokens:
             return self.num_step_tokens
         resumed = sum(len(a.token_ids) for a in self.request.resumed if not a.finished)
@@ -69,7 +69,7 @@ class Job:
         return len(self.request.prompt_token_ids)
 
     def ttft_left_s(self) -> float | None:
-        """Return the seconds until the first token exceeds its bound; None without a bound."""
+        """Return the time [s] left until the bound on the TTFT; None without a bound."""
         if self.max_ttft_ms is None:
             return None
         return max(0.0, self.arrival_s + self.max_ttft_ms / 1000 - time.monotonic())
@@ -78,7 +78,7 @@ class Job:
         if self.margin is None or self.max_ttft_ms is None or self.first_token_s is None:
             return
         if self.sampling.grammar is not None:
-            return  # it has waited for its grammar, too
+            return  # The request may have waited for its grammar, too.
         self.margin.learn(
             estimated_ms=self.estimated_ttft_ms,
             actual_ms=(self.first_token_s - self.routed_s) * 1000,
@@ -86,10 +86,10 @@ class Job:
         )
 
     def remaining_s(self) -> float:
-        """Time until the request's deadline.
+        """Return the time [s] until the request's deadline.
 
         Raises:
-            DeadlineError: it has passed.
+            DeadlineError: the deadline has passed.
         """
         left_s = self.arrival_s + self.timeout_s - time.monotonic()
         if left_s <= 0:
@@ -105,7 +105,7 @@ class Job:
                 self._learn_margin()
 
     def usage(self) -> Usage:
-        """Return what the request cost. The prompt's sources are those of the first answer."""
+        """Return the cost of the request. The prompt's sources are those of the first answer."""
         costs = [stream.cost for stream in self.streams]
         said = (usage for cost in costs if (usage := cost.usage()) is not None)
         # Without a worker's usage, all of the prompt counts as computed.
@@ -124,7 +124,7 @@ class Job:
         )
 
     def timings(self) -> Timings:
-        """Where the time went: the first answer's on the workers, and the router's own share."""
+        """Return the timings: those of the first answer on the workers, and the router's own."""
         leader = self.streams[0]
         now_s = time.monotonic()
         first_s = self.first_token_s or now_s

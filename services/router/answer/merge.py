@@ -1,4 +1,4 @@
-"""Several streams as one, in the order in which their items come."""
+"""Several streams merged into one, in order of arrival."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: A reader that is slow slows the streams down, instead of filling memory.
+#: Bound on buffered items: a slow reader slows the streams down, instead of filling memory.
 MAX_WAITING = 64
 
 
 class Merge(Generic[T]):
-    """Streams can be added while `items` is read. Closing `items` closes all of them."""
+    """Merged streams.
+
+    Streams can be added while `items` is read. Closing `items` closes all of them.
+    """
 
     def __init__(self) -> None:
         #: Items, and the task of each stream that has ended.
@@ -28,7 +31,7 @@ class Merge(Generic[T]):
         self._tasks.add(asyncio.create_task(self._read(stream)))
 
     async def items(self) -> AsyncGenerator[T, None]:
-        """Every stream's items. The first error of any stream ends it."""
+        """Yield the items of all streams. The first error of any stream ends it."""
         try:
             while self._tasks:
                 item = await self._queue.get()

@@ -1,4 +1,4 @@
-"""The weights that a request's answers are written with, from the first token on."""
+"""The weights that a request's answers are pinned to, from the first token on."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class Pin:
-    """Belongs to one request; its answers and the steps of its beams share it."""
+    """The pinned weights of one request; its answers and the steps of its beams share it."""
 
     def __init__(self, identity: str = "") -> None:
-        """`identity`: the weights that a resumed answer began with; empty: no worker has begun."""
+        """Pin to `identity`, with which a resumed answer began; empty: not pinned yet."""
         self.identity = identity
         self._generation: int | None = None
 
     def hold(self, record: WorkerRecord) -> None:
-        """Pin the answers to the worker's weights: it gave tokens that the client will get."""
+        """Pin the answers to the weights of the worker that made tokens for the client."""
         if not self.identity:
             self.identity = identity_of(record)
         if self.identity == identity_of(record):

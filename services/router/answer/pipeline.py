@@ -1,4 +1,4 @@
-"""Answers requests: admission, routing, the decode workers' streams, text, replays."""
+"""Answer requests: admission, routing, the decode workers' streams, text, replays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from services.router.workers.sessions import SessionPool
     from shared.text.tokenizer import Tokenizer
 
-#: Longest wait for another worker that is alive and not ready, and how often to look.
+#: Longest wait for another worker that is alive and not ready, and the interval of checks.
 WAIT_FOR_WORKER_S = 3.0
 POLL_S = 0.05
 
@@ -68,7 +68,7 @@ class Pipeline:
         self._endpoints = endpoints
         self._sessions = sessions
         self._retries = RetryPolicy()
-        #: How often answers went on elsewhere, by reason.
+        #: Number of replays on another worker, by reason.
         self.replays: Counter[str] = Counter()
         self._request_ids: set[str] = set()
 

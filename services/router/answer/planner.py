@@ -1,4 +1,4 @@
-"""Decides about a request before it is sent: its parameters, its blocks' hashes, its route."""
+"""Plan a request before it is sent: its parameters, its blocks' hashes, its route."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class AnswerPlanner:
 
     @property
     def policy_name(self) -> str:
-        """What routing goes by."""
+        """Name of the routing policy."""
         return self._chooser.policy.name
 
     def plan(self, request: GenerationRequest, request_id: str) -> Job:
@@ -116,7 +116,7 @@ class AnswerPlanner:
             self._chooser.check(self._routing_request(job, wait_s=wait_s))
 
     def route(self, job: Job, token_ids: Sequence[int] = (), losses: Losses | None = None) -> Route:
-        """Return the route of an answer, or of the rest of one that has `token_ids` already.
+        """Return the route of an answer; with `token_ids`, of the rest of an answer that has these.
 
         Without a route for a replay, the lost worker's error is raised, or GenerationGoneError.
 
@@ -146,7 +146,7 @@ class AnswerPlanner:
         return route
 
     def is_gone(self, job: Job, excluded: Collection[WorkerId]) -> bool:
-        """Whether no decode worker but `excluded` ones could go on with the request's answers."""
+        """Return whether no decode worker besides `excluded` could continue the answers."""
         return self._chooser.is_gone(job.pin.identity, excluded)
 
     def explain(self, request: GenerationRequest) -> Explanation:
@@ -186,7 +186,7 @@ class AnswerPlanner:
         if token_ids:
             return self._hashed(job, (*job.request.prompt_token_ids, *token_ids))
         if job.block_hashes is None:
-            # Logprobs of the prompt need its computation: they turn reuse off.
+            # Prompt logprobs require the prompt's computation: they turn reuse off.
             wanted = job.sampling.prompt_logprobs is None
             job.block_hashes = self._hashed(job, job.request.prompt_token_ids) if wanted else ()
         return job.block_hashes

@@ -1,4 +1,4 @@
-"""When an answer may go on on another worker, and after how long."""
+"""Whether an answer may continue on another worker, and after what delay."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 #: Losses of one answer in a row without a new token in between. A request that makes workers fail
 #: must not be sent to all of them.
 MAX_FRUITLESS = 3
-#: The same if the worker lives and reports an internal error: the request may have caused it.
+#: The same if the worker lives and reports an internal error: the request may be the cause.
 MAX_FRUITLESS_ERRORS = 1
-#: Losses of one answer in all.
+#: Total losses of one answer.
 MAX_LOSSES = 16
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
@@ -33,10 +33,10 @@ LONGEST_DELAY_S = 2.0
 
 @dataclass(slots=True)
 class Losses:
-    """The attempts at one answer that failed."""
+    """The failed attempts at one answer."""
 
     num: int = 0
-    #: Since the last new token.
+    #: Losses since the last new token.
     num_fruitless: int = 0
     workers: set[WorkerId] = field(default_factory=set)
     endpoint: Endpoint | None = None
@@ -44,14 +44,14 @@ class Losses:
 
     @property
     def was_moved_out(self) -> bool:
-        """Whether the last worker wrote the answer until it was asked to end, and still has it."""
+        """Whether the last worker stopped the answer because it drains: it still has the KV."""
         return isinstance(self.error, DrainingError) and not self.num_fruitless
 
     def add(self, endpoint: Endpoint, error: BatonError, *, fruitful: bool) -> None:
-        """Record a failed attempt at `endpoint`; `fruitful`: it gave tokens before it failed."""
+        """Record a failed attempt at `endpoint`; `fruitful`: it yielded tokens before it failed."""
         self.num += 1
         if fruitful:
-            # Workers that failed before may have recovered: then they are ready.
+            # Workers that failed earlier may have recovered: then they are ready.
             self.num_fruitless = 0
             self.workers.clear()
         else:
@@ -63,7 +63,7 @@ class Losses:
 class RetryPolicy:
     """Decides about further attempts, for all requests of a router.
 
-    The first retry of an answer is free: a worker that dies loses all of its answers, and each was
+    The first retry of an answer is free: a lost worker loses all of its answers, and each was
     admitted before. Later retries draw from the budget. So does each retry after a full worker's
     refusal: no work was lost, and the other workers may be full, too.
     """
@@ -75,9 +75,9 @@ class RetryPolicy:
         self._rng = rng or random.Random()
 
     def delay_s(self, losses: Losses, *, remaining_s: float) -> float | None:
-        """How long to wait before the next attempt; None: there is none.
+        """Return the delay [s] before the next attempt; None: no further attempt.
 
-        The wait doubles with every loss and is spread at random over its upper half.
+        The delay doubles with every loss and is random within its upper half.
         """
         error = losses.error
         if error is None or not may_succeed_elsewhere(error):
@@ -94,7 +94,7 @@ class RetryPolicy:
 
 
 def may_succeed_elsewhere(error: BatonError) -> bool:
-    """Whether another worker could serve the request after this error.
+    """Return whether another worker could serve the request after this error.
 
     No other worker helps with an invalid request or a passed deadline.
     """
@@ -102,7 +102,7 @@ def may_succeed_elsewhere(error: BatonError) -> bool:
 
 
 def reason_of(error: BatonError) -> str:
-    """Why an answer goes on elsewhere; the label of a metric."""
+    """Return the reason of a replay, as the label of a metric."""
     match error:
         case DrainingError():
             return "draining"

@@ -1,4 +1,4 @@
-"""One answer: what the decode worker says, turned into pieces of text."""
+"""One answer: the decode worker's messages, converted to pieces of text."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Call:
     block_hashes: Sequence[bytes] = ()
     #: The worker has the prompt's KV already, from another answer.
     follows: bool = False
-    #: Of this call alone; `pieces` ends it. None unless the router traces.
+    #: Span of this call alone, ended by `pieces`. None unless the router traces.
     span: Span | None = None
 
 
 class AnswerStream:
-    """One answer's text, tokens and cost, over as many workers as it takes.
+    """Text, tokens and cost of one answer, over all workers that it uses.
 
     A worker that resumes the answer continues after `token_ids`, and so do the pieces.
     """
@@ -64,7 +64,7 @@ class AnswerStream:
         prompt_ids: Sequence[int],
         emitted: Sequence[int] = (),
     ) -> None:
-        """The client has the text of `emitted`; it is not given again.
+        """Begin after the tokens `emitted`. The client has their text, which is not sent again.
 
         Raises:
             InvalidRequestError: a stop string ends the answer within them.
@@ -73,9 +73,9 @@ class AnswerStream:
         self._tokenizer = tokenizer
         self._text = new_text(tokenizer, params, prompt_ids)
         self.cost = AnswerCost()
-        #: Where it was sent last.
+        #: Worker of the last call.
         self.route: Route | None = None
-        #: Everything that workers gave, in order.
+        #: All tokens from workers, in order.
         self.token_ids = list(emitted)
         if emitted and self._text.feed(emitted).stop_string is not None:
             message = f"{PARAM}: answer {index} has ended already, with a stop string"
@@ -143,7 +143,7 @@ class AnswerStream:
             return
         if not call.follows:
             learn_prefill(call.route, usage, timings)
-        # What a slow grammar takes says nothing about the worker's steps.
+        # The time of a slow grammar does not show the worker's step time.
         has_grammar = call.request.sampling.HasField("grammar")
         if usage.completion_tokens == self.num_tokens and not has_grammar:
             learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)

@@ -1,18 +1,18 @@
-"""Error of the TTFT estimates: the margin that a bound on the TTFT has to leave for it."""
+"""Error of the TTFT estimates: the margin by which a TTFT bound must exceed an estimate."""
 
 from __future__ import annotations
 
 import math
 
-#: The share of requests that should get their first token within estimate times margin.
+#: Share of requests that should get their first token within estimate times margin.
 TARGET = 0.95
-#: How fast the margin moves. A request that was late moves it 19 times as far as one in time.
+#: Step of the margin. A late request moves it 19 times as far as one in time.
 STEP = 0.2
-#: A worker that stalls once makes all of its requests late. That must not refuse requests for
-#: long: only admitted requests can show that the worker has recovered.
+#: Bound of the margin. A worker that stalls once makes all of its requests late. That must not
+#: refuse requests for long: only admitted requests can show that the worker has recovered.
 LOWEST, HIGHEST = 0.5, 2.0
-#: Estimates below this share of their bound are ignored: they consist mostly of constant costs,
-#: and tell nothing about estimates near the bound, which the queue dominates.
+#: Estimates below this share of their bound are ignored: they consist mostly of constant costs. The
+#: queue dominates estimates near the bound.
 TELLING_SHARE = 0.2
 
 
@@ -26,7 +26,10 @@ class TtftMargin:
         self.factor = 1.0
 
     def learn(self, *, estimated_ms: float, actual_ms: float, bound_ms: float) -> None:
-        """Learn from a request's first token. `bound_ms`: time left to it when it was routed."""
+        """Learn from a request's first token.
+
+        `bound_ms`: time left until the bound when it was routed.
+        """
         if estimated_ms <= 0 or estimated_ms * self.factor < TELLING_SHARE * bound_ms:
             return
         late = actual_ms > estimated_ms * self.factor

@@ -1,4 +1,4 @@
-"""Between the wire's messages and the router's own records. Nothing is decided here."""
+"""Conversion between wire messages and the router's records. Takes no decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def candidate_to_wire(endpoint: Endpoint) -> decode_pb2.PrefillCandidate:
-    """A prefill worker as the decode worker reaches it."""
+    """Return a prefill worker as the candidate that the decode worker gets."""
     worker = endpoint.record.worker
     return decode_pb2.PrefillCandidate(
         worker=common_pb2.WorkerId(name=worker.name, incarnation=worker.incarnation),
@@ -29,7 +29,7 @@ def candidate_to_wire(endpoint: Endpoint) -> decode_pb2.PrefillCandidate:
 def prefix_sources_to_wire(
     sources: Iterable[PrefixSource],
 ) -> list[common_pb2.PrefixSource]:
-    """Workers that hold a longer prefix, best first."""
+    """Return the workers that hold a longer prefix, best first."""
     return [
         common_pb2.PrefixSource(
             worker=worker_id_to_wire(source.endpoint.record.worker),
@@ -41,7 +41,7 @@ def prefix_sources_to_wire(
 
 
 def token_detail(tokenizer: Tokenizer, position: common_pb2.PositionLogprobs) -> TokenDetail:
-    """One position, with the texts that only the router knows."""
+    """Return the detail of one position, with texts that only the router can decode."""
     return TokenDetail(
         _token_text(tokenizer, position.chosen),
         tuple(_token_text(tokenizer, candidate) for candidate in position.top),
@@ -51,7 +51,7 @@ def token_detail(tokenizer: Tokenizer, position: common_pb2.PositionLogprobs) ->
 def prompt_details(
     tokenizer: Tokenizer, prompt: common_pb2.PromptLogprobs
 ) -> tuple[TokenDetail | None, ...]:
-    """A whole prompt; an entry without `chosen`, the first token's, becomes None."""
+    """Return the details of a prompt; the first token's, without `chosen`, becomes None."""
     return tuple(
         token_detail(tokenizer, position) if position.HasField("chosen") else None
         for position in prompt.positions
@@ -59,7 +59,7 @@ def prompt_details(
 
 
 def usage_from_wire(message: common_pb2.Usage) -> Usage:
-    """Return the record with all fields of `message`: numbers of tokens, replays and guesses."""
+    """Return the record of the message: all fields, with tokens, replays and draft tokens."""
     sources = message.sources
     return Usage(
         prompt_tokens=message.prompt_tokens,
@@ -78,7 +78,7 @@ def usage_from_wire(message: common_pb2.Usage) -> Usage:
 
 
 def usage_to_wire(usage: Usage) -> common_pb2.Usage:
-    """All fields."""
+    """Return the message with all fields of the record."""
     return common_pb2.Usage(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
@@ -98,12 +98,12 @@ def usage_to_wire(usage: Usage) -> common_pb2.Usage:
 
 
 def timings_from_wire(message: common_pb2.Timings) -> Timings:
-    """All fields; the two records have the same names."""
+    """Return the record of the message; both have the same field names."""
     return Timings(**{name: getattr(message, name) for name in Timings.__slots__})
 
 
 def timings_to_wire(timings: Timings) -> common_pb2.Timings:
-    """All fields; the two records have the same names."""
+    """Return the message of the record; both have the same field names."""
     return common_pb2.Timings(**{name: getattr(timings, name) for name in Timings.__slots__})
 
 

@@ -1,1 +1,1 @@
-"""Anthropic's Messages API, beside OpenAI's: the same pipeline, other words."""
+"""Anthropic's Messages API: requests and answers are translated to and from a chat."""

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
     B = TypeVar("B", bound=PromptFields)
 
-#: Of Anthropic's API. The newer one takes less (no sampling fields, which are welcome here) and
-#: answers the same; the one before both had other events.
+#: Versions of Anthropic's API. The newer one has fewer request fields (no sampling fields, which
+#: are accepted here) and the same answers. Versions before these two had other events.
 VERSIONS = ("2023-06-01", "2026-10-21")
 _VERSION_HEADER = "anthropic-version"
 
 
 class Messages:
-    """Answers conversations of Anthropic's clients."""
+    """The endpoints of Anthropic's Messages API."""
 
     def __init__(self, backend: Backend, chat: ChatCompletions) -> None:
         self._backend = backend
         self._chat = chat
 
     async def create(self, request: Request) -> Response:
-        """The next message of a conversation, whole or as a stream."""
+        """Return the next message of a conversation, whole or as a stream."""
         body, chat = await self._prepare(request, MessagesBody)
         reply = MessageReply(
             chat.new_reader(),
@@ -54,7 +54,7 @@ class Messages:
         return _with_id(response, request)
 
     async def count(self, request: Request) -> Response:
-        """The number of tokens that a conversation would be."""
+        """Return the number of prompt tokens of a conversation."""
         _, chat = await self._prepare(request, CountTokensBody)
         count = TokenCount(len(chat.generation.prompt_token_ids))
         return _with_id(json_response(count), request)
@@ -74,6 +74,6 @@ class Messages:
 
 
 def _with_id(response: Response, request: Request) -> Response:
-    """Anthropic's clients look for the request's id under this name."""
+    """Return the response with the request's id under the name that Anthropic's clients read."""
     response.headers["request-id"] = request.state.request_id
     return response

@@ -1,4 +1,4 @@
-"""Every error in the shape that Anthropic's clients read."""
+"""Errors as JSON objects of Anthropic's API."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from services.router.openai.errors import error_detail, error_status
 
 _JSON = msgspec.json.Encoder()
 
-#: Everything below this path speaks Anthropic's API.
+#: All paths below this one belong to Anthropic's API.
 PREFIX = "/v1/messages"
 
-#: Status to type. What is not here is invalid_request_error below 500, and api_error from there.
+#: Error type by status. Others: invalid_request_error below 500, api_error from 500.
 _TYPES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.FORBIDDEN: "permission_error",
@@ -26,14 +26,14 @@ _TYPES: dict[int, str] = {
 
 
 class ErrorDetail(msgspec.Struct):
-    """What went wrong."""
+    """Type and message of an error."""
 
     type: str
     message: str
 
 
 class ErrorBody(msgspec.Struct):
-    """The body of every response that is not a success, and the data of a stream's error."""
+    """The body of every response that is not a success, and of a stream's error event."""
 
     error: ErrorDetail
     request_id: str
@@ -41,12 +41,12 @@ class ErrorBody(msgspec.Struct):
 
 
 def is_anthropic(path: str) -> bool:
-    """Whether a request to this path expects Anthropic's shapes."""
+    """Return whether a path belongs to Anthropic's API."""
     return path == PREFIX or path.startswith(PREFIX + "/")
 
 
 def error_json(error: Exception, *, request_id: str) -> bytes:
-    """The body for any exception. Bugs and failures inside the cluster are not described."""
+    """Return the body for any exception. Bugs and failures inside the cluster are not described."""
     status = error_status(error)
     default = "api_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     detail = error_detail(error, request_id=request_id)

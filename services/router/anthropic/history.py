@@ -1,4 +1,4 @@
-"""Checks of a conversation's turns against each other."""
+"""Check of a conversation's turns against each other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def check_results(messages: Sequence[InputMessage]) -> None:
-    """Refuse results of calls that the assistant's turn before them does not hold.
+    """Refuse results of calls that the assistant's turn before them does not contain.
 
-    Messages of one side that follow each other are one turn, as in Anthropic's API.
+    Consecutive messages of one side are one turn, as in Anthropic's API.
 
     Raises:
         FieldError: a result has no call, or a call has two results.

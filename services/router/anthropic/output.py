@@ -1,4 +1,4 @@
-"""What a message is made of, and the events of a stream, as Anthropic's clients read them."""
+"""The parts of a message, and the events of a stream, of Anthropic's API."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 
 class Text(msgspec.Struct, tag_field="type", tag="text"):
-    """A text of the answer."""
+    """A text block of the answer."""
 
     text: str
 
 
 class Thinking(msgspec.Struct, tag_field="type", tag="thinking"):
-    """What the model thought. Nobody signs it here."""
+    """The model's reasoning. The signature is empty: nothing is signed here."""
 
     thinking: str
     signature: str = ""
 
 
 class ToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
-    """A tool that the client is to call."""
+    """A call of one of the client's tools."""
 
     id: str
     name: str
@@ -35,7 +35,7 @@ Block = Text | Thinking | ToolUse
 
 
 class MessageUsage(msgspec.Struct):
-    """What a message cost. The prompt's tokens are the sum of the first three."""
+    """Token counts of a message. The prompt's tokens are the sum of the first three."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -62,36 +62,36 @@ class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
 
 
 class Ping(msgspec.Struct, tag_field="type", tag="ping"):
-    """Says nothing."""
+    """An event without content."""
 
 
 class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
-    """A block begins, empty."""
+    """The beginning of a block, without content."""
 
     index: int
     content_block: Block
 
 
 class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
-    """More of a text."""
+    """The next part of a text."""
 
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
-    """More of a thought."""
+    """The next part of the reasoning."""
 
     thinking: str
 
 
 class SignatureDelta(msgspec.Struct, tag_field="type", tag="signature_delta"):
-    """The end of a thought."""
+    """The end of the reasoning, with an empty signature."""
 
     signature: str = ""
 
 
 class InputJsonDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
-    """More of a tool's input, as text."""
+    """The next part of a tool's input, as text."""
 
     partial_json: str
 
@@ -100,27 +100,27 @@ Delta = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
 
 
 class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
-    """More of the open block."""
+    """The next part of the open block."""
 
     index: int
     delta: Delta
 
 
 class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
-    """A block is whole."""
+    """The end of a block."""
 
     index: int
 
 
 class StopDelta(msgspec.Struct):
-    """Why the message ended."""
+    """The reason for which the message ended."""
 
     stop_reason: str | None
     stop_sequence: str | None
 
 
 class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
-    """All blocks are whole."""
+    """The event after all blocks: the stop reason and the usage."""
 
     delta: StopDelta
     usage: MessageUsage
@@ -131,6 +131,6 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 
 
 class TokenCount(msgspec.Struct):
-    """How long the prompt is that a conversation becomes."""
+    """Number of prompt tokens of a conversation."""
 
     input_tokens: int

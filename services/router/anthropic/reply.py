@@ -1,4 +1,4 @@
-"""The answer to a messages request: one object, or events as the model speaks."""
+"""The answer to a messages request: one object, or a stream of events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MessageReply:
         self._has_begun = False
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
-        """The events for one piece; the first one of all is a message without content."""
+        """Return the events for one piece; the first event is a message without content."""
         del place  # a message has one prompt
         frames = []
         if not self._has_begun:
@@ -54,18 +54,18 @@ class MessageReply:
         return b"".join(frames)
 
     def last_event(self) -> bytes:
-        """Why it ended, and what it cost."""
+        """Return the events with the stop reason and the usage."""
         message = self._ended()
         stop = out.StopDelta(message.stop_reason, message.stop_sequence)
         last = out.MessageDelta(stop, message.usage)
         return named_event(last) + named_event(out.MessageStop())
 
     def failed(self, error: Exception, *, request_id: str) -> bytes:
-        """The last event where something went wrong on the way."""
+        """Return the event that ends a stream with an error."""
         return b"event: error\ndata: %b\n\n" % error_json(error, request_id=request_id)
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> out.Message:
-        """Everything in one object."""
+        """Return the whole message."""
         async for _, piece in parts:
             for _ in self._advance(piece):
                 pass
@@ -92,16 +92,16 @@ class MessageReply:
 
 
 class BlockWriter:
-    """Puts the blocks of a message together. One is open at a time; another kind closes it."""
+    """Builds the blocks of a message. One block is open at a time; another kind closes it."""
 
     def __init__(self) -> None:
-        #: Those that are whole.
+        #: Finished blocks.
         self.blocks: list[out.Block] = []
         self._open: out.Block | None = None
         self._texts: list[str] = []
 
     def add(self, event: ChatEvent) -> Iterator[msgspec.Struct]:
-        """Take one thing in that the model says."""
+        """Add one event of the answer; yield the events for the client."""
         match event:
             case ContentDelta(text=text):
                 if not isinstance(self._open, out.Text):
@@ -117,7 +117,7 @@ class BlockWriter:
                 yield self._more(text, out.InputJsonDelta(text))
 
     def close(self) -> Iterator[msgspec.Struct]:
-        """The open block, if there is one, is whole."""
+        """Finish the open block, if there is one; yield the events for the client."""
         block, text = self._open, "".join(self._texts)
         if block is None:
             return
@@ -144,7 +144,7 @@ class BlockWriter:
 
 
 def read_input(arguments: str) -> dict[str, object]:
-    """A tool's input: an object, whatever the model wrote; empty if that was none."""
+    """Return a tool's input as an object; empty if the model wrote something else."""
     try:
         return msgspec.json.decode(arguments, type=dict[str, object])
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens.
 
-Every field of Anthropic's is here: read, refused or ignored. Pydantic reads these annotations at
-run time.
+Every field of Anthropic's API is listed here: read, refused or ignored. Pydantic reads these
+annotations at run time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from services.router.openai.schema.field_types import NumTokens, Temperature  # 
 from services.router.openai.schema.kinds import by_kind, only, text_as
 from services.router.openai.schema.sampling import SamplingExtras
 
-#: What asks for more than text and the client's own tools, and why there is none of it.
+#: Fields that ask for more than text and the client's own tools, and why they are refused.
 REFUSED: dict[str, str] = {
     "container": "nothing is executed here",
     "mcp_servers": "tools are called by the client alone",
 }
-#: What may be said and changes nothing.
+#: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
     "cache_control": "prefixes are kept for as long as there is room, and found by their content",
     "diagnostics": "of Anthropic's own service",
@@ -35,20 +35,20 @@ IGNORED: dict[str, str] = {
 
 
 class Block(RequestObject):
-    """Of a message, or another object of a request."""
+    """A block of a message, or another object of a request."""
 
     ignored = frozenset({"cache_control", "citations"})
 
 
 class TextBlock(Block):
-    """A text."""
+    """A block of text."""
 
     type: Literal["text"]
     text: str
 
 
 class ThinkingBlock(Block):
-    """What the model thought in an earlier answer. The signature means nothing here."""
+    """The model's reasoning in an earlier answer. The signature is ignored."""
 
     ignored = Block.ignored | {"signature"}
 
@@ -57,7 +57,7 @@ class ThinkingBlock(Block):
 
 
 class RedactedThinkingBlock(Block):
-    """The same, from a model of Anthropic's that does not show it; it is left out."""
+    """Reasoning that Anthropic's model did not show in an earlier answer; it is left out."""
 
     ignored = Block.ignored | {"data"}
 
@@ -86,7 +86,7 @@ SystemContent = Annotated[
 
 
 class ToolResultBlock(Block):
-    """What came of a call."""
+    """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -127,7 +127,7 @@ class CustomTool(Block):
 
 
 class AnyChoice(Block):
-    """Whether tools may be called, or must be."""
+    """Whether the model may or must call tools."""
 
     type: Literal["auto", "any", "none"]
     disable_parallel_tool_use: bool | None = None
@@ -149,14 +149,14 @@ Choice = Annotated[
 
 
 class Thinking(Block):
-    """Whether the model is to think first. How long, only the model knows."""
+    """Whether the model is to reason first. The length of the reasoning is up to the model."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
 class JsonFormat(Block):
-    """JSON that a schema describes."""
+    """The answer is JSON that fits a schema."""
 
     # A field named `schema` would hide a method of the base class.
     model_config = ConfigDict(populate_by_name=True)
@@ -166,7 +166,7 @@ class JsonFormat(Block):
 
 
 class OutputConfig(Block):
-    """What the answer must be."""
+    """Format of the answer."""
 
     effort: Effort | None = None
     format: JsonFormat | None = None
@@ -176,7 +176,7 @@ Tool = Annotated[CustomTool, BeforeValidator(only("a tool", "custom", default="c
 
 
 class PromptFields(Body):
-    """What becomes the prompt."""
+    """The fields that the prompt is made of."""
 
     ignored = frozenset({*IGNORED, *REFUSED})
 
@@ -190,7 +190,7 @@ class PromptFields(Body):
 
 
 class CountTokensBody(PromptFields):
-    """A request for the length of a prompt."""
+    """A request for the number of tokens of a prompt."""
 
 
 class MessagesBody(PromptFields, SamplingExtras):

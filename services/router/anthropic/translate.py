@@ -1,4 +1,4 @@
-"""A messages request as the fields of a chat request."""
+"""Translation of a messages request into the fields of a chat request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from services.router.anthropic.schema import Choice, ContentBlock, InputMessage, PromptFields
 
-#: Fields of a chat by the client's names for them.
+#: The client's names of fields, by the chat's names.
 NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
@@ -32,11 +32,11 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def chat_fields(body: PromptFields) -> dict[str, Any]:
-    """What to ask of a chat.
+    """Return the fields of the chat request.
 
     Raises:
-        FieldError: a block stands in a message of the wrong side, a result has no call, or there
-            is no room for an answer behind the thinking.
+        FieldError: a message has a block that its role cannot have, a result has no call, or
+            `max_tokens` leaves no room for an answer after the reasoning.
     """
     check_results(body.messages)
     fields: dict[str, Any] = {"model": body.model}
@@ -54,7 +54,7 @@ def chat_fields(body: PromptFields) -> dict[str, Any]:
 
 
 def _check_budget(body: MessagesBody) -> None:
-    """A budget of tokens to think with is a part of those that the answer may have."""
+    """Refuse a reasoning budget of `max_tokens` or more: the reasoning is a part of the answer."""
     thinking = body.thinking
     if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
         return
@@ -85,7 +85,7 @@ def _prompt_fields(body: PromptFields) -> dict[str, Any]:
 
 
 def _template_kwargs(body: PromptFields) -> dict[str, Any] | None:
-    """Templates of models that can think or not take a switch of this name."""
+    """Return the template's variables: `thinking` sets `enable_thinking`."""
     if body.thinking is None:
         return body.chat_template_kwargs
     wanted = body.thinking.type != "disabled"
@@ -121,7 +121,7 @@ def _choice(choice: Choice) -> Any:
 
 
 def _is_continued(last: InputMessage) -> bool:
-    """An assistant's message at the end is the beginning of the answer."""
+    """Return whether the last message is the assistant's and begins the answer."""
     calls = any(isinstance(block, ToolUseBlock) for block in last.content)
     return last.role == "assistant" and not calls
 
@@ -139,7 +139,7 @@ def _messages(body: PromptFields) -> list[dict[str, Any]]:
 
 
 def _user_messages(message: InputMessage, param: str) -> list[dict[str, Any]]:
-    """The results of calls are messages of their own in a chat."""
+    """Return a chat's messages: each result of a call is a message of its own."""
     messages: list[dict[str, Any]] = []
     texts: list[TextBlock] = []
     for i, block in enumerate(message.content):
@@ -178,7 +178,7 @@ def _assistant_message(blocks: Sequence[ContentBlock], param: str) -> dict[str, 
 
 
 def _text(blocks: Sequence[TextBlock]) -> str:
-    """As chat joins the parts of a message."""
+    """Return the joined texts, as chat joins the parts of a message."""
     return "\n".join(block.text for block in blocks)
 
 

@@ -1,1 +1,1 @@
-"""Conversations: their prompts, tools, and what is read from answers."""
+"""Conversations: their prompts, their tools, and whole answers."""

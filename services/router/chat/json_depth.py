@@ -1,4 +1,4 @@
-"""How deep JSON is nested, found out without parsing it: parsers recurse, and their users too."""
+"""Depth of nested JSON, found without parsing: parsers and their callers recurse."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _OTHERS = bytes(byte for byte in range(256) if byte not in _BRACKETS)
 
 
 def is_too_deep(text: bytes, max_depth: int) -> bool:
-    """Whether lists and objects are nested more than `max_depth` levels deep.
+    """Return whether lists and objects are nested more than `max_depth` levels deep.
 
-    Every level costs one pass over the brackets that are left, so the work is bounded whatever the
-    text holds. What is no JSON may pass; a parser says so better.
+    Every level costs one pass over the remaining brackets, so the work is bounded for any text.
+    Text that is not JSON may pass; the parser reports it with a better message.
     """
     if text.count(b"[") + text.count(b"{") <= max_depth:
         return False

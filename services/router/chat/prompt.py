@@ -1,4 +1,4 @@
-"""From the messages of a conversation, as chat templates take them, to the prompt."""
+"""Rendering of a conversation's messages, in the form of chat templates, to the prompt."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from shared.text.tokenizer import Tokenizer
 
 
-#: Of a call's arguments that templates get as an object.
+#: Bound on the arguments of a call that templates get as an object.
 _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a chat template is given."""
+    """The input of a chat template."""
 
     messages: Sequence[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
     documents: list[dict[str, Any]] | None = None
-    #: Further variables of the template.
+    #: Other variables of the template.
     extra: Mapping[str, Any] | None = None
-    #: Let the model continue the last message instead of starting a new one.
+    #: Whether the model continues the last message instead of starting a new one.
     continue_final_message: bool = False
-    #: None: unless the last message is continued.
+    #: None: true unless the last message is continued.
     add_generation_prompt: bool | None = None
 
 
@@ -44,7 +44,7 @@ def render_chat(
     *,
     add_special_tokens: bool = False,
 ) -> tuple[str, tuple[int, ...]]:
-    """The prompt as text and as tokens. Templates write special tokens themselves, as a rule.
+    """Return the prompt as text and as tokens. Most templates write special tokens themselves.
 
     Raises:
         InvalidRequestError: the template refuses the conversation.
@@ -70,21 +70,22 @@ def render_chat(
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with its reasoning under both names: templates know one or the other."""
+    """Return the message with its reasoning under both names: a template knows one of them."""
     if "reasoning_content" not in message:
         return message
     return {**message, "reasoning": message["reasoning_content"]}
 
 
 def read_arguments(value: Any) -> Any:
-    """The arguments of an earlier call: clients have a string, templates want the object."""
+    """Return the arguments of an earlier call as an object, as templates need them."""
     if not value:
-        # What a call without arguments was answered with, by whichever server.
+        # Servers write a call without arguments in several ways.
         return {}
     if not isinstance(value, str) or is_too_deep(value.encode(errors="replace"), _MAX_DEPTH):
         return value
     try:
         return json.loads(value)
     except ValueError:
-        # A model may have written them; the template shows them as they are.
+        # Arguments that are no JSON object, perhaps written by a model, reach the template
+        # unchanged.
         return value

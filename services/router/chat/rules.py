@@ -1,4 +1,4 @@
-"""What holds for each message of a conversation, whichever API it comes by."""
+"""Rules for each message of a conversation, common to all APIs."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ROLES: tuple[str, ...] = get_args(Role)
 
 
 def needs_content(role: str, *, calls_tools: bool) -> bool:
-    """Whether a message must have content: only an assistant's may be calls alone."""
+    """Return whether a message must have content: an assistant's with calls may have none."""
     return role != "assistant" or not calls_tools

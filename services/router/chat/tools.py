@@ -1,4 +1,4 @@
-"""What an answer may or must call, whichever front end the request came by."""
+"""The tools that an answer may or must call, common to all APIs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from services.router.request.generation import GenerationParams
     from services.router.request.limits import RequestLimits
 
-#: What functions may be called.
+#: Pattern of function names.
 NAME_PATTERN = r"^[a-zA-Z0-9_.\-]+$"
 MAX_NAME_CHARS = 128
-#: Which way a model may have with its tools.
+#: Values of `tool_choice` other than a function's name.
 MODES = ("none", "auto", "required")
-#: For arguments without a schema: as OpenAI says, the function takes none.
+#: Schema of arguments where the tool has none: as OpenAI documents, the function takes none.
 _NO_ARGUMENTS: dict[str, Any] = {
     "type": "object",
     "properties": {},
@@ -32,7 +32,7 @@ _NO_ARGUMENTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolChoice:
-    """What the client wants to be called: by one of MODES, or a function by its name."""
+    """The client's tool choice: one of MODES, or the name of a function."""
 
     mode: str = "auto"
     function: str | None = None
@@ -45,13 +45,13 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """What a request says about tools."""
+    """The tools of a request."""
 
-    #: What the chat template is given.
+    #: Definitions for the chat template.
     offered: list[dict[str, Any]] | None = None
-    #: What the answer may call.
+    #: Tools that the answer may call.
     callable: tuple[ToolSpec, ...] = ()
-    #: The answer must be calls and nothing else.
+    #: Whether the answer must be calls and nothing else.
     is_forced: bool = False
     parallel: bool = True
 
@@ -63,10 +63,10 @@ def use_tools(
     *,
     parallel: bool = True,
 ) -> ToolUse:
-    """What a request with these tools, as chat templates take them, is to do with them.
+    """Return the use of these tools, which have the form of chat templates.
 
     Raises:
-        InvalidRequestError: one of them is wrong, or contradicts the choice.
+        InvalidRequestError: a tool is wrong, or contradicts the choice.
     """
     check_tools(tools, limits)
     if not tools:
@@ -92,16 +92,18 @@ def use_tools(
         offered=list(tools),
         callable=specs,
         is_forced=choice.is_forced,
-        # A named call is one call.
+        # A choice by name allows one call.
         parallel=parallel and choice.function is None,
     )
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]], limits: RequestLimits) -> None:
-    """Refuse tools that make no sense together, or are too many. Their names have been looked at.
+    """Refuse too many tools, equal names, and parameters that are not of type object.
+
+    The caller has checked the format of the names.
 
     Raises:
-        InvalidRequestError: there are too many, or a definition makes no sense; `param` names it.
+        InvalidRequestError: `param` names the tool.
     """
     if len(tools) > limits.max_tools:
         message = f"tools must hold at most {limits.max_tools}, not {len(tools)}"
@@ -110,7 +112,7 @@ def check_tools(tools: Sequence[Mapping[str, Any]], limits: RequestLimits) -> No
     for i, tool in enumerate(tools):
         name, param = tool["function"]["name"], f"tools[{i}].function"
         if name in seen:
-            message = f"{param}.name: {name!r} is there twice"
+            message = f"{param}.name: {name!r} is used by two tools"
             raise InvalidRequestError(message, param=f"{param}.name")
         seen.add(name)
         parameters = tool["function"].get("parameters") or {}
@@ -120,10 +122,10 @@ def check_tools(tools: Sequence[Mapping[str, Any]], limits: RequestLimits) -> No
 
 
 def plan_reading(use: ToolUse, formats: ChatFormats, *, include_reasoning: bool) -> ReadingPlan:
-    """Which parsers read the answers.
+    """Return which parsers read the answers.
 
     Raises:
-        UnsupportedError: it is not known how the model writes calls.
+        UnsupportedError: the model's format of tool calls is unknown.
     """
     names = frozenset(spec.name for spec in use.callable)
     tools = formats.tools if use.callable else None
@@ -146,19 +148,21 @@ def plan_reading(use: ToolUse, formats: ChatFormats, *, include_reasoning: bool)
 
 
 def hold_to_calls(params: GenerationParams, use: ToolUse, plan: ReadingPlan) -> GenerationParams:
-    """The parameters with which the answer must be calls, if it must: a grammar makes sure of it.
+    """Return the parameters; if the answer must be calls, with a grammar that ensures it.
 
     Raises:
-        InvalidRequestError: a tool's schema is wrong, or the answer is to look like something else.
-        UnsupportedError: a tool's schema has what no grammar can follow.
+        InvalidRequestError: a tool's schema is wrong, or the request has another grammar.
+        UnsupportedError: a tool's schema asks for something that no grammar can enforce.
     """
     if not use.is_forced or plan.tools is None:
         return params
     if params.grammar is not None:
-        message = f"tool_choice and {params.grammar.param}: only one can say what the answer is"
+        message = (
+            f"tool_choice and {params.grammar.param}: only one may set the format of the answer"
+        )
         raise InvalidRequestError(message, param="tool_choice")
     for tool in use.callable:
-        # One by one first: so the error can say which of them it is.
+        # One by one first, so that the error can name the tool.
         check_grammar(json_schema_grammar(tool.parameters, param=tool.param))
     schema = plan.tools.schema_for(use.callable, parallel=use.parallel)
     spec = json_schema_grammar(schema, any_whitespace=False, param="tools")
@@ -167,7 +171,7 @@ def hold_to_calls(params: GenerationParams, use: ToolUse, plan: ReadingPlan) -> 
 
 
 def _schema(parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """Arguments are an object, also where the schema does not say so."""
+    """Return the schema, with type object unless it has a type or a reference."""
     if parameters is None:
         return _NO_ARGUMENTS
     if "type" in parameters or "$ref" in parameters:

@@ -1,4 +1,4 @@
-"""Whole answers from a chat's events, for clients that want no stream."""
+"""Whole answers from a chat's events, for clients that do not stream."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class WholeCall:
 
 @dataclass(slots=True)
 class WholeAnswer:
-    """What an answer's events say together."""
+    """The content of all events of one answer."""
 
     calls: list[WholeCall] = field(default_factory=list)
     finish: Finish | None = None
     _content: list[str] = field(default_factory=list)
     _reasoning: list[str] = field(default_factory=list)
-    #: Of the last call.
+    #: Arguments of the last call.
     _arguments: list[str] = field(default_factory=list)
 
     def add(self, events: Iterable[ChatEvent]) -> None:
-        """Take the next events into account."""
+        """Add the next events."""
         for event in events:
             match event:
                 case ContentDelta():
@@ -58,10 +58,10 @@ class WholeAnswer:
 
     @property
     def content(self) -> str:
-        """The text that the user reads."""
+        """The text for the user."""
         return "".join(self._content)
 
     @property
     def reasoning(self) -> str:
-        """What the model thought before."""
+        """The model's reasoning before the answer."""
         return "".join(self._reasoning)

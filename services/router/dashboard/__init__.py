@@ -1,1 +1,1 @@
-"""The live page of the cluster at /dashboard: what this router sees of it, once a second."""
+"""The live page of the cluster at /dashboard: this router's view, once a second."""

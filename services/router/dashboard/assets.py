@@ -1,4 +1,4 @@
-"""The page's files, read once. They come from this router alone: nothing is loaded elsewhere."""
+"""The page's files, read once. The page loads nothing from other servers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FOLDER = Path(__file__).parent / "static"
 PAGE_PATH = "/dashboard"
 PAGE_FILE = "index.html"
 
-#: Scripts, styles and connections are the router's own, and no script is written into the page, so
-#: that a name or an answer that looks like markup stays text whatever the page does with it.
+#: Scripts, styles and connections come from the router alone, and no inline script is allowed. So a
+#: name or an answer that looks like markup stays text.
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
@@ -43,7 +43,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file."""
+    """One file of the page."""
 
     path: str
     content: bytes
@@ -57,7 +57,7 @@ class Asset:
 
 
 def read_assets(folder: Path = FOLDER) -> list[Asset]:
-    """All files, each at the path under which the page asks for it."""
+    """Return all files, each with the path under which the page requests it."""
     return [_read(folder, file) for file in sorted(folder.rglob("*")) if file.is_file()]
 
 
@@ -67,7 +67,7 @@ def _read(folder: Path, file: Path) -> Asset:
     headers = {
         **SECURITY_HEADERS,
         "content-type": _TYPES[file.suffix],
-        # A new version of the router must not meet old files of the page.
+        # After an update the router must not be used with old files of the page.
         "cache-control": "no-cache",
         "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
     }

@@ -1,6 +1,6 @@
-"""Sends the state to everyone who looks, once a second: it is put together once for all of them.
+"""Send the state to all viewers once a second. It is built once for all of them.
 
-Server-sent events, not polling: one message serves every viewer, the server sets the pace, a
+Server-sent events instead of polling: one message serves every viewer, the server sets the pace, a
 viewer that is gone is noticed, and a second without a message means that the router is gone.
 """
 
@@ -44,11 +44,11 @@ class Feed:
         return self._stopped or self.num_viewers >= self._max_viewers
 
     def start(self) -> None:
-        """Look at the state once a second from now on."""
+        """Start to build the state once a second."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End every viewer's stream at once: they must not hold up the router's end."""
+        """End every viewer's stream at once, so that the streams do not delay the router's end."""
         self._stopped = True
         self._next.set()
         if self._task is not None:
@@ -68,14 +68,14 @@ class Feed:
                 elif seen != number:
                     yield self._whole()
                 seen = number
-                # Another tick may have come while this one was being sent.
+                # The next tick may have come while this one was being sent.
                 if number == self._number:
                     await next_tick.wait()
         finally:
             self.num_viewers -= 1
 
     def look(self) -> None:
-        """One period has passed."""
+        """Build and send the state of one period."""
         self._state.look()
         if not self.num_viewers:
             return
@@ -95,7 +95,8 @@ class Feed:
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:
-            # A fixed rhythm, which a busy loop does not make catch up in a burst.
+            # A fixed rhythm; missed periods are skipped after a delay of the loop, not sent in a
+            # burst.
             due_s = max(due_s + self._period_s, loop.time())
             await asyncio.sleep(due_s - loop.time())
             self.look()

@@ -1,4 +1,4 @@
-"""The last quarter of an hour in steps of five seconds. Its size does not depend on the load."""
+"""The last 15 minutes in steps of five seconds. Its size does not depend on the load."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 STEP_S = 5
 NUM_POINTS = 180
-#: Values of one step that percentiles are taken of.
+#: Number of sampled values per step, for percentiles.
 MAX_VALUES = 256
-#: Steps that make up "the last minute".
+#: Number of steps of "the last minute".
 MINUTE = 12
 
 
 class Point(msgspec.Struct, kw_only=True):
-    """One step. Times are None where nobody could have measured one, shares lie in 0..1."""
+    """One step. Times are None without a measurement; shares are in 0..1."""
 
-    #: Unix time of its beginning.
+    #: Unix time at which the step begins.
     at_s: int
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
-    #: Mean of all gaps between tokens, and the 99th percentile of the requests' own means.
+    #: Mean of all gaps between tokens, and 99th percentile of the requests' mean gaps.
     itl_mean_ms: float | None = None
     itl_p99_ms: float | None = None
     requests_per_s: float = 0.0
     tokens_per_s: float = 0.0
     prompt_tokens_per_s: float = 0.0
     hit_rate: float | None = None
-    #: The most that were seen at once.
+    #: Maximum within the step.
     num_running: int = 0
     num_queued: int = 0
-    #: In this step.
+    #: Number within the step.
     num_failed: int = 0
     num_replays: int = 0
     #: Share of each worker's KV pool that sequences hold.
@@ -50,7 +50,7 @@ class Point(msgspec.Struct, kw_only=True):
 
 
 class Minute(msgspec.Struct, kw_only=True):
-    """The last minute as a whole."""
+    """The last minute in total."""
 
     ttft_p50_ms: float | None
     ttft_p99_ms: float | None
@@ -64,7 +64,7 @@ class Minute(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """What is read once a second. All but the first three and `kv_used` only ever grow."""
+    """Values read once a second. All but the first three and `kv_used` only grow."""
 
     num_running: int = 0
     num_queued: int = 0
@@ -77,7 +77,7 @@ class Gauges:
 
 @dataclass(slots=True)
 class _Step:
-    """A step under way, and what is kept of it for the last minute."""
+    """The present step, and what the last minute needs of a step."""
 
     at_s: int
     began_s: float
@@ -129,7 +129,7 @@ class _Step:
 
 
 class History:
-    """Fed by every request, and once a second by the state of the router."""
+    """Filled by every request, and once a second by the state of the router."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class History:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`gauges` are those of the beginning."""
+        """Begin with `gauges`."""
         self._clock = clock
         self._wall_clock = wall_clock
         self._closed: deque[Point] = deque(maxlen=NUM_POINTS - 1)
@@ -146,11 +146,11 @@ class History:
         self._step = self._begin(gauges or Gauges())
 
     def first_token(self, ttft_s: float) -> None:
-        """A request has its first token."""
+        """Record the time to a request's first token."""
         self._step.ttft_ms.add(ttft_s * 1000)
 
     def ended(self, end: RequestEnd) -> None:
-        """A request has ended."""
+        """Record the end of a request."""
         step = self._step
         step.num_ended += 1
         step.num_failed += end.failed
@@ -162,9 +162,9 @@ class History:
             step.itl_ms.add(itl_ms)
 
     def look(self, gauges: Gauges) -> None:
-        """Take over what was read just now; call it once a second.
+        """Record values that were read just now; call it once a second.
 
-        The step under way becomes a point of the history once it is STEP_S long.
+        The present step becomes a point of the history once it is STEP_S long.
         """
         self._step.look(gauges, self._clock())
         if self._wall_clock() >= self._step.at_s + STEP_S:
@@ -173,15 +173,15 @@ class History:
             self._step = self._begin(gauges)
 
     def points(self) -> list[Point]:
-        """All, oldest first; the last one is under way."""
+        """Return all points, oldest first; the last one is the present step."""
         return [*self._closed, *self._under_way()]
 
     def newest(self) -> list[Point]:
-        """What may have changed within the last second."""
+        """Return the points that may have changed within the last second."""
         return [*list(self._closed)[-1:], *self._under_way()]
 
     def minute(self) -> Minute:
-        """The last minute."""
+        """Return the totals of the last minute."""
         steps = [*self._minute, self._step]
         ttft_ms = list(chain.from_iterable(step.ttft_ms.values for step in steps))
         itl_ms = chain.from_iterable(step.itl_ms.values for step in steps)
@@ -205,12 +205,12 @@ class History:
         return _Step(at_s, self._clock(), before=gauges, latest=gauges)
 
     def _under_way(self) -> list[Point]:
-        # In its first moments a rate would be a guess.
+        # In the first seconds a rate would be inaccurate.
         return [self._step.point()] if self._step.took_s else []
 
 
 def mean_itl_ms(end: RequestEnd) -> float | None:
-    """Mean time between the tokens of its answers; None where there were not two of one."""
+    """Return the mean time between tokens [ms]; None at one token per answer or less."""
     usage, timings = end.usage, end.timings
     if usage is None or timings is None:
         return None

@@ -1,4 +1,4 @@
-"""Who sent blocks to whom, as finished requests report it."""
+"""Transfers of blocks between workers, as finished requests report them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 MAX_LINKS = 256
 #: Older transfers hardly count in a rate.
 WINDOW_S = 30.0
-#: A link without a transfer for so long is not shown.
+#: A link without a transfer for this time is not shown.
 SHOWN_S = 300.0
 
 
 class LinkRow(msgspec.Struct, kw_only=True):
-    """Blocks from one worker to another."""
+    """Transfers from one worker to another."""
 
     source: str
     target: str
@@ -33,9 +33,9 @@ class LinkRow(msgspec.Struct, kw_only=True):
     total_bytes: int
     #: Over the last half minute.
     bytes_per_s: float
-    #: Bytes per second while blocks were moving; None if that took no time.
+    #: Bytes per second of transfer time; None without transfer time.
     speed: float | None
-    #: Since the last one.
+    #: Time since the last transfer.
     idle_s: float
 
 
@@ -49,7 +49,7 @@ class _Link:
 
 
 class Links:
-    """The pairs that were used last."""
+    """The links that were used last."""
 
     def __init__(
         self, max_links: int = MAX_LINKS, *, clock: Callable[[], float] = time.monotonic
@@ -59,7 +59,7 @@ class Links:
         self._links: OrderedDict[tuple[str, str, str], _Link] = OrderedDict()
 
     def add(self, row: RequestRow) -> None:
-        """A request has ended: from its prefill worker, and from the peer that had its prefix."""
+        """Add an ended request: its transfer from the prefill worker, its fetch from a peer."""
         if row.transfer_bytes and row.prefill:
             self._note(row.prefill, row.decode, row.connector, row.transfer_bytes, row.transfer_ms)
         if row.fetch_bytes and row.fetch_source:

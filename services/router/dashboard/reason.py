@@ -1,4 +1,4 @@
-"""Reasons of a request's route: kept cheaply at its end, put into words when a viewer asks."""
+"""Reasons of a request's route: stored compactly at its end, explained on a viewer's request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from services.router.routing.chooser import Candidates
     from services.router.routing.trail import Trail
 
-#: Of each role, of a request. A cluster may have hundreds.
+#: Number of candidates kept per role and request. A cluster may have hundreds of workers.
 MAX_CANDIDATES = 8
 
 
@@ -24,14 +24,14 @@ class RoleChoice(msgspec.Struct, kw_only=True):
     """The workers of one role, best first."""
 
     candidates: list[CandidateCost]
-    #: How many more there were.
+    #: Number of further candidates.
     num_more: int
-    #: Why others could not serve it, by worker.
+    #: By worker: the reason for which it could not serve the request.
     left_out: dict[str, str]
 
 
 class Why(msgspec.Struct, kw_only=True):
-    """A decision. The first of each role's candidates was chosen, if there are any."""
+    """A routing decision. The first candidate of each role was chosen, if there are any."""
 
     policy: str
     num_decisions: int
@@ -49,7 +49,7 @@ class _Best:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a ring may hold of a decision: not the hashes of a long prompt, nor every worker."""
+    """The stored part of a decision: neither the hashes of the prompt nor all workers."""
 
     policy: Policy
     request: RoutingRequest
@@ -59,7 +59,7 @@ class Kept:
 
 
 def kept_part(trail: Trail) -> Kept | None:
-    """None if no decision was made."""
+    """Return the part to store; None if no decision was made."""
     if trail.policy is None or trail.request is None or trail.decision is None:
         return None
     return Kept(
@@ -72,7 +72,7 @@ def kept_part(trail: Trail) -> Kept | None:
 
 
 def why(kept: Kept) -> Why:
-    """The costs as they were."""
+    """Return the decision with its costs at that time."""
     return Why(
         policy=kept.policy.name,
         num_decisions=kept.num_decisions,

@@ -1,4 +1,4 @@
-"""The requests that ended last: what they cost, and what their routing was decided by."""
+"""The requests that ended last: their costs, and their routing decisions."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from services.router.watch.observer import RequestEnd
 
 MAX_REQUESTS = 200
-#: Longest part of an id that is shown: clients choose ids of any length.
+#: Number of characters of an id that are shown: clients choose ids of any length.
 MAX_ID_CHARS = 160
 
 
 class RequestRow(msgspec.Struct, kw_only=True):
-    """A request that has ended. Times in milliseconds; nothing of its text or tokens."""
+    """A request that has ended. Times in milliseconds; no text and no tokens."""
 
-    #: Counts this router's requests.
+    #: Counter of this router's requests.
     number: int
     id: str
-    #: Unix time of its end.
+    #: Unix time of the end.
     ended_s: float
     outcome: str
     failed: bool
@@ -41,18 +41,18 @@ class RequestRow(msgspec.Struct, kw_only=True):
     completion_tokens: int
     cached_tokens: int
     queue_ms: float
-    #: None if there was no first token, or its time is unknown.
+    #: None without a first token, or if the time is unknown.
     ttft_ms: float | None
     itl_ms: float | None
     total_ms: float
-    #: Empty if the decode worker computed the prompt, or the worker is unknown.
+    #: Name; empty if the decode worker computed the prompt, or if the worker is unknown.
     prefill: str
-    #: Empty if it was sent nowhere.
+    #: Name; empty if the request was sent to no worker.
     decode: str
     connector: str
     transfer_bytes: int
     transfer_ms: float
-    #: A peer that a prefix was fetched from.
+    #: The peer from which a prefix was fetched.
     fetch_source: str
     fetch_bytes: int
     fetch_ms: float
@@ -61,7 +61,7 @@ class RequestRow(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A row, and details that are shown on request only."""
+    """A row, with details that are sent on request only."""
 
     row: RequestRow
     timings: Timings | None
@@ -70,7 +70,7 @@ class Ended:
 
 
 class RecentRequests:
-    """A ring."""
+    """A ring buffer of ended requests."""
 
     def __init__(
         self, max_requests: int = MAX_REQUESTS, *, wall_clock: Callable[[], float] = time.time
@@ -128,6 +128,6 @@ def _row(end: RequestEnd, number: int, now_s: float) -> RequestRow:
 
 
 def _sent_to(trail: Trail) -> str:
-    """Return the decode worker of a request without timings, from its route; empty: none."""
+    """Return the decode worker on the route of a request without timings; empty: none."""
     route = None if trail.decision is None else trail.decision.route
     return "" if route is None else route.decode.name

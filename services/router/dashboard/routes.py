@@ -38,11 +38,11 @@ class Dashboard:
 
     @property
     def open_paths(self) -> frozenset[str]:
-        """What is served without a key: files that are the same everywhere."""
+        """The paths that need no key: files that are the same for every cluster."""
         return frozenset({f"{PAGE_PATH}/", *(asset.path for asset in self._assets)})
 
     def add_to(self, app: FastAPI) -> None:
-        """Serve the page. It is not part of the documented API."""
+        """Add the page's routes to `app`. They are not part of the documented API."""
         for asset in self._assets:
             app.add_route(asset.path, asset.serve, include_in_schema=False)
         app.add_route(f"{PAGE_PATH}/", _without_slash, include_in_schema=False)
@@ -57,7 +57,10 @@ class Dashboard:
         return _FeedResponse(self.feed)
 
     async def _request(self, request: Request) -> Response:
-        """Its number is a parameter, so that the door knows the path."""
+        """Return one request.
+
+        Its number is a query parameter, so that the path is fixed for the key check.
+        """
         try:
             number = int(request.query_params.get("number", ""))
         except ValueError as error:
@@ -77,7 +80,7 @@ class _FeedResponse(Response):
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the viewer is gone or the router stops."""
+        """Send events until the viewer disconnects or the router stops."""
         try:
             await unless_disconnected(receive, self._send(send))
         except RequestCancelledError:
@@ -97,7 +100,10 @@ class _FeedResponse(Response):
 
 
 async def _without_slash(request: Request) -> Response:
-    """The page's own links count on its path. Relative, for proxies that put it elsewhere."""
+    """Redirect to the path with a slash, on which the page's links depend.
+
+    The target is relative, for proxies that serve the page under another path.
+    """
     return RedirectResponse(
         f"../{PAGE_PATH.removeprefix('/')}", HTTPStatus.PERMANENT_REDIRECT, SECURITY_HEADERS
     )

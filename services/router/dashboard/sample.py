@@ -1,4 +1,4 @@
-"""Percentiles of values of which only some are kept."""
+"""Percentiles of values, from a random sample of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sample:
         self.values: list[float] = []
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Add a value."""
         self._num_added += 1
         if len(self.values) < self._size:
             self.values.append(value)
@@ -36,7 +36,7 @@ class Sample:
 
 
 def percentile(values: Iterable[float], share: float) -> float | None:
-    """The smallest value that `share` of all do not exceed; None of nothing."""
+    """Return the smallest value that `share` of all values do not exceed; None without values."""
     ordered = sorted(values)
     if not ordered:
         return None

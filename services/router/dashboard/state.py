@@ -1,4 +1,4 @@
-"""Everything that the page shows, kept by what requests and workers tell. Knows nothing of HTTP."""
+"""The whole state of the page, collected from requests and workers. Knows no HTTP."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from services.router.request.generation import AnswerPiece, GenerationRequest
     from services.router.watch.observer import RequestEnd, RequestWatch
 
-#: Requests that are sent to a page at once, so that a second's message stays small.
+#: Number of requests per message, so that a message stays small.
 MAX_ROWS = 50
 ROLES = (Role.PREFILL, Role.DECODE)
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """Of this router, now and since its start."""
+    """Totals of this router, now and since its start."""
 
     num_running: int
     num_queued: int
@@ -38,7 +38,7 @@ class Totals(msgspec.Struct, kw_only=True):
 
 
 class Tick(msgspec.Struct, kw_only=True):
-    """What a page gets every second. Lists of what is new go back to the tick before."""
+    """The message that a page gets every second. Lists hold what is new since the tick before."""
 
     number: int
     now_s: float
@@ -52,7 +52,7 @@ class Tick(msgspec.Struct, kw_only=True):
 
 
 class About(msgspec.Struct, kw_only=True):
-    """What does not change while the router runs."""
+    """Facts that do not change while the router runs."""
 
     name: str
     version: str
@@ -63,14 +63,14 @@ class About(msgspec.Struct, kw_only=True):
 
 
 class Hello(msgspec.Struct, kw_only=True):
-    """What a page gets first, or after it could not follow: a tick whose lists go all the way."""
+    """The first message to a page, also after it missed a tick: a tick with complete lists."""
 
     about: About
     tick: Tick
 
 
 class RequestDetail(msgspec.Struct, kw_only=True):
-    """One request in full."""
+    """One request with all details."""
 
     row: RequestRow
     timings: Timings | None
@@ -78,7 +78,7 @@ class RequestDetail(msgspec.Struct, kw_only=True):
 
 
 class _Shown:
-    """See RequestWatch: the page looks at the first token and at the end."""
+    """A RequestWatch for the page: it records the first token and the end."""
 
     def __init__(self, state: DashboardState, began_s: float) -> None:
         self._state = state
@@ -98,7 +98,7 @@ class DashboardState:
     """The RequestObserver behind the page; see services/router/watch/observer.py."""
 
     def __init__(self, parts: RouterParts, *, name: str, version: str) -> None:
-        """`name` tells this router from others of its cluster."""
+        """Make an empty state. `name` distinguishes this router from others of its cluster."""
         self._parts = parts
         self.tokens = TokenMetrics(parts.models.names[0])
         self._history = History()
@@ -125,11 +125,11 @@ class DashboardState:
         return request, _Shown(self, began_s)
 
     def first_token(self, ttft_s: float) -> None:
-        """A request has its first token."""
+        """Record the time to a request's first token."""
         self._history.first_token(ttft_s)
 
     def ended(self, end: RequestEnd) -> None:
-        """A request has ended."""
+        """Record the end of a request."""
         self._history.ended(end)
         row = self._recent.add(end)
         if end.usage is not None:
@@ -137,7 +137,7 @@ class DashboardState:
             self._workers.ended(row, end.usage)
 
     def look(self) -> None:
-        """Record the values of the charts; to be called once a second, with or without viewers."""
+        """Record the values of the charts. Call it once a second, with or without viewers."""
         self._workers.look()
         admission = self._parts.admission
         num_gaps, gaps_s = self.tokens.gaps
@@ -154,7 +154,7 @@ class DashboardState:
         )
 
     def tick(self) -> Tick:
-        """What is new since the tick before. To be called once a second at most."""
+        """Return what is new since the last tick. Call it at most once a second."""
         self._number += 1
         tick = self._tick(self._told_requests, self._told_changes, self._history.newest())
         self._told_requests = self._recent.num_ended
@@ -162,11 +162,11 @@ class DashboardState:
         return tick
 
     def hello(self) -> Hello:
-        """Everything. The tick that comes next goes on where it ends, or repeats a little."""
+        """Return the full state. The next tick continues it, or repeats a part."""
         return Hello(about=self._about, tick=self._tick(0, 0, self._history.points()))
 
     def detail(self, number: int) -> RequestDetail | None:
-        """One of the recent requests; None if it is not among them any more."""
+        """Return one of the recent requests; None if it is no longer kept."""
         ended = self._recent.find(number)
         if ended is None:
             return None
@@ -198,7 +198,7 @@ class DashboardState:
 
 
 def to_json(message: Any) -> bytes:
-    """A message as the page reads it."""
+    """Return a message as JSON for the page."""
     return _ENCODER.encode(message)
 
 

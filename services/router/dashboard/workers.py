@@ -1,4 +1,4 @@
-"""The workers as this router sees them, those that have just gone, and when each state began."""
+"""The state of live and recently lost workers, and when each state began."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 MAX_GONE = 64
 MAX_CHANGES = 50
-#: How long a worker that is gone is still shown.
+#: Time for which a worker that left is still shown.
 GONE_S = 600.0
 #: Older requests hardly count in a worker's hit rate.
 HITS_WINDOW_S = 300.0
 
 
 class State(StrEnum):
-    """What a worker is good for."""
+    """State of a worker."""
 
     #: It has not answered the canary yet.
     JOINING = "joining"
     READY = "ready"
-    #: Something failed there, it says so itself, or its weights are not those of its generation:
-    #: nothing is sent there.
+    #: A request failed there, the worker reports itself unhealthy, or its weights are not those of
+    #: its generation: nothing is sent to it.
     SUSPENDED = "suspended"
     #: It takes no new work.
     DRAINING = "draining"
-    #: It said that it goes, by draining first.
+    #: It deregistered after it had drained.
     LEFT = "left"
     #: Its lease has ended.
     LOST = "lost"
@@ -53,30 +53,30 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     incarnation: str
     role: str
     state: State
-    #: Unix time at which that state was first seen.
+    #: Unix time at which the state was first seen.
     since_s: float
     address: str
     model: str
     version: str
     num_running: int
     num_waiting: int
-    #: Blocks that sequences hold, that hold a prefix which may be asked for again, and all.
+    #: Blocks held by sequences, blocks with a reusable prefix, and all blocks.
     blocks_used: int
     blocks_cached: int
     blocks_total: int
     block_size: int
     max_model_len: int
-    #: Share of prompt tokens that it had cached; None if none were computed there lately.
+    #: Share of prompt tokens that were cached there; None without recent prompts.
     hit_rate: float | None
-    #: Since its last heartbeat.
+    #: Time since its last heartbeat.
     lease_age_s: float
-    #: What this router has sent there and what has not ended.
+    #: Work that this router sent there and that has not ended.
     num_requests: int
     num_waiting_tokens: int
 
 
 class WorkerChange(msgspec.Struct, kw_only=True):
-    """A worker's state became another one."""
+    """A change of a worker's state."""
 
     number: int
     at_s: float
@@ -93,7 +93,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Hits:
-    """Prompt tokens that one worker was asked for, and those among them that it had."""
+    """Prompt tokens that were sent to one worker, and those of them that it held."""
 
     asked: Recent = field(default_factory=lambda: Recent(HITS_WINDOW_S))
     had: Recent = field(default_factory=lambda: Recent(HITS_WINDOW_S))
@@ -104,7 +104,7 @@ class _Hits:
 
 
 class WorkerWatch:
-    """Looks at all endpoints once a second."""
+    """Observes all endpoints once a second."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class WorkerWatch:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`num_cached` are the blocks that the directory knows a worker to hold."""
+        """Make an empty view. `num_cached` returns the directory's number of blocks of a worker."""
         self._endpoints = endpoints
         self._num_cached = num_cached
         self._clock = clock
@@ -126,9 +126,9 @@ class WorkerWatch:
         self.num_changes = 0
 
     def look(self) -> None:
-        """See who is there, and in what state."""
+        """Update the states of all workers."""
         endpoints = {endpoint.record.worker: endpoint for endpoint in self._endpoints()}
-        # The old life of a worker ends before its new one begins.
+        # The end of a worker's last run is recorded before its new one begins.
         for worker in self._known.keys() - endpoints.keys():
             self._went(self._known[worker].row)
         self._known = {
@@ -143,23 +143,23 @@ class WorkerWatch:
         }
 
     def rows(self) -> list[WorkerRow]:
-        """Everyone, prefill workers first."""
+        """Return a row per worker, prefill workers first."""
         rows = [*(known.row for known in self._known.values()), *self._gone.values()]
         return sorted(rows, key=lambda row: (row.role != Role.PREFILL, row.name))
 
     def kv_used(self) -> dict[str, float]:
-        """Share of each live worker's KV pool that sequences hold."""
+        """Return the share of each live worker's KV pool that sequences hold."""
         return {
             known.row.name: known.row.blocks_used / max(1, known.row.blocks_total)
             for known in self._known.values()
         }
 
     def changes(self, after: int = 0) -> list[WorkerChange]:
-        """Those with a larger number, oldest first, as far as they are still there."""
+        """Return changes with a larger number, oldest first, as far as they are still kept."""
         return [change for change in self._changes if change.number > after]
 
     def ended(self, row: RequestRow, usage: Usage) -> None:
-        """A request tells what its workers had of its prompt."""
+        """Record the hits of an ended request's prompt on its workers."""
         if row.prefill:
             self._note_hits(row.prefill, row.prompt_tokens, usage.transferred_hit_tokens)
         if row.decode:
@@ -185,7 +185,7 @@ class WorkerWatch:
     def _row(self, endpoint: Endpoint, state: State, since_s: float) -> WorkerRow:
         record, load, now_s = endpoint.record, endpoint.load, self._clock()
         hits = self._hits.get(endpoint.name)
-        # Before the first heartbeat nothing is known of its blocks.
+        # Before the first heartbeat nothing is known about its blocks.
         num_free = load.num_free_blocks if load.num_free_blocks or load.num_running else None
         return WorkerRow(
             name=endpoint.name,
@@ -210,7 +210,7 @@ class WorkerWatch:
         )
 
     def _went(self, row: WorkerRow) -> None:
-        """Its last row stays for a while, without what only a live worker has."""
+        """Keep its last row for a while, without values that only a live worker has."""
         state = State.LEFT if row.state is State.DRAINING else State.LOST
         self._changed(row.name, row.role, state)
         self._gone.pop(row.name, None)

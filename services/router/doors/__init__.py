@@ -1,1 +1,1 @@
-"""Who may come in, and how: HTTP, keys, limits on connections."""
+"""Access over HTTP: the application, keys, limits on connections."""

@@ -1,4 +1,4 @@
-"""Puts the HTTP API together: OpenAI's, Anthropic's, and what operators ask."""
+"""The HTTP application: OpenAI's and Anthropic's APIs, and operators' endpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from services.router.doors.auth import Authenticator
     from services.router.openai.backend import Backend
 
-#: The endpoints read their bodies themselves, so the framework has to be told what is in them.
+#: The endpoints read their bodies themselves, so the schemas are listed for the framework here.
 _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/chat/completions": (ChatBody,),
     "/v1/completions": (CompletionBody,),
@@ -73,14 +73,21 @@ def create_app(
     dashboard: Dashboard | None = None,
     cors: CorsSettings | None = None,
 ) -> FastAPI:
-    """The HTTP application. It starts nothing and owns nothing of `backend`.
+    """Return the HTTP application. It starts nothing and does not own `backend`.
 
-    `not_ready_because` is asked on every GET /ready and /health; it names what is missing, or
-    nothing. `notes` says what requests have to do without.
-    `rate_headers` says what a tenant has left of its limits.
-    Without `keys` every client may use every path. `traced`: clients may say which trace a request
-    belongs to. Without a `dashboard` there is no live page. Without `cors` browsers let no page of
-    another site read answers.
+    not_ready_because: called on every GET /ready and /health; returns what is missing, or nothing.
+
+    notes: returns the parts that are missing though requests can be served.
+
+    rate_headers: returns the rate-limit headers of a tenant.
+
+    keys: without it every client may use every path.
+
+    traced: clients may pass a trace context with a request.
+
+    dashboard: without it there is no live page.
+
+    cors: without it browsers let no page of another site read answers.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
     _add_generation(app, backend)
@@ -88,7 +95,7 @@ def create_app(
     _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
     if dashboard is not None:
         dashboard.add_to(app)
-    # Last: paths are tried in their order.
+    # Last: paths are tried in order.
     add_refusals(app)
     explained = {"/v1/route": (CompletionBody, ChatBody)} if backend.explainer is not None else {}
     document_bodies(app, _BODIES | explained)
@@ -102,10 +109,10 @@ def create_app(
         )
     if traced:
         app.add_middleware(TraceMiddleware)
-    # Before the keys: a browser's question whether it may ask has none.
+    # Outside the key check: a browser's preflight request carries no key.
     add_cors(app, cors)
     app.add_middleware(IgnoredFieldsMiddleware)
-    # Outermost: what is refused at the door has an id as well.
+    # Outermost: requests that are refused by the layers below get an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app
 
@@ -124,7 +131,7 @@ def _add_generation(app: FastAPI, backend: Backend) -> None:
 
 
 def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> None:
-    """Other words for the same: each makes a chat of its request."""
+    """Add the APIs that translate their requests to chats."""
     responses, messages = Responses(backend, chat), Messages(backend, chat)
     one, tags = "/v1/responses/{response_id}", list[str | Enum](["generate"])
     app.add_api_route("/v1/responses", responses.create, methods=["POST"], tags=tags)
@@ -139,9 +146,9 @@ def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> No
 def _add_models(app: FastAPI, backend: Backend) -> None:
     models = ModelEndpoints(backend.models)
     app.add_api_route("/v1/models", models.list_all, tags=["models"])
-    # Where a client puts the name of no model behind the slash.
+    # Clients request this path for an empty model name.
     app.add_api_route("/v1/models/", models.list_all, include_in_schema=False)
-    # A model's name may hold slashes, as Hugging Face's do.
+    # A model's name may contain slashes, as Hugging Face's names do.
     app.add_api_route("/v1/models/{model:path}", models.retrieve, tags=["models"])
 
 
@@ -149,7 +156,7 @@ def _add_health(app: FastAPI, health: HealthEndpoints) -> None:
     app.add_api_route("/live", health.live, tags=["operations"])
     app.add_api_route("/health", health.health, tags=["operations"])
     app.add_api_route("/ping", health.ping, tags=["operations"])
-    # SageMaker's probe may use either method; two in one route would share an operation id.
+    # SageMaker's probe may use either method. One route with both would repeat an operation id.
     app.add_api_route("/ping", health.ping, methods=["POST"], include_in_schema=False)
     app.add_api_route("/ready", health.ready, tags=["operations"])
     app.add_api_route("/version", health.version, tags=["operations"])

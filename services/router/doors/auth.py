@@ -1,4 +1,4 @@
-"""Lets requests with a key in, and tells the endpoints whose they are."""
+"""Check of API keys: endpoints get the caller of each request."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ if TYPE_CHECKING:
 
 
 class Authenticator(Protocol):
-    """Knows every key; services/router/admission/keys.py is the real one."""
+    """Maps keys to callers; services/router/admission/keys.py is the real implementation."""
 
     def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
-        """Whose request has these headers.
+        """Return the caller of a request with these headers.
 
         Raises:
-            AuthenticationError: the headers have no key that is known.
+            AuthenticationError: the headers have no valid key.
         """
         ...
 
 
 class AuthMiddleware:
-    """Stands before routing: a path is closed unless it is named here, whether it exists or not."""
+    """Checks keys before routing: every path that is not named here needs a key.
+
+    That includes paths that do not exist.
+    """
 
     def __init__(
         self,
@@ -42,13 +45,16 @@ class AuthMiddleware:
         open_metrics: bool,
         open_paths: frozenset[str] = frozenset(),
     ) -> None:
-        """`open_paths` are open besides the probes: files that hold nothing of the cluster."""
+        """Wrap `app`.
+
+        `open_paths` need no key, like the probes: their files are the same everywhere.
+        """
         self._app = app
         self._keys = keys
         self._open_paths = OPEN_PATHS | open_paths | ({METRICS_PATH} if open_metrics else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, if it may be served."""
+        """Serve one request, or refuse it."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return

@@ -1,4 +1,4 @@
-"""Which pages of other sites a browser lets read the router's answers."""
+"""CORS: which sites' pages may read the router's answers in a browser."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from services.router.cors_settings import CorsSettings
 
-#: Headers of answers that pages may read beside those that browsers always show.
+#: Response headers that pages may read beside those that browsers always show.
 _SHOWN_HEADERS = ("x-request-id", "x-baton-ignored", "retry-after", "retry-after-ms")
 
 
 def add_cors(app: FastAPI, settings: CorsSettings | None) -> None:
-    """Have `app` answer browsers' questions, if any site is let in."""
+    """Add CORS to `app` if any site is allowed."""
     if settings is None or not settings.allowed_origins:
         return
     app.add_middleware(

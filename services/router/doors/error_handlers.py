@@ -1,4 +1,4 @@
-"""Answers every exception, in the shape of the API that the request's path belongs to."""
+"""Responses for exceptions, in the format of the API that the request's path belongs to."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ logger = structlog.get_logger(__name__)
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Have `app` answer every exception in its API's shape."""
+    """Have `app` answer every exception in the format of its API."""
     for kind in (BatonError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer_error)
 
 
 def error_response(error: Exception, *, path: str, request_id: str) -> Response:
-    """The whole response to a request for `path` that ended with this error."""
+    """Return the response to a request for `path` that ended with this error."""
     headers = error_headers(error)
     body = error_json
     if anthropic.is_anthropic(path):
-        # Where Anthropic's clients look for it.
+        # Header with the request's id for Anthropic's clients.
         headers["request-id"] = request_id
         body = anthropic.error_json
     return Response(
@@ -46,15 +46,16 @@ def error_response(error: Exception, *, path: str, request_id: str) -> Response:
 async def _answer_error(request: Request, error: Exception) -> Response:
     request_id: str = request.state.request_id
     if isinstance(error, HTTPException):
-        # Mostly the framework's: an unknown route or method.
+        # Most come from the framework: an unknown route or method.
         detail = f"{error.detail}: {request.method} {request.url.path[:200]}"
         error = HTTPException(error.status_code, detail, error.headers)
     status = error_status(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         known = isinstance(error, BatonError)
-        # The framework raises foreign exceptions again after this; the server logs their trace.
+        # The framework raises unexpected exceptions again after this; the server logs their
+        # traceback.
         logger.warning("request_failed", status=status, error=repr(error), known=known)
     response = error_response(error, path=request.url.path, request_id=request_id)
-    # The framework answers foreign exceptions outside all middleware.
+    # The framework answers unexpected exceptions outside all middleware.
     response.headers["x-request-id"] = request_id
     return response

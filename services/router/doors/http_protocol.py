@@ -1,6 +1,6 @@
-"""The HTTP server's protocol with limits on what a connection may cost before a request is whole.
+"""The HTTP server's protocol, with limits on a connection until its request is complete.
 
-The parser and the server have none: a head may be of any size, and arrive a byte an hour.
+The parser and the server have no such limits: a head may have any size and arrive at any rate.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
     from services.router.request.limits import RequestLimits
 
-#: What a byte of a body may cost in the chunked encoding: a size, two line ends, and itself.
+#: Bytes of chunked encoding allowed per byte of a body: a size, two line ends, and the byte.
 _FRAMING_PER_BYTE = 8
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. Between two requests the server's own idle time counts."""
+    """One connection. Between two requests the server's own idle timeout applies."""
 
     limits: RequestLimits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has connected."""
+        """Refuse the connection if there are too many; otherwise start the timeout of its head."""
         super().connection_made(transport)
         self._timer: asyncio.TimerHandle | None = None
         self._in_head = self._in_body = False
-        #: Of the message that is being read: bytes of its body, and all others.
+        #: Of the message that is being read: bytes of its body, and all other bytes.
         self._num_body_bytes = 0
         self._num_other_bytes = 0
         self._crossed = False
@@ -45,12 +45,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._wait(self.limits.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Stop the timer of a closed connection."""
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes of one or several requests."""
+        """Parse received bytes of one or several requests."""
         if self.transport.is_closing():
             return
         self._crossed = False
@@ -59,7 +59,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self._crossed:
-            # What came with the end of a head or of a message is one read's worth, and forgiven.
+            # Bytes that came with the end of a head or of a message are at most one read; not
+            # counted.
             self._num_other_bytes += len(data) - (self._num_body_bytes - num_before)
             allowed = self.limits.max_header_bytes + _FRAMING_PER_BYTE * self._num_body_bytes
             if self._num_other_bytes > allowed:
@@ -67,13 +68,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._time_head()
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Reset the counters at the first byte of a request."""
         super().on_message_begin()
         self._in_head = True
         self._num_body_bytes = self._num_other_bytes = 0
 
     def on_headers_complete(self) -> None:
-        """A head is whole: it is served, or refused by an answer in its turn."""
+        """Serve a request whose head is complete, or refuse it, in the order of requests."""
         self._crossed = True
         num_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         too_large = num_bytes > self.limits.max_header_bytes
@@ -87,24 +88,24 @@ class LimitedProtocol(HttpToolsProtocol):
         self._wait(self.limits.body_timeout_s)
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Count and pass on a part of the body."""
         self._num_body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The last byte of a request."""
+        """Stop the body's timeout at the last byte of a request."""
         super().on_message_complete()
         self._crossed = True
         self._in_body = False
         self._stop_waiting()
 
     def on_response_complete(self) -> None:
-        """An answer is whole; the next head may have come in part already."""
+        """Restart the timeout of a head: a part of the next one may have arrived already."""
         super().on_response_complete()
         self._time_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP with status 400, in the shape of other errors, and hang up."""
+        """Answer data that is not HTTP with status 400 and an error as JSON, and disconnect."""
         self._refuse(HTTPStatus.BAD_REQUEST, msg)
 
     def _time_head(self) -> None:
@@ -117,7 +118,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete
 
     def _latest(self) -> RequestResponseCycle | None:
-        return self.cycle  # the server's own annotation leaves out that there may be none yet
+        return self.cycle  # the server's annotation lacks None
 
     def _wait(self, seconds: float) -> None:
         self._stop_waiting()
@@ -131,7 +132,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._timer = None
         if self.pipeline:
-            # It is we who do not read: a request before this one is still being answered.
+            # The server itself does not read: an earlier request is still being answered.
             self._wait(self.limits.body_timeout_s)
         elif not self.transport.is_closing():
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time")
@@ -149,7 +150,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(HTTPStatus(problem.status_code), problem.detail)
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Answer and hang up; only hang up where an answer has begun."""
+        """Answer with an error and disconnect; only disconnect if an answer has begun."""
         self._stop_waiting()
         if not (self._is_answering() and self.cycle.response_started):
             body = error_json(HTTPException(status, message), request_id="")
@@ -161,7 +162,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _HeadTooLarge:
-    """An application that refuses its one request."""
+    """An application that refuses every request."""
 
     def __init__(self, problem: HTTPException) -> None:
         self._problem = problem
@@ -177,5 +178,5 @@ class _HeadTooLarge:
 
 
 def limited_protocol(limits: RequestLimits) -> type[LimitedProtocol]:
-    """The protocol class for a server with these limits; the server makes its objects."""
+    """Return the protocol class for these limits; the server makes its objects."""
     return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})

@@ -1,4 +1,4 @@
-"""Serves an ASGI application over HTTP until it is told to stop."""
+"""An HTTP server for an ASGI application."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACKLOG = 2048
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are `__main__`'s."""
+        """Handle no signals: `__main__` handles them."""
         yield
 
 
@@ -43,12 +43,16 @@ class HttpServer:
         limits: RequestLimits = DEFAULT_LIMITS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`client_stall_s`: so long a client may take nothing of its answer."""
+        """Make a server.
+
+        A connection is closed if its client reads nothing for `client_stall_s`.
+        """
         self._client_stall_s = client_stall_s
         self._server = _Server(
             uvicorn.Config(
                 _with_direct_send(app),
-                # Its parser is in C: h11, in Python, took as long per event as all else together.
+                # httptools, in C: h11, in Python, took as long per event as all other code
+                # together.
                 http=limited_protocol(limits),
                 ws="none",
                 lifespan="off",
@@ -66,10 +70,10 @@ class HttpServer:
     async def start(
         self, host: str, port: int, *, share_port: bool = False, own_port: int | None = None
     ) -> None:
-        """Bind (port 0 takes a free one) and serve.
+        """Bind (port 0: a free port) and serve.
 
-        `share_port`: other processes may listen on `port`, too, and the system spreads connections
-        over them. `own_port` is one more, of this process alone.
+        `share_port`: other processes may listen on `port`, too, and the system distributes
+        connections among them. `own_port` is one more, of this process alone.
 
         Raises:
             ConfigError: an address cannot be bound.
@@ -85,7 +89,7 @@ class HttpServer:
         self._sweeping = asyncio.create_task(slow_clients.run())
 
     async def stop(self) -> None:
-        """Take no new connections, and wait for running requests up to the grace period."""
+        """Accept no new connections; wait for running requests up to the grace period."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task
@@ -103,7 +107,11 @@ def _listen(host: str, port: int, *, share: bool) -> socket.socket:
 
 
 def _with_direct_send(app: ASGIApp) -> ASGIApp:
-    """Every layer of the framework wraps `send` to see a response begin; its events need none."""
+    """Give streams the server's own `send`.
+
+    Every layer of the framework wraps `send` to see the beginning of a response; events of a stream
+    do not need these layers.
+    """
 
     async def with_direct_send(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -114,8 +122,8 @@ def _with_direct_send(app: ASGIApp) -> ASGIApp:
         try:
             await app(scope, receive, send)
         finally:
-            # `send` belongs to the server's object of this request, and that one holds the scope:
-            # a circle would keep all of the request until the collector's next full search.
+            # `send` refers to the server's object of this request, which refers to the scope. This
+            # cycle would keep the whole request until the next full garbage collection.
             del extensions[DIRECT_SEND]
 
     return with_direct_send

@@ -1,4 +1,4 @@
-"""Holds every request to its tenant's limits, and counts what each tenant uses."""
+"""Tenant limits for every request, and counters of each tenant's use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LimitedGenerator:
-    """Stands in front of any Generator."""
+    """A Generator that applies tenant limits to another one."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class LimitedGenerator:
     def _most_tokens(self, request: GenerationRequest) -> int:
         """Return the most tokens that the request can use; 0 if its tenant has no limit.
 
-        Without max_tokens an answer may fill the context. Answers seldom do, so then at most the
-        tenant's limit of a minute is set aside: a lower limit must not refuse such requests.
+        Without max_tokens an answer may fill the context. Few answers do, so then at most the
+        tenant's limit per minute is set aside: a lower limit must not refuse such requests.
         """
         per_minute = request.tenant.max_tokens_per_minute
         if per_minute is None:

@@ -1,4 +1,4 @@
-"""Puts a tenant's rate-limit headers on the answer to its HTTP request, refused or not."""
+"""A tenant's rate-limit headers on the response to its HTTP request, also on a refusal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class _Noted:
     tenant: Tenant | None = None
 
 
-#: Of the HTTP request that is being served. What serves it may be several tasks.
+#: Of the present HTTP request. It may be served by several tasks.
 _noted: ContextVar[_Noted | None] = ContextVar("noted", default=None)
 
 
 def note_tenant(tenant: Tenant) -> None:
-    """The request that is being served is this tenant's. Does nothing outside HTTP."""
+    """Record the tenant of the present HTTP request. Does nothing outside HTTP."""
     noted = _noted.get()
     if noted is not None:
         noted.tenant = tenant

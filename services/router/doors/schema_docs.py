@@ -1,4 +1,4 @@
-"""Describes the bodies in the OpenAPI document, so that /docs shows their fields."""
+"""Schemas of the bodies in the OpenAPI document, so that /docs shows their fields."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ANSWER_OR_STREAM: dict[str, Any] = {
     "application/json": _ANY,
     "text/event-stream": {"schema": {"type": "string"}},
 }
-#: Of APIs whose events have names.
+#: For APIs whose events have names.
 _NAMED_EVENT: dict[str, Any] = {
     "type": "object",
     "required": ["event", "data"],
@@ -55,7 +55,7 @@ _ANSWER_OR_NAMED_EVENTS: dict[str, Any] = {
     "application/json": _ANY,
     "text/event-stream": {"schema": _NAMED_EVENT},
 }
-#: What is not JSON, or not only.
+#: Content types of bodies that are not JSON, or not only JSON.
 _CONTENT: dict[str, dict[str, Any]] = {
     "/metrics": {
         "text/plain": {"schema": {"type": "string"}},
@@ -84,7 +84,7 @@ _ANTHROPIC_ERROR: dict[str, Any] = {
 
 
 def _document_answers(path: str, answers: dict[str, Any]) -> None:
-    """What the framework cannot know: every error's shape, and bodies that are no JSON."""
+    """Add what the framework does not document: errors, and bodies that are not JSON."""
     answers.pop("422", None)
     if path in _CONTENT:
         answers["200"]["content"] = _CONTENT[path]
@@ -98,16 +98,16 @@ def _document_answers(path: str, answers: dict[str, Any]) -> None:
 
 
 def document_bodies(app: FastAPI, bodies: Mapping[str, tuple[type[BaseModel], ...]]) -> None:
-    """Have `app` document the POST body of each path: one of the given schemas."""
+    """Document the POST body of each path: one of the given schemas."""
     original = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            # The framework keeps the document that it builds; it is completed in place, once.
+            # The framework caches its document, which is completed in place, once.
             _complete(original(), bodies)
         return original()
 
-    # The documented way to change the document is to replace this method.
+    # Replacing this method is the documented way to change the document.
     app.openapi = openapi  # type: ignore[method-assign]
 
 

@@ -1,7 +1,7 @@
-"""Hangs up on HTTP clients that take nothing of what they asked for.
+"""Disconnect HTTP clients that do not read their answers.
 
-An answer waits while its client's connection is full. It delays no other answer, but it keeps its
-place among the admitted requests: clients that never read would use up all places.
+An answer waits while its client's connection is full. It delays no other answer, but it stays
+admitted: clients that never read would use up all places.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: A client that takes not one byte for so long counts as gone, even if its connection is open.
+#: A client that reads no byte for this time counts as gone, even if its connection is open.
 STALL_S = 30.0
-#: How often connections are looked at, per stall.
+#: Number of checks of the connections per stall.
 _LOOKS = 6
 
 
 class SlowClients:
-    """Looks at all connections now and then, so that sending costs nothing more."""
+    """Checks all connections at an interval, so that sending costs nothing more."""
 
     def __init__(
         self,
@@ -33,21 +33,21 @@ class SlowClients:
         stall_s: float = STALL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connections` are uvicorn's protocols, whose common type is not public."""
+        """Watch `connections`: uvicorn's protocols, whose common type is not public."""
         self._connections = connections
         self._stall_s = stall_s
         self._clock = clock
-        #: Of each full connection: bytes that wait, and since when it is that many.
+        #: By full connection: number of waiting bytes, and since when it has not changed.
         self._waiting: dict[Any, tuple[int, float]] = {}
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check again and again, until cancelled."""
         while True:
             await asyncio.sleep(self._stall_s / _LOOKS)
             self.look()
 
     def look(self) -> None:
-        """Hang up where nothing was taken since long enough ago."""
+        """Disconnect clients that have read nothing for `stall_s`."""
         now_s = self._clock()
         before, self._waiting = self._waiting, {}
         for connection in tuple(self._connections()):

@@ -1,7 +1,7 @@
-"""Takes back what a request holds when its client does not read the answer.
+"""Cancel a request whose client does not read the answer.
 
-The router keeps the pieces that a slow client has not read while the workers go on, so the client
-delays no other request. But it keeps its place inside, and many such clients would keep all places.
+The router keeps unread pieces while the workers continue, so a slow client delays no other request.
+But its request stays admitted, and many such clients would use up all places.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 
 class StallGuard:
-    """Stands in front of any Generator."""
+    """A Generator that cancels stalled requests of another one."""
 
     def __init__(self, generator: Generator, *, max_stall_s: float) -> None:
         self._generator = generator
         self._max_stall_s = max_stall_s
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
-        """See Generator. Raises DeadlineError if the client does not take a piece in time."""
+        """Yield the answers of the wrapped Generator.
+
+        Raises:
+            DeadlineError: the client did not read a piece for `max_stall_s`.
+        """
         answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
         watch = _Watch(answers, self._max_stall_s)
         try:
@@ -43,24 +47,24 @@ class StallGuard:
             if watch.closing is not None:
                 await asyncio.wait((watch.closing,))
         if watch.closing is not None:
-            message = f"{request.request_id}: nobody read the answer for {self._max_stall_s:g} s"
+            message = f"{request.request_id}: the client read nothing for {self._max_stall_s:g} s"
             raise DeadlineError(message)
 
 
 class _Watch:
-    """One timer per request, none per piece."""
+    """The timer of one request; pieces need none of their own."""
 
     def __init__(self, answers: AsyncGenerator[AnswerPiece], max_stall_s: float) -> None:
         self._answers = answers
         self._max_stall_s = max_stall_s
-        #: When a piece was given to the reader; None while the reader waits for one.
+        #: Time at which the reader got a piece; None while the reader waits for one.
         self.given_s: float | None = None
-        #: Closes `answers`, which no other code does while a piece is with the reader.
+        #: Task that closes `answers`. No other code closes them while the reader has a piece.
         self.closing: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(max_stall_s, self._look)
 
     def cancel(self) -> None:
-        """It has ended."""
+        """Cancel the timer."""
         self._timer.cancel()
 
     def _look(self) -> None:

@@ -1,1 +1,1 @@
-"""The gRPC door."""
+"""The router's gRPC services."""

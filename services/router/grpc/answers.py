@@ -1,4 +1,4 @@
-"""Pieces of answers as messages of the contract, with what they mean where that is asked for."""
+"""Pieces of answers as wire messages, with parsed deltas where the request asks for them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ if TYPE_CHECKING:
 
 
 class AnswerWriter:
-    """Writes the answers to one request."""
+    """Writes the messages of the answers to one request."""
 
     def __init__(
         self, *, reader: ChatReader | None = None, reading: router_pb2.Reading.ValueType
     ) -> None:
-        """Without a `reader`, messages carry text only: no reasoning, no tool calls."""
+        """Make a writer.
+
+        Without a `reader`, messages have text only: no reasoning, no tool calls.
+        """
         self._reader = reader
         self._reading = reading
 
     def resume(self, request: GenerationRequest, tokenizer: Tokenizer) -> None:
-        """Feed the reader what the client already has, so that deltas continue after it."""
+        """Give the reader the text that the client has already: deltas continue after it."""
         if self._reader is None:
             return
         for answer in request.resumed:

@@ -1,4 +1,4 @@
-"""A ChatRequest of the contract: what is asked of the pipeline, and how its answers are read."""
+"""Conversion of a ChatRequest: conversation, parameters, and how to parse the answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AskedChat:
     conversation: Conversation
     params: GenerationParams
     plan: ReadingPlan
-    #: The client wants to know what the answers mean.
+    #: Whether the client asked for parsed answers.
     is_read: bool
 
 
@@ -55,9 +55,10 @@ def read_chat(
     tokenizer: Tokenizer,
     limits: RequestLimits,
 ) -> AskedChat:
-    """Check `request` and return its conversation, its parameters and how its answers are read.
+    """Check `request` and return its conversation, its parameters and how to parse its answers.
 
-    The parameters are `params` with what tools ask for: tokens to be shown, a grammar for calls.
+    The returned parameters are `params` plus what the tools need: visible special tokens, a
+    grammar.
 
     Raises:
         InvalidRequestError: a field is wrong; `param` names it as the HTTP API does.
@@ -95,7 +96,7 @@ def read_chat(
 
 
 def _tool(tool: router_pb2.Tool, param: str, limits: RequestLimits) -> dict[str, Any]:
-    """As chat templates take it: in the order that models were trained on."""
+    """Return a tool in the form of chat templates, with its keys in the order of training data."""
     if len(tool.name) > MAX_NAME_CHARS or re.match(NAME_PATTERN, tool.name) is None:
         message = f"{param}.function.name must be 1 to {MAX_NAME_CHARS} of a-z A-Z 0-9 _ . -"
         raise InvalidRequestError(message, param=f"{param}.function.name")
@@ -124,7 +125,7 @@ def _choice(request: router_pb2.ChatRequest) -> ToolChoice:
 
 
 def _message(message: router_pb2.ChatMessage, param: str) -> dict[str, Any]:
-    """As chat templates expect it."""
+    """Return a message in the form of chat templates."""
     role = message.role
     if role not in ROLES:
         problem = f"{param}.role must be one of {', '.join(ROLES)}, not {role[:64]!r}"

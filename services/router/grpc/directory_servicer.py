@@ -1,4 +1,4 @@
-"""Serves the embedded directory to the workers of a cluster that has no Redis."""
+"""The Directory service: the embedded directory for workers of a cluster without Redis."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HASH_BYTES = 32
 
 
 class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
-    """Checks what comes over the wire and hands it to the directory."""
+    """Checks wire messages and passes them to the directory."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
         *,
         refused: Callable[[], Iterable[RefusedWorker]] = tuple,
     ) -> None:
-        """`refused`: who says that it is there, and is sent nothing."""
+        """Serve `registry` and `blocks`. `refused` returns live workers that get no requests."""
         self._registry = registry
         self._blocks = blocks
         self._refused = refused
@@ -47,7 +47,7 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
     async def Register(  # noqa: N802
         self, request: directory_pb2.RegisterRequest, context: Context
     ) -> directory_pb2.RegisterResponse:
-        """Join."""
+        """Register a worker."""
         await self._registry.register(record_from_wire(request.record), request.lease_s)
         return directory_pb2.RegisterResponse()
 
@@ -70,7 +70,7 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
     async def Publish(  # noqa: N802
         self, request: directory_pb2.PublishRequest, context: Context
     ) -> directory_pb2.PublishResponse:
-        """Take an update or a snapshot."""
+        """Apply an update or a snapshot of a worker's blocks."""
         worker = worker_id_from_wire(request.worker)
         stored = _hashes(request.stored, "stored")
         if request.snapshot:
@@ -95,7 +95,7 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
     async def LookupBlocks(  # noqa: N802
         self, request: directory_pb2.LookupBlocksRequest, context: Context
     ) -> directory_pb2.LookupBlocksResponse:
-        """Who holds a prefix."""
+        """Return the workers that hold a prefix."""
         found = await self._blocks.lookup(_hashes(request.block_hashes, "block_hashes"))
         holders = [
             directory_pb2.BlockHolder(worker=worker_id_to_wire(worker), num_blocks=num_blocks)
@@ -106,7 +106,7 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
     async def ListWorkers(  # noqa: N802
         self, request: directory_pb2.ListWorkersRequest, context: Context
     ) -> directory_pb2.ListWorkersResponse:
-        """Everyone alive."""
+        """Return all live workers."""
         events = await self._registry.workers()
         refused = [
             directory_pb2.RefusedWorker(

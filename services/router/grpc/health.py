@@ -1,4 +1,4 @@
-"""What the router's gRPC health service says: what `GET /health` says, except of the directory."""
+"""The router's gRPC health service: as `GET /health`, except for the directory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def reporting_health(rpc: RpcServer, endpoints: EndpointPool) -> AsyncIterator[None]:
-    """While the block runs, the server and its Router serve as long as a request can be served.
+    """Report the Router as serving while requests can be served, for the time of the block.
 
-    Its Directory serves from the start: workers join there before anything else works.
+    The Directory is reported as serving from the start: workers must register before any request
+    can be served.
     """
     await rpc.set_serving(DIRECTORY_SERVICE, serving=True)
     async with running(_report(rpc, endpoints)):
@@ -30,5 +31,5 @@ async def _report(rpc: RpcServer, endpoints: EndpointPool) -> None:
     while True:
         serving = endpoints.is_ready
         await rpc.set_serving("", ROUTER_SERVICE, serving=serving)
-        # The lambda is called within this turn of the loop alone.
+        # The lambda is called within this iteration of the loop only.
         await endpoints.wait_until(lambda: endpoints.is_ready is not serving)  # noqa: B023

@@ -1,4 +1,4 @@
-"""The front door for gRPC clients: text to tokens, then the pipeline."""
+"""The Router service: turns texts of gRPC clients into tokens and calls the pipeline."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Of requests that do not want their answers read, and where there is nothing to read in them.
+#: Writers for requests that ask for no parsing, and for answers without a format.
 UNREAD = AnswerWriter(reading=router_pb2.READING_UNSPECIFIED)
 PLAIN = AnswerWriter(reading=router_pb2.READING_PLAIN)
-#: Longer texts are tokenised in a thread, so that other streams keep flowing.
+#: Longer texts are tokenised in a thread, so that other streams continue.
 INLINE_CHARS = 1024
 
 
@@ -70,9 +70,11 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         limits: RequestLimits = DEFAULT_LIMITS,
         traced: bool = False,
     ) -> None:
-        """`formats`: how the model writes tool calls and reasoning. `caller_of` says from a call's
-        metadata whose request it is, `rate_headers` what a tenant has left of its limits.
-        `traced`: callers may say which trace a request belongs to.
+        """Serve `generator`.
+
+        `formats`: how the model writes tool calls and reasoning. `caller_of` returns the caller of
+        a call's metadata, `rate_headers` a tenant's rate-limit headers. `traced`: callers may pass
+        a trace context with a request.
         """
         self._traced = traced
         self._generator = generator
@@ -140,7 +142,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
     async def ListModels(  # noqa: N802 the name in the contract
         self, request: router_pb2.ListModelsRequest, context: Context
     ) -> router_pb2.ListModelsResponse:
-        """What is served."""
+        """List the served model under all of its names."""
         models = [
             router_pb2.Model(
                 id=name,
@@ -170,7 +172,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             headers = metadata_in(context.invocation_metadata() or ())
             INCOMING.set(Incoming(headers, "chat" if is_chat else "text_completion"))
         check_num_tokens(len(ids), self._limits, param="prompt")
-        # Another router may be working on a request that its client gave the same name.
+        # Another router may be working on a request with the same id from its client.
         suffix = f"-{secrets.token_hex(4)}" if request.request_id else ""
         generation = GenerationRequest(
             request_id=request_id + suffix,
@@ -189,16 +191,16 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         async with aclosing(answers) as pieces:
             async for piece in pieces:
                 yield writer.write(request_id, piece, resumed=bool(generation.resumed))
-        # An error has its own metadata, with the time after which to try again.
+        # An error has metadata of its own, with the time until a retry makes sense.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 
     def _params(self, message: router_pb2.GenerationParams) -> GenerationParams:
-        """Checked before anything is tokenised."""
+        """Return the parameters, checked before any tokenising."""
         params = params_from_wire(message)
         check_params(params, self._limits)
         return params
 
 
 async def _inline(num_chars: int, work: Callable[[], T]) -> T:
-    """Short texts are worked on here, long ones in a thread."""
+    """Run `work` here for short texts, in a thread for long ones."""
     return work() if num_chars <= INLINE_CHARS else await asyncio.to_thread(work)

@@ -1,4 +1,4 @@
-"""Between proto/baton/v1/router.proto and the pipeline's records."""
+"""Conversion between proto/baton/v1/router.proto and the pipeline's records."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
-    """Unset fields keep the record's defaults.
+    """Return the parameters of a message. Unset fields keep the record's defaults.
 
     Raises:
-        InvalidRequestError: one of them cannot be read.
+        InvalidRequestError: a parameter is invalid.
     """
     names = [field.name for field, _ in message.ListFields()]
     scalars = {name: getattr(message, name) for name in names if name not in _NOT_SCALAR}
-    # Fields without presence are left out by ListFields when they are false, as the defaults are.
+    # ListFields leaves out fields without presence if they are false, which is their default.
     return GenerationParams(
         **scalars,
         logit_bias=dict(message.logit_bias),
@@ -55,7 +55,7 @@ _NOT_SCALAR = frozenset(
 
 
 def resumed_from_wire(messages: Iterable[router_pb2.AnswerSoFar]) -> tuple[AnswerSoFar, ...]:
-    """All fields."""
+    """Return the resumed answers with all fields of the messages."""
     return tuple(
         AnswerSoFar(
             index=m.index,

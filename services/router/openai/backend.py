@@ -1,4 +1,4 @@
-"""What the endpoints work with, in one record, so that each of them takes one argument."""
+"""The objects that the endpoints use, in one record."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """Everything behind the HTTP API."""
+    """Everything that the HTTP API uses."""
 
     generator: Generator
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     models: ServedModel
-    #: Without one there is no POST /v1/route.
+    #: None: there is no POST /v1/route.
     explainer: Explainer | None = None
-    #: How the model writes tool calls and reasoning.
+    #: Formats of the model's tool calls and reasoning.
     formats: ChatFormats = field(default_factory=ChatFormats)
     limits: RequestLimits = field(default_factory=RequestLimits)
-    #: What becomes of fields that nothing reads.
+    #: Handling of fields that nothing reads.
     unknown_fields: UnknownFields = field(default_factory=UnknownFields)
-    #: Whom a request belongs to, as authentication found out; prefixes are not shared beyond it.
+    #: Returns the caller of a request; its tenant limits which prefixes it shares.
     caller_of: Callable[[Request], Caller] = caller_of

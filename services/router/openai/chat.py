@@ -34,30 +34,30 @@ _PREFIX = "chatcmpl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedChat:
-    """A chat as the pipeline is asked for it, and how to read what the pipeline answers.
+    """A chat's request to the pipeline, and how to parse its answers.
 
-    Other APIs over chats build a ChatBody, let `ChatCompletions.prepare` check it, run `generation`
-    and write what `new_reader()` makes of each piece.
+    Other APIs over chats build a ChatBody, call `ChatCompletions.prepare`, run `generation` and
+    write the events that `new_reader()` makes of each piece.
     """
 
     generation: GenerationRequest
     plan: ReadingPlan
-    #: The prompt's text.
+    #: Text of the prompt.
     prompt: str
 
     def new_reader(self) -> ChatReader:
-        """Reads the pieces of all answers, as they come."""
+        """Return a reader for the pieces of all answers."""
         return self.plan.new_reader(self.prompt)
 
 
 class ChatCompletions:
-    """Answers conversations."""
+    """The endpoint POST /v1/chat/completions."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     async def create(self, request: Request) -> Response:
-        """The next message of a conversation, whole or as a stream."""
+        """Return the next message of a conversation, whole or as a stream."""
         arrival_s = time.monotonic()
         backend = self._backend
         raw = await read_body(request, backend.limits)
@@ -142,7 +142,7 @@ class ChatCompletions:
 
 
 def _max_tokens(body: ChatBody) -> tuple[int | None, str]:
-    """The limit, and which of its two names was used. The newer one counts."""
+    """Return the limit and the name of its field. The newer name has precedence."""
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     value: int | None = getattr(body, name)
     if value == 0:

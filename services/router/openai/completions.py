@@ -1,8 +1,8 @@
 """POST /v1/completions.
 
-With `echo` the prompt stands in front of every answer, in its log probabilities as well.
-`max_tokens` of 0 is allowed with `echo` only and shows the prompt alone: the engine computes one
-token because it cannot compute none, and it is neither shown nor charged.
+With `echo` every answer begins with the prompt, in its log probabilities as well. `max_tokens` of 0
+is allowed with `echo` only and returns the prompt alone: the engine computes one token, its
+minimum, which is neither returned nor charged.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _PREFIX = "cmpl"
 
 
 class Completions:
-    """Continues prompts."""
+    """The endpoint POST /v1/completions."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     async def create(self, request: Request) -> Response:
-        """Continuations of one or several prompts, whole or as a stream."""
+        """Return continuations of one or several prompts, whole or as a stream."""
         arrival_s = time.monotonic()
         backend = self._backend
         raw = await read_body(request, backend.limits)
@@ -67,7 +67,7 @@ class Completions:
     async def read(
         self, request: Request, body: CompletionBody, raw: bytes, arrival_s: float
     ) -> tuple[list[Prompt], list[GenerationRequest]]:
-        """The prompts and what the pipeline is asked for each; `raw` is the body as it came."""
+        """Return the prompts and a pipeline request per prompt; `raw` is the HTTP body."""
         backend = self._backend
         backend.models.resolve(body.model)
         check_stream_options(body)
@@ -113,7 +113,7 @@ class Completions:
             body, self._backend.limits, max_tokens=max_tokens, logprobs=body.logprobs
         )
         if body.echo and body.logprobs is not None:
-            # An echoed prompt has as many alternatives as its answer.
+            # Tokens of an echoed prompt get as many alternatives as tokens of its answer.
             wanted = max(body.logprobs, body.prompt_logprobs or 0)
             params = dataclasses.replace(params, prompt_logprobs=wanted)
         return params
@@ -121,7 +121,7 @@ class Completions:
     def _fit(
         self, params: GenerationParams, body: CompletionBody, prompts: Sequence[Prompt]
     ) -> list[GenerationParams]:
-        """One set of parameters per prompt, after a check that the prompt fits."""
+        """Return one set of parameters per prompt, after a check that the prompt fits."""
         models = self._backend.models
         is_default = "max_tokens" not in body.model_fields_set
         fitted = []
@@ -130,7 +130,7 @@ class Completions:
             wanted = None if is_default else body.max_tokens
             check_num_tokens(len(prompt.token_ids), self._backend.limits, param=param)
             check_prompt(prompt.token_ids, models, param=param, max_tokens=wanted)
-            # A default length is cut to the room in the context.
+            # A default length is reduced to the space left in the context.
             room = models.max_model_len - len(prompt.token_ids)
             if is_default and params.max_tokens is not None and params.max_tokens > room:
                 fitted.append(dataclasses.replace(params, max_tokens=room))

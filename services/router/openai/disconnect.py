@@ -1,4 +1,4 @@
-"""Runs work for as long as the client is there."""
+"""Cancellation of work when its client disconnects."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client closes the connection.
+    """Return the result of `work`, which is cancelled when the client closes the connection.
 
-    The request's body must have been read. When this returns, `work` has ended.
+    Call it after the request's body has been read. When this returns, `work` has ended.
 
     Raises:
-        RequestCancelledError: the client is gone.
+        RequestCancelledError: the client has closed the connection.
     """
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_wait_until_gone(receive))

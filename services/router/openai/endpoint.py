@@ -1,4 +1,4 @@
-"""The steps that both generating endpoints share, from the body to the reply."""
+"""The steps from the body to the reply that both generating endpoints share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Longer bodies are worked on in a thread.
+#: Longer bodies are tokenised in a thread.
 INLINE_BYTES = 1024
 
 
@@ -30,13 +30,13 @@ class Reply(EventWriter, Protocol):
     """Builds the reply of one endpoint, whole or in events."""
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> Any:
-        """All answers in one object."""
+        """Return all answers in one object."""
 
 
 async def encode(body: bytes, work: Callable[[], T]) -> tuple[T, float]:
-    """Run `work`, which tokenises what is in `body`; also says how many milliseconds it took.
+    """Run `work`, which tokenises the content of `body`; return its result and its time [ms].
 
-    Long bodies are worked on in a thread: other streams must not wait for them.
+    Long bodies are processed in a thread: other streams must not wait for them.
     """
     start = time.perf_counter()
     if len(body) > INLINE_BYTES:
@@ -54,7 +54,7 @@ async def answer(
     stream: bool,
     edge: StreamEdge = DATA_EDGE,
 ) -> Response:
-    """Answer with what the pipeline gives. Ends the pipeline's work when the client is gone."""
+    """Return the response for the pipeline's pieces. Cancels them when the client disconnects."""
     if stream:
         return await stream_events(request, parts, reply, edge=edge)
 

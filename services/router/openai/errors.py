@@ -1,4 +1,4 @@
-"""Every error as OpenAI's JSON object with the right status, and never with our internals."""
+"""Errors as OpenAI's JSON object with the right status, without internal details."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KINDS: dict[int, tuple[str, str | None]] = {
 
 
 class FieldError(InvalidRequestError):
-    """A field of the body is wrong. `code` is OpenAI's word for how."""
+    """A field of the body is wrong. `code` is OpenAI's code for the kind of error."""
 
     def __init__(self, message: str, *, param: str | None, code: str = "invalid_value") -> None:
         super().__init__(message, param=param)
@@ -47,7 +47,7 @@ class FieldError(InvalidRequestError):
 
 
 class ErrorDetail(msgspec.Struct):
-    """What went wrong, as OpenAI's clients read it."""
+    """The error object of OpenAI's API."""
 
     message: str
     type: str
@@ -62,7 +62,7 @@ class ErrorBody(msgspec.Struct):
 
 
 def error_status(error: Exception) -> int:
-    """The HTTP status for any exception that an endpoint can raise."""
+    """Return the HTTP status for any exception that an endpoint can raise."""
     if isinstance(error, HTTPException):
         return error.status_code
     if isinstance(error, ClientDisconnect):
@@ -71,12 +71,12 @@ def error_status(error: Exception) -> int:
 
 
 def error_json(error: Exception, *, request_id: str) -> bytes:
-    """The body for any exception. Bugs and failures inside the cluster are not described."""
+    """Return the body for any exception. Bugs and failures inside the cluster are not described."""
     return _JSON.encode(ErrorBody(error_detail(error, request_id=request_id)))
 
 
 def error_detail(error: Exception, *, request_id: str) -> ErrorDetail:
-    """What a client may know of any exception."""
+    """Return the part of any exception that a client may see."""
     status = error_status(error)
     kind, code = _KINDS.get(status, ("invalid_request_error", None))
     message = str(error)
@@ -101,7 +101,7 @@ def error_detail(error: Exception, *, request_id: str) -> ErrorDetail:
 
 
 def error_headers(error: Exception) -> dict[str, str]:
-    """Retry-After where trying again makes sense, how to log in, what the framework added."""
+    """Return headers of an error: Retry-After, the login scheme, the framework's headers."""
     if isinstance(error, AuthenticationError):
         return {"www-authenticate": 'Bearer realm="baton"'}
     if isinstance(error, OverloadedError):

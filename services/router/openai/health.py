@@ -1,4 +1,4 @@
-"""What operators and load generators ask: is it alive, ready, which version, its metrics."""
+"""Endpoints for operators and load generators: liveness, readiness, version, metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HealthEndpoints:
-    """Liveness and readiness are different questions: a router without workers is alive."""
+    """Liveness and readiness differ: a router without workers is alive, but not ready."""
 
     def __init__(
         self,
@@ -27,8 +27,10 @@ class HealthEndpoints:
         registry: CollectorRegistry,
         version: str,
     ) -> None:
-        """`not_ready_because` says what is missing; nothing when requests can be served. `notes`
-        says what they have to do without.
+        """Make the endpoints.
+
+        `not_ready_because` returns what is missing; nothing when requests can be served. `notes`
+        returns parts that are missing though requests can be served.
         """
         self._not_ready_because = not_ready_because
         self._notes = notes
@@ -36,19 +38,19 @@ class HealthEndpoints:
         self._version = version
 
     async def live(self) -> Response:
-        """The process answers, whether or not it can serve."""
+        """Report that the process is alive, whether or not it can serve."""
         return json_response({"status": "alive"})
 
     async def health(self) -> Response:
-        """The same as `/ready`, under the name that people wait on."""
+        """Do as `/ready`, under the name that deployments wait for."""
         return await self.ready()
 
     async def ping(self) -> Response:
-        """The same as `/ready`, under the name that some platforms ask for."""
+        """Do as `/ready`, under the name that some platforms request."""
         return await self.ready()
 
     async def ready(self) -> Response:
-        """Requests can be served now; or 503 and what is missing."""
+        """Report that requests can be served; otherwise status 503 and what is missing."""
         reasons, notes = list(self._not_ready_because()), list(self._notes())
         if not reasons:
             return json_response({"status": "ready", "reasons": reasons, "notes": notes})
@@ -58,10 +60,10 @@ class HealthEndpoints:
         return response
 
     async def version(self) -> Response:
-        """Baton's version."""
+        """Return Baton's version."""
         return json_response({"version": self._version})
 
     async def metrics(self, request: Request) -> Response:
-        """Prometheus metrics, in the format that the scraper asks for."""
+        """Return Prometheus metrics in the format that the scraper accepts."""
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encoder(self._registry), headers={"content-type": content_type})

@@ -1,4 +1,4 @@
-"""GET /v1/models, and which model a request means."""
+"""GET /v1/models, and the model name of a request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from services.router.openai.replies.responses import json_response
 
 
 class ServedModel(Protocol):
-    """What the API says of the model, and checks requests against."""
+    """The served model's facts for the API and for checks of requests."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names to use in requests; the first is its own."""
+        """Names for requests; the first is the model's own."""
         ...
 
     @property
@@ -25,21 +25,25 @@ class ServedModel(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens the model has logits for."""
+        """Number of tokens with logits."""
         ...
 
     @property
     def created_s(self) -> int:
-        """Since when it is served, in Unix seconds."""
+        """Start of its service, in Unix seconds."""
         ...
 
     def resolve(self, name: str | None) -> str:
-        """The name to answer with; raises ModelNotFoundError."""
+        """Return the name for the answer.
+
+        Raises:
+            ModelNotFoundError: the model is not served.
+        """
         ...
 
 
 class ModelCard(msgspec.Struct):
-    """A model as OpenAI's clients and vLLM's tools read it."""
+    """A model in the format of OpenAI's clients and vLLM's tools."""
 
     id: str
     created: int
@@ -58,17 +62,17 @@ class ModelList(msgspec.Struct):
 
 
 class ModelEndpoints:
-    """Lists the models."""
+    """The endpoints below /v1/models."""
 
     def __init__(self, models: ServedModel) -> None:
         self._models = models
 
     async def list_all(self) -> Response:
-        """Every name that is served."""
+        """Return every served name."""
         return json_response(ModelList([self._card(name) for name in self._models.names]))
 
     async def retrieve(self, request: Request) -> Response:
-        """One of them."""
+        """Return one model."""
         name = request.path_params["model"]
         self._models.resolve(name)
         return json_response(self._card(name))

@@ -1,4 +1,4 @@
-"""Endpoints that clients look for and that this server does not have: refused, with the reason."""
+"""Endpoints of other servers that do not exist here: refused with the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATE = "this server keeps no state between requests: send the whole conversati
 
 _TRAINING = "this server trains nothing"
 
-#: Path to reason, which holds for all paths below it as well.
+#: By path: the reason, also for all paths below it.
 NOT_OFFERED: dict[str, str] = {
     "/v1/embeddings": _EMBEDDINGS,
     "/embeddings": _EMBEDDINGS,
@@ -56,7 +56,7 @@ NOT_OFFERED: dict[str, str] = {
 
 
 def add_refusals(app: FastAPI) -> None:
-    """Have `app` answer each of them with 400. Whatever the body is, it is not read."""
+    """Have `app` answer each of these paths with 400. The body is not read."""
     for path, reason in NOT_OFFERED.items():
         for route in (path, f"{path}/{{rest:path}}"):
             app.add_api_route(route, _refusal(reason), methods=_METHODS, include_in_schema=False)

@@ -1,4 +1,4 @@
-"""POST /v1/route: where a request would go, and why. Takes a body of either generating endpoint."""
+"""POST /v1/route: explain the route of a request. Takes a body of either generating endpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RouteEndpoint:
-    """Explains decisions. Nothing is sent to a worker and nothing is booked."""
+    """Explains routing decisions. Nothing is sent to a worker and nothing is booked."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RouteEndpoint:
         self._completions = completions
 
     async def explain(self, request: Request) -> Response:
-        """Each worker's cost by term, what it holds of the prompt, and the route of now."""
+        """Return each worker's cost by term, the cached tokens, and the present route."""
         raw = await read_body(request, self._backend.limits)
         return json_response(self._explainer.explain(await self._read(request, raw)))
 
@@ -64,5 +64,5 @@ def _is_chat(raw: bytes) -> bool:
     try:
         return msgspec.json.decode(raw, type=_Kind).messages is not UNSET
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # The schema's own error is the better one.
+        # The schema's own error is more precise.
         return False

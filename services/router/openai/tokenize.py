@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Tokens(msgspec.Struct):
-    """The tokens of a prompt."""
+    """Response with the tokens of a prompt."""
 
     count: int
     max_model_len: int
@@ -37,19 +37,19 @@ class Tokens(msgspec.Struct):
 
 
 class Text(msgspec.Struct):
-    """The text of some tokens."""
+    """Response with the text of tokens."""
 
     prompt: str
 
 
 class TokenizeEndpoints:
-    """Gives clients the tokenizer that the router uses."""
+    """The endpoints of the router's tokenizer."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     async def tokenize(self, request: Request) -> Response:
-        """The tokens of a text, or of a conversation in the model's template."""
+        """Return the tokens of a text, or of a conversation in the model's template."""
         raw = await read_body(request, self._backend.limits)
         body = _parse(request, raw, self._backend)
         self._backend.models.resolve(body.model)
@@ -59,7 +59,7 @@ class TokenizeEndpoints:
         return json_response(tokens)
 
     async def detokenize(self, request: Request) -> Response:
-        """The text of tokens, special ones included."""
+        """Return the text of tokens, special ones included."""
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(request, DetokenizeBody, raw, backend.unknown_fields)
@@ -97,11 +97,11 @@ class TokenizeEndpoints:
 
 
 def _parse(request: Request, raw: bytes, backend: Backend) -> TokenizeTextBody | TokenizeChatBody:
-    """Which of the two it is, its fields say."""
+    """Return the parsed body: its fields show which of the two kinds it is."""
     try:
         fields = msgspec.json.decode(raw, type=_Kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # The schema's own error is the better one.
+        # The schema's own error is more precise.
         return parse_body(request, TokenizeTextBody, raw, backend.unknown_fields)
     if fields.messages is UNSET:
         return parse_body(request, TokenizeTextBody, raw, backend.unknown_fields)

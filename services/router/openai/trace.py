@@ -1,4 +1,4 @@
-"""Passes the client's trace context on with its request. Present only if the router traces."""
+"""The client's trace context, recorded for its request. Used only if the router traces."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from shared.telemetry.trace_context import INCOMING, Incoming, headers_in
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-#: Paths that are no conversation.
+#: The only path whose operation is not a chat.
 _COMPLETIONS = "/v1/completions"
 
 
 class TraceMiddleware:
-    """Reads `traceparent` and `tracestate`."""
+    """Middleware that reads `traceparent` and `tracestate`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,1 +1,1 @@
-"""From what models write to what they mean: tool calls and reasoning, one module per format."""
+"""Parsers of model output: tool calls and reasoning, one module per format."""

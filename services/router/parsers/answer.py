@@ -1,4 +1,4 @@
-"""One answer's events: its text through the reasoning parser, the rest through the tool parser."""
+"""Parser of one answer: reasoning first, then tool calls in the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOL_CALLS = "tool_calls"
 
 
 class TextAnswerReader:
-    """Reads the text of one answer as events: reasoning, tool calls, content.
+    """Parses the text of one answer to events: reasoning, tool calls, content.
 
     Without parsers all of the text is content.
     """
@@ -37,7 +37,11 @@ class TextAnswerReader:
         include_reasoning: bool = True,
         parallel: bool = True,
     ) -> None:
-        """`include_reasoning`: else it is left out. `parallel`: else calls after the first are."""
+        """Read with these parsers.
+
+        Without `include_reasoning` the reasoning is dropped; without `parallel`, calls after the
+        first.
+        """
         self._reasoning = reasoning
         self._tools = tools
         self._include_reasoning = include_reasoning
@@ -69,7 +73,7 @@ class TextAnswerReader:
         return events
 
     def _routed(self, events: Iterable[ParserEvent]) -> list[ParserEvent]:
-        """Content may hold calls; reasoning that speaks of calls makes none."""
+        """Pass content on to the tool parser. Reasoning is not searched for calls."""
         parsed: list[ParserEvent] = []
         for event in events:
             if isinstance(event, ContentDelta):

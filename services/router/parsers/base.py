@@ -1,4 +1,4 @@
-"""What a parser of tool calls or of reasoning is. services/router/parsers/find.py finds them."""
+"""Interfaces of parsers and formats. services/router/parsers/find.py finds them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class TextParser(Protocol):
-    """Reads one answer's text as it comes.
+    """Parses one answer's text as it arrives.
 
-    However the text is cut into pieces, the events are the same once neighbours of one kind are
-    joined. Nothing is evaluated and nothing raises: what is no call is content, and no character
-    of it is lost.
+    The events do not depend on how the text is cut into pieces, once neighbours of one kind are
+    joined. Nothing is evaluated and nothing raises: text that is no call is content, and no
+    character of it is lost.
     """
 
     def feed(self, text: str) -> list[ParserEvent]:
-        """Take the next piece; the events that it completed."""
+        """Parse the next piece; return the events that it completed."""
         ...
 
     def finish(self) -> list[ParserEvent]:
-        """The text has ended: what was held back."""
+        """Return the events of text that was held back until the end."""
         ...
 
 
@@ -35,67 +35,74 @@ class ToolSpec:
     name: str
     #: JSON Schema of the arguments' object.
     parameters: Mapping[str, Any]
-    #: The field that it came from, for errors.
+    #: The request's field that it came from, for errors.
     param: str = "tools"
 
 
 class ToolFormat(Protocol):
-    """How a family of models writes tool calls. It keeps no state: parsers do."""
+    """The format in which a family of models writes tool calls. It has no state: parsers do."""
 
     @property
     def special_tokens(self) -> Sequence[str]:
-        """Tokens that belong to the format. Where they are special, they are shown to the parser,
-        though special tokens are left out of texts otherwise.
+        """Tokens that belong to the format.
+
+        If they are special tokens, the parser sees them, though other texts omit special tokens.
         """
         ...
 
     def parser(self, tool_names: frozenset[str]) -> TextParser:
-        """A parser for one answer to a request with these tools."""
+        """Return a parser for one answer to a request with these tools."""
         ...
 
     def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
-        """The JSON Schema of an answer that calls one of `tools`, or several if `parallel`, and
-        says nothing else. Each such answer is read completely by `forced_parser`.
+        """Return the JSON Schema of an answer that consists of calls of `tools`.
+
+        With `parallel` several calls, otherwise one. `forced_parser` reads each such answer
+        completely.
         """
         ...
 
     def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
-        """A parser for one answer that was held to `schema_for`."""
+        """Return a parser for one answer that a grammar of `schema_for` constrained."""
         ...
 
     def is_format_of(self, template: str) -> bool:
-        """Whether a chat template's source says that the model writes its calls this way."""
+        """Return whether a chat template's source shows that the model uses this format."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningMarks:
-    """What stands around an answer's reasoning."""
+    """The marks around an answer's reasoning."""
 
     begin: str
     end: str
-    #: The prompt has opened it: the answer begins inside.
+    #: Whether the prompt contains the begin mark: the answer begins inside.
     is_open: bool
 
 
 class ReasoningFormat(Protocol):
-    """How a family of models marks reasoning."""
+    """The format in which a family of models marks reasoning."""
 
     @property
     def special_tokens(self) -> Sequence[str]:
-        """As in ToolFormat."""
+        """Tokens that belong to the format, as in ToolFormat."""
         ...
 
     def parser(self, prompt: str) -> TextParser:
-        """A parser for one answer. The prompt's end may have opened the reasoning, or closed it."""
+        """Return a parser for one answer.
+
+        The prompt's end may have begun or ended the reasoning.
+        """
         ...
 
     def marks(self, prompt: str) -> ReasoningMarks | None:
-        """Around the reasoning of an answer to this prompt; None if it has none. An answer that is
-        held to a form may reason between them, where the tokenizer has a token for each.
+        """Return the marks of the reasoning in answers to this prompt; None if there is none.
+
+        An answer with a grammar may reason between them if the tokenizer has a token for each.
         """
         ...
 
     def is_format_of(self, template: str) -> bool:
-        """Whether a chat template's source says that the model reasons this way."""
+        """Return whether a chat template's source shows that the model uses this format."""
         ...

@@ -1,7 +1,7 @@
-"""The JSON Schema of an answer that must be calls.
+"""The JSON Schema of an answer that consists of calls.
 
-All formats share it: marks of calls are special tokens in many models, which no grammar of texts
-can ask for, and a JSON Schema is followed exactly by every grammar library.
+All formats use this schema: in many models the marks of calls are special tokens, which no grammar
+of texts can require, and every grammar library follows a JSON Schema exactly.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
     from services.router.parsers.base import ToolSpec
 
-#: Their values are data, whatever they look like.
+#: Keys whose values are data, not schemas.
 _DATA_KEYS = frozenset({"const", "default", "enum", "examples"})
 
 
 def list_of_calls(tools: Sequence[ToolSpec], *, arguments: str, parallel: bool) -> dict[str, Any]:
-    """A list of at least one call; one exactly unless `parallel`. `arguments` is how the format
-    names them.
+    """Return the schema of a list of calls.
+
+    The list has at least one call; exactly one unless `parallel`. `arguments`: the format's key for
+    them.
     """
     places = {f"tool_{i}": tool for i, tool in enumerate(tools)}
     calls = [
@@ -44,7 +46,7 @@ def list_of_calls(tools: Sequence[ToolSpec], *, arguments: str, parallel: bool) 
 
 
 def moved_schema(schema: Any, place: str) -> Any:
-    """A schema as part of another one, at `place`: its references go where they went before."""
+    """Return `schema` as a part of another one, at `place`, with its references adapted."""
     if isinstance(schema, list):
         return [moved_schema(item, place) for item in schema]
     if not isinstance(schema, dict):

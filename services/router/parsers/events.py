@@ -1,6 +1,7 @@
-"""What the answers to a chat say, event by event: text, reasoning, tool calls, the end.
+"""Events of the answers to a chat: text, reasoning, tool calls, the end.
 
-Every API over chats is written from these. Knows none of them, and no format of any model.
+The replies of every API over chats are made of these events. They depend on no API and no model
+format.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class ContentDelta(msgspec.Struct, frozen=True):
-    """More of the text that the user reads. Never empty."""
+    """A part of the text for the user. Never empty."""
 
     text: str
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
-    """More of what the model thought before it answered. Never empty."""
+    """A part of the reasoning before the answer. Never empty."""
 
     text: str
 
 
 class ToolCallBegin(msgspec.Struct, frozen=True):
-    """A call begins. Calls of an answer are numbered from 0 and never overlap."""
+    """The beginning of a call. Calls of an answer are numbered from 0 and never overlap."""
 
     index: int
     id: str
@@ -36,8 +37,10 @@ class ToolCallBegin(msgspec.Struct, frozen=True):
 
 
 class ToolCallArguments(msgspec.Struct, frozen=True):
-    """More of a call's arguments. Together they are a JSON object, unless the answer was cut off
-    or the model wrote none: they are what it wrote. Never empty.
+    """A part of a call's arguments. Never empty.
+
+    Joined, the parts are a JSON object, unless the answer was cut off or the model wrote something
+    else: they are the model's text.
     """
 
     index: int
@@ -45,38 +48,38 @@ class ToolCallArguments(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The answer's last event. `reason` is OpenAI's word: stop, length or tool_calls."""
+    """The last event of an answer. `reason` is OpenAI's word: stop, length or tool_calls."""
 
     reason: str
     #: The stop string or token that ended it, as vLLM reports it.
     stop_reason: str | int | None = None
 
 
-#: What parsers make of text.
+#: The events that parsers make of text.
 ParserEvent = ContentDelta | ReasoningDelta | ToolCallBegin | ToolCallArguments
 ChatEvent = ParserEvent | Finish
 
 
 class AnswerReader(Protocol):
-    """Reads one answer. services/router/parsers/answer.py is the real one."""
+    """Parses one answer. services/router/parsers/answer.py is the implementation."""
 
     def read(self, piece: AnswerPiece) -> list[ChatEvent]:
-        """The events of the answer's next piece; perhaps none. The last piece gives Finish, last.
+        """Return the events of the answer's next piece; may be none. The last event is Finish.
 
-        Never raises, whatever the model wrote, and however it was cut into pieces.
+        Never raises, for any text of the model and any cut into pieces.
         """
         ...
 
 
 class ChatReader:
-    """Reads all answers to one chat (n of them), which come interleaved."""
+    """Parses all answers to one chat (n of them), whose pieces are interleaved."""
 
     def __init__(self, new_reader: Callable[[], AnswerReader]) -> None:
         self._new_reader = new_reader
         self._readers: dict[int, AnswerReader] = {}
 
     def read(self, piece: AnswerPiece) -> list[ChatEvent]:
-        """The events of a piece. They belong to the answer `piece.index`."""
+        """Return the events of a piece, which belong to the answer `piece.index`."""
         reader = self._readers.get(piece.index)
         if reader is None:
             reader = self._readers[piece.index] = self._new_reader()

@@ -1,4 +1,4 @@
-"""Finds parsers by name: ours, one that an installed package brings, or the one of a template."""
+"""Find parsers by name: built-in ones, those of installed packages, or the template's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     F = TypeVar("F", ToolFormat, ReasoningFormat)
 
 AUTO, NONE = "auto", "none"
-#: Packages name classes or functions that take nothing and make a format here.
+#: Entry points name classes or functions without arguments that make a format.
 TOOL_GROUP = "baton.tool_parsers"
 REASONING_GROUP = "baton.reasoning_parsers"
 
@@ -40,8 +40,10 @@ REASONING_FORMATS: dict[str, ReasoningFormat] = {
 
 
 def find_tool_format(name: str, templates: Sequence[str]) -> ToolFormat | None:
-    """The format of this name. "auto" is the one whose marks the model's chat templates have, if
-    there is exactly one; "none" is none.
+    """Return the format of this name.
+
+    "auto" is the only format whose marks the model's chat templates have; None if there are several
+    or none. "none" is None.
 
     Raises:
         ConfigError: there is none of this name, or its package cannot be loaded.
@@ -50,7 +52,9 @@ def find_tool_format(name: str, templates: Sequence[str]) -> ToolFormat | None:
 
 
 def find_reasoning_format(name: str, templates: Sequence[str]) -> ReasoningFormat | None:
-    """As `find_tool_format`, of reasoning. Where several claim a template, the first is taken.
+    """Return the reasoning format of this name, as `find_tool_format`.
+
+    If several formats match a template, the first is used.
 
     Raises:
         ConfigError: there is none of this name, or its package cannot be loaded.

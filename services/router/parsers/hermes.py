@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from services.router.parsers.machine import Steps
 
 BEGIN, END = "<tool_call>", "</tool_call>"
-#: Other families put something else than JSON between the same tags.
+#: Other families write other text than JSON between the same tags.
 _OTHERS = ("<function=", "<arg_key>")
 
 

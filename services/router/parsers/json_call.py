@@ -1,6 +1,6 @@
-"""A call as a JSON object: {"name": …, "arguments": {…}}, read as it comes.
+"""A call as a JSON object: {"name": …, "arguments": {…}}, parsed as it arrives.
 
-Arguments are passed on as the model wrote them, from their opening brace to the one that closes it.
+Arguments are passed on as the model wrote them, from their opening to their closing brace.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ if TYPE_CHECKING:
     IsKnown = Callable[[str], bool]
 
 _ARGUMENTS = ("arguments", "parameters")
-#: Some models write these as well. Any other key says that the object is no call.
+#: Some models write these keys as well. Any other key shows that the object is no call.
 _IGNORED = ("type", "id")
 _ENDS = " \t\r\n,}]"
 
 
 def any_name(name: str) -> bool:
-    """For formats that mark their calls: a call of an unknown function is one, too."""
+    """Accept every name, for formats that mark their calls."""
     del name
     return True
 
 
 class JsonMachine(Machine):
-    """A machine that can read calls in JSON."""
+    """A machine that can parse calls in JSON."""
 
     def call_object(self, is_known: IsKnown = any_name) -> Steps[None]:
-        """Read one call. It begins as soon as its name and the first brace of its arguments are
-        known; from there on it is a call, whatever follows.
+        """Read one call.
+
+        The call begins as soon as its name and the first brace of its arguments are known. From
+        there on it is a call, whatever text follows.
 
         Raises:
-            MalformedError: it is no call, or one of a function that is not `is_known`; or it is,
-                and more stands in the object than belongs there.
+            MalformedError: it is no call, its function is not `is_known`, or a call's object has
+                further keys.
         """
         yield from self.expect("{")
         self.in_tail = False
@@ -71,7 +73,7 @@ class JsonMachine(Machine):
         """Read [call, call, …] with at least one call.
 
         Raises:
-            MalformedError: it is no such list.
+            MalformedError: the text is no such list.
         """
         yield from self.expect("[")
         while True:
@@ -84,10 +86,10 @@ class JsonMachine(Machine):
         yield from self.expect("]")
 
     def streamed_object(self, name: str) -> Steps[None]:
-        """Read an object that is the arguments of a call of `name`, and give it out meanwhile.
+        """Read an object and pass it on as the arguments of a call of `name` while it arrives.
 
         Raises:
-            MalformedError: no object stands there, or the text ends within it.
+            MalformedError: the text is no object, or ends within it.
         """
         if self.char != "{":
             raise MalformedError
@@ -96,7 +98,7 @@ class JsonMachine(Machine):
         self.end_arguments()
 
     def _arguments(self, name: str | None) -> Steps[str]:
-        """Read a call's arguments, held if its name is not known yet."""
+        """Read a call's arguments; hold them if its name is not known yet."""
         if self.char == "{" and name is not None:
             yield from self.streamed_object(name)
             return ""
@@ -111,7 +113,7 @@ class JsonMachine(Machine):
             yield from self._scan(parts.append, self.advance)
             return "".join(parts)
         if self.char == '"':
-            # An object that was written into a string, as clients see arguments.
+            # An object within a string, as in OpenAI's API.
             text = yield from self._string()
             if not _is_object(text):
                 raise MalformedError
@@ -135,7 +137,7 @@ class JsonMachine(Machine):
             raise MalformedError
 
     def _string(self) -> Steps[str]:
-        """Read a string; raises MalformedError if it is none."""
+        """Read a string; raise MalformedError for other text."""
         parts: list[str] = []
         if self.char != '"':
             raise MalformedError
@@ -156,7 +158,7 @@ class JsonMachine(Machine):
             yield from self.advance()
 
     def _scan(self, take: Callable[[str], None], step: Callable[[], Steps[None]]) -> Steps[None]:
-        """Read an object, a list or a string to its end, by its brackets and quotes alone.
+        """Read an object, a list or a string to its end; check only brackets and quotes.
 
         Raises:
             MalformedError: the text ends within it.

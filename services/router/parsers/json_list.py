@@ -1,4 +1,4 @@
-"""[{"name": …, "parameters": {…}}, …] and nothing else: what models write that are held to it."""
+"""[{"name": …, "parameters": {…}}, …]: the format of answers that must be calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class JsonListParser(JsonMachine):
-    """The list begins the answer. A single call may stand without brackets."""
+    """Parses a list at the beginning of the answer. A single call may have no brackets."""
 
     def __init__(self, tool_names: frozenset[str], new_id: Callable[[], str] = new_call_id) -> None:
         super().__init__(new_id)
@@ -60,6 +60,6 @@ class JsonListFormat(HeldToList):
         return JsonListParser(tool_names)
 
     def is_format_of(self, template: str) -> bool:
-        """See ToolFormat. Nothing in a template says so."""
+        """See ToolFormat. No template shows this format."""
         del template
         return False

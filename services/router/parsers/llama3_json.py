@@ -1,6 +1,6 @@
-"""Llama 3: {"name": …, "parameters": {…}}, several with ; between them.
+"""Llama 3: {"name": …, "parameters": {…}}, several calls separated by semicolons.
 
-The tag <|python_tag|> may stand before the first or before each.
+The tag <|python_tag|> may precede the first call or each call.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ TAG = "<|python_tag|>"
 
 
 class Llama3JsonParser(JsonMachine):
-    """Without the tag, calls begin the answer and are of functions that the request has: any
-    other JSON is an answer like others.
+    """Parses calls.
+
+    Without the tag, calls begin the answer and must name a function of the request: other JSON is
+    text.
     """
 
     def __init__(self, tool_names: frozenset[str]) -> None:
@@ -42,7 +44,9 @@ class Llama3JsonParser(JsonMachine):
         yield from self._calls(any_name)
 
     def _calls(self, is_known: IsKnown) -> Steps[None]:
-        """Until something follows that is no call; that is malformed, and so becomes text."""
+        """Read calls until other text follows; that text is malformed and becomes text of the
+        answer.
+        """
         while True:
             yield from self.call_object(is_known)
             yield from self.skip_space()

@@ -1,7 +1,7 @@
-"""What all parsers are made of: programs that read one character after the other.
+"""The base of all parsers: programs that read one character after another.
 
-A parser is a generator that is sent the next character, so how a text is cut into pieces cannot
-matter. What may yet become a call is held; if it does not, it is given back as text.
+A parser is a generator that is sent the next character, so the cut of a text into pieces cannot
+matter. Text that may become a call is held; if it does not, it is returned as text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: A program, or a part of one; it returns a T.
+#: A program, or a part of one; returns a T.
 Steps = Generator[None, str, T]
 Program = Callable[[], Steps[None]]
 
@@ -34,36 +34,37 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]")
 
 
 class MalformedError(Exception):
-    """What was read is no call. Never leaves a parser."""
+    """The text is no call. Never leaves a parser."""
 
 
 def new_call_id() -> str:
-    """An id as OpenAI writes them."""
+    """Return a new id in OpenAI's format."""
     return f"call_{secrets.token_hex(12)}"
 
 
 class Machine:
-    """A TextParser; subclasses write `run`. `char` is the next character, "" once all are read.
+    """A TextParser; subclasses write `run`. `char` is the next character, "" at the end.
 
-    White space around calls belongs to their format: the text beside them is given without it.
+    White space around calls belongs to their format: the text beside them is returned without it.
     """
 
     def __init__(self, new_id: Callable[[], str] = new_call_id) -> None:
         self._new_id = new_id
         self.char = ""
-        #: Whether white space waits for what comes after it.
+        #: Whether white space is held until the next character is known.
         self.holds_space = True
-        #: A call has begun and what is held only closes it: at the end of the text it is dropped.
+        #: Whether a call has begun and the held text only closes it: it is dropped at the end.
         self.in_tail = False
         self._held: list[str] = []
         self._space = ""
         self._num_read = 0
         self._num_calls = 0
-        #: In plain text: `feed` may take all characters up to one of these without the program.
+        #: In plain text: `feed` may pass on all characters up to one of `_starts` without the
+        #: program.
         self._is_idle = False
         self._starts: re.Pattern[str] | None = None
         self._events: list[ParserEvent] = []
-        #: Text that is not an event yet, and of what kind it is.
+        #: Text that is not an event yet, and its kind.
         self._parts: list[str] = []
         self._kind: type[ContentDelta | ReasoningDelta] = ContentDelta
         self._in_arguments = False
@@ -71,7 +72,7 @@ class Machine:
         next(self._program)
 
     def run(self) -> Steps[None]:
-        """The program. It must have read all characters when it returns."""
+        """Run the program. It must have read all characters when it returns."""
         raise NotImplementedError
 
     def feed(self, text: str) -> list[ParserEvent]:
@@ -101,13 +102,14 @@ class Machine:
         self.char = yield
         yield from self.run()
 
-    # What programs are written with.
+    # Methods for programs.
 
     def read_text(
         self, starts: str, attempt: Program | None = None, *, once: bool = False
     ) -> Steps[None]:
-        """All that is left is text, but where one of the characters `starts` stands, `attempt` is
-        made; the first that succeeds ends it if it is to succeed `once`.
+        """Read the remaining text, with an `attempt` at each of the characters `starts`.
+
+        With `once`, the first successful attempt ends it.
         """
         self._starts = re.compile(f"[{re.escape(starts)}]") if starts else None
         while self.char:
@@ -125,7 +127,10 @@ class Machine:
             self._is_idle = False
 
     def attempt(self, steps: Steps[None]) -> Steps[bool]:
-        """Run `steps`, and say whether they succeeded. If not, what they held is text."""
+        """Run `steps` and return whether they succeeded.
+
+        If not, the text that they held is text.
+        """
         self.in_tail = False
         try:
             yield from steps
@@ -150,10 +155,10 @@ class Machine:
         self.char = yield
 
     def expect(self, text: str) -> Steps[None]:
-        """Read exactly this.
+        """Read exactly this text.
 
         Raises:
-            MalformedError: something else stands there.
+            MalformedError: other text follows.
         """
         for expected in text:
             if self.char != expected:
@@ -166,7 +171,7 @@ class Machine:
             yield from self.advance()
 
     def name(self) -> Steps[str]:
-        """Read the name of a function that stands without quotes."""
+        """Read a function's name without quotes."""
         chars = []
         while _NAME.fullmatch(self.char):
             chars.append(self.char)
@@ -174,17 +179,17 @@ class Machine:
         return "".join(chars)
 
     def give_back(self) -> None:
-        """What is held is text."""
+        """Emit the held characters as text."""
         self.text("".join(self._held))
         self._held.clear()
 
     def drop(self) -> None:
-        """What is held, and white space before it, belongs to the format."""
+        """Drop the held characters and white space before them: they belong to the format."""
         self._held.clear()
         self._space = ""
 
     def text(self, text: str) -> None:
-        """Give out text of the present kind."""
+        """Emit text of the present kind."""
         if not self.holds_space:
             self._put(text)
             return
@@ -194,10 +199,10 @@ class Machine:
         self._put(seen)
 
     def begin_call(self, name: str) -> None:
-        """What was held so far turned out to be a call of `name`.
+        """Begin a call of `name`, and drop the held characters.
 
         Raises:
-            MalformedError: nothing can have this name.
+            MalformedError: `name` is empty, too long, or not valid text.
         """
         if not 0 < len(name) <= MAX_NAME_CHARS:
             raise MalformedError
@@ -210,27 +215,27 @@ class Machine:
         self.in_tail = True
 
     def arguments(self, text: str) -> None:
-        """Append `text` to the arguments of the call that was begun last."""
+        """Append `text` to the arguments of the last call."""
         self._parts.append(text)
 
     def end_arguments(self) -> None:
-        """The last call is complete."""
+        """Complete the last call."""
         if self._in_arguments:
             self._flush()
             self._in_arguments = False
 
     def whole_call(self, name: str, arguments: str) -> None:
-        """A call that was held until its end.
+        """Emit a call that was held until its end.
 
         Raises:
-            MalformedError: nothing can have this name.
+            MalformedError: `name` is empty, too long, or not valid text.
         """
         self.begin_call(name)
         self.arguments(arguments)
         self.end_arguments()
 
     def speak(self, kind: type[ContentDelta | ReasoningDelta]) -> None:
-        """From here on, text is of this kind. White space between the kinds is dropped."""
+        """Change the kind of later text. White space between the kinds is dropped."""
         self.drop()
         self._flush()
         self._kind = kind
@@ -256,7 +261,7 @@ class Machine:
 
 
 def check_text(text: str) -> None:
-    """Refuse halves of characters, which JSON can name but no answer can hold.
+    """Refuse halves of surrogate pairs: JSON can express them, an answer cannot contain them.
 
     Raises:
         MalformedError: there is one.

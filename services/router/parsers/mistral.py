@@ -22,12 +22,12 @@ _ID_CHARS = string.ascii_letters + string.digits
 
 
 def new_call_id() -> str:
-    """Its chat templates refuse ids that are not nine letters or digits."""
+    """Return a new id of nine letters or digits: Mistral's chat templates refuse others."""
     return "".join(secrets.choice(_ID_CHARS) for _ in range(9))
 
 
 class MistralParser(JsonMachine):
-    """Calls may stand anywhere in the answer."""
+    """Parses calls anywhere in the answer."""
 
     def __init__(self) -> None:
         super().__init__(new_call_id)

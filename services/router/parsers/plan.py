@@ -1,4 +1,4 @@
-"""Which parsers read the answers to one chat."""
+"""The choice of parsers for the answers to one chat."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ChatFormats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingPlan:
-    """How to read the answers to one chat. Without parsers, all of them is content."""
+    """How to parse the answers to one chat. Without parsers, all text is content."""
 
     #: None: there are no tools to call.
     tools: ToolFormat | None = None
     tool_names: frozenset[str] = frozenset()
-    #: The answers are held to the format's schema.
+    #: Whether a grammar of the format's schema constrains the answers.
     is_forced: bool = False
     parallel: bool = True
     reasoning: ReasoningFormat | None = None
@@ -39,10 +39,10 @@ class ReadingPlan:
     def hold(
         self, params: GenerationParams, prompt: str, tokenizer: Tokenizer
     ) -> tuple[ReadingPlan, GenerationParams]:
-        """Let an answer that is held to a form reason before it, if the model does that at all.
+        """Let an answer with a grammar reason before it, if the model reasons.
 
-        Where its marks are not single tokens, such an answer has no reasoning: it begins with its
-        form, and is read that way. Call it with the prompt's text, before anything is read.
+        If the marks are not single tokens, such an answer has no reasoning and is parsed without
+        it. Call this with the prompt's text before anything is read.
         """
         if params.grammar is None or self.reasoning is None:
             return self, params
@@ -61,7 +61,7 @@ class ReadingPlan:
         return self.tools is None and self.reasoning is None
 
     def shown_token_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Special tokens that the parsers must see, though texts are without special tokens."""
+        """Return special tokens that the parsers must see, though texts omit special tokens."""
         texts = [
             text
             for used in (self.tools, self.reasoning)
@@ -72,7 +72,7 @@ class ReadingPlan:
         return tokenizer.special_token_ids.intersection(i for i in ids if i is not None)
 
     def new_reader(self, prompt: str) -> ChatReader:
-        """A reader of all answers to this prompt."""
+        """Return a reader of all answers to this prompt."""
         return ChatReader(lambda: self._answer_reader(prompt))
 
     def _answer_reader(self, prompt: str) -> TextAnswerReader:

@@ -1,4 +1,4 @@
-"""Llama 3.2 and 4 and others: [f(a=1), g(b="x")], Python's syntax. Parsed, never evaluated."""
+"""Llama 3.2 and 4 and others: [f(a=1), g(b="x")] in Python's syntax. Parsed, never evaluated."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from services.router.parsers.machine import Steps
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
-#: What models write of JSON among Python's words.
+#: JSON words that models write among Python's words.
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 _PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 class PythonicParser(Machine):
-    """The list begins the answer, or follows the tag. Each call is given out when it is complete.
+    """Parses a list at the beginning of the answer or after the tag; emits complete calls.
 
-    Without the tag, calls are of functions that the request has: other lists are text.
+    Without the tag, calls must name a function of the request: other lists are text.
     """
 
     def __init__(self, tool_names: frozenset[str]) -> None:
@@ -72,7 +72,7 @@ class PythonicParser(Machine):
         self.whole_call(name, keyword_arguments(source))
 
     def _parenthesis(self) -> Steps[str]:
-        """Read (…) to its end, by brackets and quotes alone; what is inside is checked later."""
+        """Read (…) to its end; check only brackets and quotes. The content is checked later."""
         parts: list[str] = []
         depth = 0
         quote = ""
@@ -95,14 +95,14 @@ class PythonicParser(Machine):
 
 
 def keyword_arguments(source: str) -> str:
-    """The JSON object of "(a=1, b='x')".
+    """Return the JSON object of "(a=1, b='x')".
 
     Raises:
-        MalformedError: it is no list of keyword arguments, or a value is more than a literal.
+        MalformedError: the text is no list of keyword arguments, or a value is no literal.
     """
     try:
         with warnings.catch_warnings():
-            # Of escapes that Python does not know; there is no source code to improve.
+            # Warnings about escapes that Python does not know: the text is not a program.
             warnings.simplefilter("ignore")
             call = ast.parse(f"f{source}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:

@@ -17,18 +17,18 @@ BEGIN, END = "<think>", "</think>"
 
 
 class Opening(Enum):
-    """Where an answer begins."""
+    """The position at which an answer begins."""
 
     #: Within the reasoning.
     INSIDE = auto()
-    #: Before it, if there is any.
+    #: Before the reasoning, if there is any.
     BEFORE = auto()
-    #: After it.
+    #: After the reasoning.
     BEYOND = auto()
 
 
 class ThinkParser(Machine):
-    """White space around the tags belongs to neither side."""
+    """Parses tagged reasoning. White space around the tags belongs to neither side."""
 
     def __init__(self, opening: Opening) -> None:
         super().__init__()
@@ -74,8 +74,10 @@ class ThinkFormat:
     special_tokens = (BEGIN, END)
 
     def __init__(self, *, opens_unsaid: bool) -> None:
-        """`opens_unsaid`: answers begin within the reasoning even where no tag opens it, as those
-        of DeepSeek R1.
+        """Set how answers begin.
+
+        `opens_unsaid`: they begin within the reasoning even without a begin tag, as those of
+        DeepSeek R1.
         """
         self._opens_unsaid = opens_unsaid
 

@@ -1,1 +1,1 @@
-"""A request from its parameters to its job."""
+"""A request's parameters, limits and conversion for the workers."""

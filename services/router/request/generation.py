@@ -1,4 +1,4 @@
-"""What both front ends (OpenAI over HTTP, gRPC) ask of the pipeline, and what it answers."""
+"""The interface between the front ends (OpenAI over HTTP, gRPC) and the pipeline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationParams:
-    """How to generate, at the level of text. None means: the model's default, then vLLM's."""
+    """Sampling parameters at the level of text. None: the model's default, otherwise vLLM's."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -45,17 +45,17 @@ class GenerationParams:
     ignore_eos: bool = False
     seed: int | None = None
     n: int = 1
-    #: Make so many answers and give the `n` most likely ones; None: `n`.
+    #: Generate this number of answers and return the `n` most likely ones; None: `n`.
     best_of: int | None = None
-    #: Search for the `n` most likely answers instead of drawing them.
+    #: Search for the `n` most likely answers instead of sampling.
     beams: BeamOptions | None = None
-    #: For the workers' own logits processors.
+    #: Arguments of the workers' own logits processors.
     extra_args: Mapping[str, ExtraArg] = field(default_factory=dict)
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     num_speculative_tokens: int | None = None
     skip_special_tokens: bool = True
-    #: Special tokens that are shown all the same: they mean something to who reads the answer.
+    #: Special tokens that are part of the text in any case: parsers of the answer need them.
     shown_token_ids: frozenset[int] = frozenset()
     grammar: GrammarSpec | None = None
 
@@ -75,25 +75,25 @@ class GenerationRequest:
     params: GenerationParams
     priority: int = 0
     tenant: Tenant = ANONYMOUS
-    #: From the tenant, never from the client's own fields alone.
+    #: Derived from the tenant, never from the client's fields alone.
     cache_salt: bytes = b""
-    #: time.monotonic() when the request reached the router, and what tokenising it took.
+    #: time.monotonic() at the request's arrival at the router.
     arrival_s: float = 0.0
-    #: Bounds on the expected latencies; a request that is expected to exceed one is refused.
+    #: Bounds on the latencies; a request that is expected to exceed one is refused.
     max_ttft_ms: float | None = None
     max_itl_ms: float | None = None
     tokenize_ms: float = 0.0
-    #: Beginnings of the answers that the client has from a lost router.
+    #: Beginnings of the answers, which the client has from a lost router.
     resumed: tuple[AnswerSoFar, ...] = ()
     #: None unless the router traces.
     trace: RequestTrace | None = None
-    #: Filled in by routing, for the dashboard.
+    #: Set by routing, for the dashboard.
     trail: Trail = field(default_factory=Trail, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenText:
-    """A token as a client without a tokenizer sees it."""
+    """A token for a client without a tokenizer."""
 
     token_id: int
     text: str
@@ -111,12 +111,14 @@ class TokenDetail:
 
 
 class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of one answer: at most one per engine step, fewer where the client is slow. Answers
-    (n > 1) are interleaved. (Not a dataclass: a frozen one takes ten times as long to make.)
+    """A piece of one answer: at most one per engine step, fewer if the client is slow.
 
-    `text` never holds half a character nor the beginning of a stop string, so it may lag behind
+    Answers (n > 1) are interleaved. (Not a dataclass: a frozen one takes ten times as long to
+    make.)
+
+    `text` never contains half a character or the beginning of a stop string, so it may lag behind
     `token_ids`. An answer's last piece has `finish_reason`; the request's last piece has `usage`
-    and `timings`; its first has `prompt_details`, if they were asked for.
+    and `timings`; its first has `prompt_details`, if they were requested.
     """
 
     index: int
@@ -129,12 +131,12 @@ class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):
     prompt_details: tuple[TokenDetail | None, ...] | None = None
     usage: Usage | None = None
     timings: Timings | None = None
-    #: Of the worker that writes; in the first piece that comes from it.
+    #: The weights of the worker that writes; in the first piece from that worker.
     identity: str = ""
 
 
 class Generator(Protocol):
-    """Answers requests. services/router/answer/pipeline.py is the real one."""
+    """Answers requests. services/router/answer/pipeline.py is the implementation."""
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[AnswerPiece]:
         """Stream the answers. Closing the iterator cancels the request on every worker.
@@ -142,17 +144,17 @@ class Generator(Protocol):
         Raises, before the first piece or between pieces:
             InvalidRequestError: a parameter is wrong; `param` names it.
             OverloadedError: refused before any work was done.
-            UnavailableError: no worker could (go on to) serve it.
+            UnavailableError: no worker could serve it or continue it.
             DeadlineError: the request's time ran out.
         """
         ...
 
 
 class Explainer(Protocol):
-    """Says where a request would go. services/router/answer/planner.py is the real one."""
+    """Explains routes. services/router/answer/planner.py is the implementation."""
 
     def explain(self, request: GenerationRequest) -> Explanation:
-        """Everything that a decision would be made of. Sends nothing and books nothing.
+        """Return the decision that routing would take, with its inputs. Sends and books nothing.
 
         Raises:
             InvalidRequestError: a parameter is wrong; `param` names it.

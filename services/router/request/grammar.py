@@ -1,8 +1,8 @@
-"""Structured output as both front ends ask for it: one constraint, checked before any work is done.
+"""Structured output for both front ends: one constraint, checked before any work is done.
 
-Code that constrains an answer for its own reason (a tool that must be called, for example) makes a
-spec with `json_schema_grammar` or `structural_tag_grammar` and puts it into
-`GenerationParams.grammar`; the pipeline checks it, and it reaches the workers that sample.
+Code that constrains an answer for its own purpose (a required tool call, for example) makes a spec
+with `json_schema_grammar` or `structural_tag_grammar` and sets `GenerationParams.grammar`. The
+pipeline checks the spec and sends it to the decode workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shared.request.sampling_params import SamplingParams
 
 _NUM_REMEMBERED = 256
-#: Looking at one of this length takes some milliseconds.
+#: A check of a grammar of this length takes some milliseconds.
 MAX_CHECKED_CHARS = 8 * 1024
 _OWNER = b"baton.grammar.owner.v1\0"
 
@@ -29,10 +29,10 @@ _OWNER = b"baton.grammar.owner.v1\0"
 def json_schema_grammar(
     schema: Any, *, strict: bool = True, any_whitespace: bool = True, param: str
 ) -> GrammarSpec:
-    """The answer is JSON that fits `schema`, a parsed JSON Schema.
+    """Return the grammar of JSON that fits `schema`, a parsed JSON Schema.
 
-    `strict`: nothing may be in it that the schema does not name. `param` is the client's field,
-    for error messages. Raises nothing: `check_grammar` does.
+    `strict`: no properties other than the schema's. `param` is the client's field, for error
+    messages. `check_grammar` raises the errors of the schema.
     """
     return GrammarSpec(
         kind=GrammarKind.JSON_SCHEMA,
@@ -44,7 +44,7 @@ def json_schema_grammar(
 
 
 def structural_tag_grammar(tag: Any, *, param: str) -> GrammarSpec:
-    """The answer fits a structural tag of xgrammar, a parsed JSON object."""
+    """Return the grammar of a structural tag of xgrammar, a parsed JSON object."""
     text = json.dumps(tag, ensure_ascii=False)
     return GrammarSpec(kind=GrammarKind.STRUCTURAL_TAG, text=text, param=param)
 
@@ -59,13 +59,13 @@ def choice_grammar(choices: list[str], *, param: str) -> GrammarSpec:
 
 
 def check_grammar(spec: GrammarSpec | None) -> None:
-    """Refuse what workers would refuse, as far as that can be seen at once.
+    """Refuse a grammar that workers would refuse, as far as a quick check shows it.
 
-    A long grammar is left to the workers, which look at it in a process of its own: the router
-    would serve no other request meanwhile.
+    Long grammars are left to the workers, which check them in a separate process: the router would
+    serve no other request meanwhile.
 
     Raises:
-        InvalidRequestError: it is wrong; the message says where.
+        InvalidRequestError: it is wrong; the message names the place.
         UnsupportedError: it asks for what is not offered.
     """
     if spec is not None and len(spec.text) <= MAX_CHECKED_CHARS:
@@ -73,7 +73,7 @@ def check_grammar(spec: GrammarSpec | None) -> None:
 
 
 def owned_by(tenant: Tenant, sampling: SamplingParams) -> SamplingParams:
-    """The parameters with the tenant as the owner of their grammar, if they have one."""
+    """Return the parameters with the tenant as the owner of their grammar, if they have one."""
     if sampling.grammar is None:
         return sampling
     owner = b""
@@ -84,5 +84,5 @@ def owned_by(tenant: Tenant, sampling: SamplingParams) -> SamplingParams:
 
 @lru_cache(maxsize=_NUM_REMEMBERED)
 def _check_once(spec: GrammarSpec) -> None:
-    """The same schema comes with every request of an application. Errors are not remembered."""
+    """Check a grammar. Results are cached, errors are not: an application repeats its schema."""
     check_spec(spec)

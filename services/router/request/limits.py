@@ -1,7 +1,7 @@
-"""How much a request may ask for. What is over a limit is refused before any work is done for it.
+"""Limits on a request. A request over a limit is refused before any work is done for it.
 
-Both front ends check the same things here; what only one of them has (headers, JSON) it checks
-itself. docs/fuzzing.md has the table of limits.
+Both front ends apply these checks. Each front end checks its own parts (headers, JSON) itself.
+docs/fuzzing.md has the table of limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MEBI = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """Limits on one request and on the connections that requests come by."""
+    """Limits on one request and on the connections of clients."""
 
     max_body_bytes: int = setting(16 * _MEBI, help="bytes of an HTTP request's body")
     max_json_depth: int = setting(64, help="lists and objects of a body inside each other")
@@ -56,8 +56,8 @@ class RequestLimits:
     header_timeout_s: float = setting(10.0, help="longest time for an HTTP request's head")
     body_timeout_s: float = setting(120.0, help="longest time for an HTTP request's body")
     idle_timeout_s: float = setting(
-        # Longer than the idle time of usual proxies, which otherwise race with us on a closing
-        # connection.
+        # Longer than the idle timeout of usual proxies: otherwise their requests may meet a
+        # connection that is closing.
         75.0,
         help="how long an HTTP connection may be without a request",
     )
@@ -81,7 +81,7 @@ class RequestLimits:
 
 
 DEFAULT_LIMITS = RequestLimits()
-#: OpenAI's bound, on every API. Engines take any temperature.
+#: OpenAI's bound, for every API. The engine has none.
 MAX_TEMPERATURE = 2.0
 
 
@@ -125,7 +125,7 @@ def check_params(params: GenerationParams, limits: RequestLimits) -> None:
 
 
 def check_answers(num_prompts: int, n: int, limits: RequestLimits) -> None:
-    """Refuse a request for too many answers in all.
+    """Refuse a request for too many answers in total.
 
     Raises:
         InvalidRequestError: there are too many prompts, or too many answers to them.
@@ -145,7 +145,7 @@ def check_texts(texts: Iterable[str], limits: RequestLimits, *, param: str) -> N
     """Refuse texts that are too long to be tokenised.
 
     Raises:
-        PayloadTooLargeError: together they are over the limit.
+        PayloadTooLargeError: their total length is over the limit.
     """
     num_chars = sum(map(len, texts))
     if num_chars > limits.max_prompt_chars:
@@ -154,7 +154,7 @@ def check_texts(texts: Iterable[str], limits: RequestLimits, *, param: str) -> N
 
 
 def check_num_tokens(num_tokens: int, limits: RequestLimits, *, param: str) -> None:
-    """Refuse a prompt of too many tokens, whatever the model's context has room for.
+    """Refuse a prompt of too many tokens, whatever the model's context length.
 
     Raises:
         InvalidRequestError: it has more than the limit.
@@ -177,7 +177,7 @@ def check_num_messages(num_messages: int, limits: RequestLimits) -> None:
 
 
 def texts_in(value: object) -> Iterator[str]:
-    """Every string in a tree of lists and objects, keys included."""
+    """Yield every string in a tree of lists and objects, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

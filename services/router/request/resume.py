@@ -1,4 +1,4 @@
-"""What a client already has of answers that another router began."""
+"""Answers that another router began: the part that the client has."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PARAM = "resume_from"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSoFar:
-    """The beginning of one answer that the client has."""
+    """The beginning of one answer, which the client has."""
 
     index: int
     token_ids: tuple[int, ...] = ()
-    #: The answer is complete.
+    #: Whether the answer is complete.
     finished: bool = False
     #: Identity of the weights that wrote it; empty: unknown.
     identity: str = ""
@@ -48,7 +48,11 @@ def check_resumed(
     vocab_size: int,
     max_model_len: int,
 ) -> None:
-    """Raise InvalidRequestError if these cannot be the beginnings of the request's answers."""
+    """Check the beginnings against the request.
+
+    Raises:
+        InvalidRequestError: they cannot be beginnings of the request's answers.
+    """
     indices = {answer.index for answer in answers}
     if len(indices) < len(answers) or any(not 0 <= index < n for index in indices):
         raise _invalid(f"it must name answers from 0 to {n - 1}, each once")

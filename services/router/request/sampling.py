@@ -1,4 +1,4 @@
-"""From what a client wants to what a worker does: defaults, limits, words to tokens."""
+"""Conversion of a client's parameters to a worker's: defaults, limits, words to tokens."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 MAX_LOGIT_BIAS = 100.0
 _UINT32 = 2**32
-#: Parameters that a worker is told by the name that the client used; None means the model's
-#: default, or else the record's.
+#: Parameters with the same name for clients and workers; None: the model's default, otherwise the
+#: record's.
 _SAME = frozenset(GenerationParams.__slots__) & frozenset(SamplingParams.__slots__)
 
 
 class SamplingResolver:
-    """Knows the model: its tokenizer, its defaults, the number of its tokens."""
+    """Resolves parameters for one model: its tokenizer, its defaults, its number of tokens."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, vocab_size: int, limits: RequestLimits = DEFAULT_LIMITS
@@ -44,7 +44,7 @@ class SamplingResolver:
         prompt_token_ids: Sequence[int],
         max_model_len: int,
     ) -> SamplingParams:
-        """Parameters of answer 0; the others differ in `sample_index`.
+        """Return the parameters of answer 0; those of other answers differ in `sample_index`.
 
         Raises:
             InvalidRequestError: a value is wrong, or the prompt leaves no room; `param` names it.
@@ -86,7 +86,7 @@ class SamplingResolver:
     ) -> int:
         room = max_model_len - num_prompt_tokens
         if params.max_tokens is None:
-            # A default must not contradict what the client did ask for.
+            # A default must not contradict the client's parameters.
             usual = max(_first(self._tokenizer.defaults.max_tokens, room), params.min_tokens)
             return min(room, usual, self._limits.max_output_tokens or room)
         if params.max_tokens > room:
@@ -99,7 +99,7 @@ class SamplingResolver:
         return params.max_tokens
 
     def _logit_bias(self, bias: Mapping[int, float]) -> dict[int, float]:
-        """Clamped as vLLM does. Not a number stays, and is refused with the other rules."""
+        """Return the biases, clamped as in vLLM. NaN stays, and is refused by later checks."""
         ids = self._in_vocabulary(bias, "logit_bias")
         return {i: _clamp(bias[i], MAX_LOGIT_BIAS) for i in ids}
 
@@ -112,11 +112,10 @@ class SamplingResolver:
         return tuple(dict.fromkeys(self._in_vocabulary(ids, "allowed_token_ids")))
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Each word's tokens as it is at the beginning of a text and as it is after a space.
+        """Return each word's tokens at the beginning of a text and after a space.
 
-        A form after a space that ends with the tokens of the other form says nothing new. vLLM
-        leaves out every form of another length as well, and so misses ` fox` where `fox` has more
-        tokens.
+        A form after a space that ends with the tokens of the other form is redundant. vLLM omits
+        every form of another length as well, and so misses ` fox` if `fox` has more tokens.
         """
         sequences: dict[tuple[int, ...], None] = {}
         for word in words:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class RequestTrace:
-    """One request's span, passed along with the request."""
+    """The span of one request, passed along with the request."""
 
     def __init__(self, span: Span, *, began_s: float) -> None:
-        """`began_s` is the request's arrival."""
+        """Record `span`. `began_s` is the request's arrival."""
         self._span = span
         self._prepared_s = time.monotonic()
         self._routed = False

@@ -1,1 +1,1 @@
-"""Which workers serve a request: filters, scorers, a picker. Knows no RPC and no text."""
+"""Routing: the choice of workers by filters, scorers, a picker. Knows no RPC and no text."""

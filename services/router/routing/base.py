@@ -1,4 +1,4 @@
-"""What routing policies look like. Costs are milliseconds, so that they can be added up."""
+"""Interfaces of routing policies. Costs are milliseconds, so that they can be added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingRequest:
-    """What routing knows of a request."""
+    """The data of a request that routing uses."""
 
     num_prompt_tokens: int
     max_tokens: int
@@ -38,30 +38,30 @@ class Candidate:
     """A worker that can serve a request, with the router's estimates. Times in milliseconds."""
 
     endpoint: Endpoint
-    #: Leading blocks that the worker holds, or will hold at the request's turn.
+    #: Leading blocks that the worker holds, or will hold when it computes the request.
     num_held_blocks: int = 0
     #: Prompt tokens in those blocks, less the prompt's last one, which is always computed.
     num_held_tokens: int = 0
     #: Prompt tokens that the worker would fetch from a peer because that takes less time.
     num_fetched_tokens: int = 0
-    #: Until the prompts that were sent there before are computed.
+    #: Time until the prompts sent there before are computed.
     queue_ms: float = 0.0
-    #: Computing what is neither held nor fetched.
+    #: Time to compute tokens that are neither held nor fetched.
     prefill_ms: float = 0.0
-    #: Moving the blocks that have to come from elsewhere.
+    #: Time to move blocks that come from other workers.
     transfer_ms: float = 0.0
-    #: How much later others get their first token because this prompt is computed there.
+    #: Delay of other requests' first tokens if this prompt is computed there.
     crowding_ms: float = 0.0
     #: Penalty for more than an equal share of the work; offsets the gain by held blocks.
     hot_ms: float = 0.0
-    #: Between two tokens, with this sequence in the batch. Decode workers only.
+    #: Time between two tokens with this sequence in the batch. Decode workers only.
     itl_ms: float = 0.0
-    #: Computing again what would be preempted because the KV pool is too small for all.
+    #: Time to recompute sequences that are preempted because the KV pool is too small for all.
     preemption_ms: float = 0.0
 
     @property
     def ttft_ms(self) -> float:
-        """From now to the first token, if the prompt is computed there."""
+        """Time from now to the first token, if the prompt is computed there."""
         return self.queue_ms + self.transfer_ms + self.prefill_ms
 
 
@@ -75,17 +75,17 @@ class PrefixSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What the router expects of a route."""
+    """The router's estimate for a route."""
 
     ttft_ms: float = 0.0
-    #: Part of `ttft_ms` for the computation; the book uses it until the first token arrives.
+    #: The part of `ttft_ms` for the computation; the book uses it until the first token.
     prefill_ms: float = 0.0
     itl_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request goes."""
+    """The route of a request."""
 
     decode: Endpoint
     #: Best first; empty: the decode worker computes the prompt itself.
@@ -96,37 +96,37 @@ class Route:
 
 
 class PrefixLookup(Protocol):
-    """The index of who holds which block. In memory: it is asked for every request."""
+    """The index of the workers that hold each block. In memory: every request uses it."""
 
     def lookup(self, hashes: Sequence[bytes]) -> Mapping[WorkerId, int]:
-        """For each worker that holds hashes[0], how many leading hashes it holds without a gap."""
+        """Return by worker that holds hashes[0]: its leading hashes without a gap."""
         ...
 
 
 class Filter(Protocol):
-    """Takes out workers that cannot serve the request."""
+    """Excludes workers that cannot serve the request."""
 
-    #: Why it takes one out, in a few words.
+    #: The reason for an exclusion, in a few words.
     reason: str
 
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
-        """Whether the worker may be chosen."""
+        """Return whether the worker may be chosen."""
         ...
 
 
 class Scorer(Protocol):
-    """One part of what a choice would cost."""
+    """One term of the cost of a choice."""
 
-    #: What it is called in explanations.
+    #: Name in explanations.
     name: str
 
     def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
-        """Expected milliseconds that the request, or others because of it, would lose there."""
+        """Return the expected loss of time [ms] of the request, and of others because of it."""
         ...
 
 
 class Picker(Protocol):
-    """Orders the workers that are left."""
+    """Orders the remaining workers."""
 
     def order(self, costs: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
         """Return all candidates, best first. No side effects: explanations call it, too."""
@@ -139,7 +139,7 @@ class Picker(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How to choose, for both kinds of workers. Made by a function of one file in policies/."""
+    """How to choose, for both kinds of workers. Made by a function of a file in policies/."""
 
     name: str
     decode_scorers: tuple[Scorer, ...]

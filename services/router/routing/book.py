@@ -1,4 +1,4 @@
-"""The router's own book of what it has sent where. It is never out of date, as polled load is."""
+"""The router's own record of requests it has sent. Unlike polled load it is never out of date."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from services.router.routing.base import Route
     from services.router.workers.endpoint import Endpoint
 
-#: What came longer ago hardly counts in the rate of arrivals.
+#: Earlier requests hardly count in the rate of arrivals.
 ARRIVALS_WINDOW_S = 30.0
 
 
 class ArrivalRate:
-    """Requests per second, the latest counting most."""
+    """Requests per second, weighted to the most recent ones."""
 
     def __init__(self, window_s: float = ARRIVALS_WINDOW_S) -> None:
         self._window_s = window_s
@@ -35,7 +35,7 @@ class ArrivalRate:
         self._recent.add(1.0, now_s)
 
     def per_s(self, now_s: float) -> float:
-        """Return the present rate [1/s]; in the first second it is rather too low."""
+        """Return the present rate [1/s]; too low rather than too high within the first second."""
         if self._first_s is None:
             return 0.0
         seen_s = max(1.0, now_s - self._first_s)
@@ -43,7 +43,7 @@ class ArrivalRate:
 
 
 class Book:
-    """Everything in flight: per worker in its `Endpoint.work`, per block in `predicted`."""
+    """Everything in flight: by worker in `Endpoint.work`, by block in `predicted`."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Book:
 
 
 class Booking:
-    """A sequence's entry in the book. `release` may come twice, at any time."""
+    """The entry of a sequence in the book. `release` may be called twice, at any time."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Booking:
         *,
         waits_apart: bool = False,
     ) -> None:
-        """Without a `key` there is no prompt to compute."""
+        """Make an entry. Without a `key` there is no prompt to compute."""
         now_s = book.clock()
         self._book = book
         self._decode = route.decode.work
@@ -129,7 +129,7 @@ class Booking:
 
     @property
     def num_decoding(self) -> float:
-        """Sequences in the decode worker's batch while this one was: at its ends, on average."""
+        """Mean of the decode worker's number of sequences at this one's beginning and end."""
         last = self._decode.num_decoding if self._open else self._num_decoding_last
         return (self._num_decoding_first + last) / 2
 

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
 
-#: How many prefill workers a decode worker may try.
+#: Number of prefill workers that a decode worker may try.
 MAX_PREFILL_CANDIDATES = 3
-#: How many peers a worker may ask for a prefix.
+#: Number of peers that a worker may ask for a prefix.
 MAX_SOURCES = 2
-OTHER_GENERATION = "of another generation than the one that takes new answers"
+OTHER_GENERATION = "not of the generation that takes new answers"
 WORKERS = (Role.PREFILL, Role.DECODE)
 FILTERS: tuple[Filter, ...] = (
     Accepted(),
@@ -63,7 +63,7 @@ FILTERS: tuple[Filter, ...] = (
 
 @dataclass(slots=True)
 class Candidates:
-    """One role's workers: those left, best first, and why the others are not."""
+    """The workers of one role: the remaining ones, best first, and why others are excluded."""
 
     candidates: list[Candidate] = field(default_factory=list)
     left_out: list[tuple[Endpoint, str]] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Candidates:
 
 @dataclass(slots=True)
 class Decision:
-    """Everything that was looked at for one request. Without a decode worker, `route` is None."""
+    """The inputs of one request's decision. Without a decode worker, `route` is None."""
 
     decode: Candidates
     prefill: Candidates
@@ -93,7 +93,10 @@ class WorkerChooser:
         max_prefill_candidates: int = MAX_PREFILL_CANDIDATES,
         max_worker_queue_ms: float = math.inf,
     ) -> None:
-        """`peer_fetch`: see Estimator. `max_worker_queue_ms`: see WorkerRoom."""
+        """Choose by a policy.
+
+        `peer_fetch`: see Estimator. `max_worker_queue_ms`: see WorkerRoom.
+        """
         self._endpoints = endpoints
         self.policy = policy or cost_policy(random.Random())
         self.book = book or Book()
@@ -141,7 +144,7 @@ class WorkerChooser:
         return decision.route
 
     def is_gone(self, identity: str, excluded: Collection[WorkerId]) -> bool:
-        """Whether only decode workers with other weights are left, `excluded` ones aside.
+        """Return whether only decode workers with other weights remain besides `excluded` ones.
 
         False for an empty identity.
         """
@@ -152,7 +155,7 @@ class WorkerChooser:
         )
 
     def check(self, request: RoutingRequest) -> None:
-        """Refuse for its bounds, before it waits, a request that `route` would refuse.
+        """Refuse, before it waits, a request that `route` would refuse for its bounds.
 
         Raises:
             OverloadedError: no worker is expected to meet the request's bounds.
@@ -186,7 +189,7 @@ class WorkerChooser:
         chosen = decode.candidates[0]
         compatible = self._kept(request, readers, (SharesBlocksWith(chosen.endpoint),), prefill)
         if readers and not compatible:
-            # The decode worker has to compute the prompt, which its estimate left out.
+            # The decode worker has to compute the prompt, which is not in its estimate.
             chosen = self._estimator.decode(request, [chosen.endpoint], holdings, computes=True)[0]
             decode.candidates[0] = chosen
         prefill.candidates = self._ordered(
@@ -272,7 +275,7 @@ def _leave_out_others(
 
 
 def _refuse_if_too_old(left_out: Sequence[tuple[Endpoint, str]]) -> None:
-    """Waiting does not help where the workers that serve are too old."""
+    """Raise UnsupportedError if the workers that serve are too old: waiting does not help."""
     old = [endpoint.name for endpoint, reason in left_out if reason == Understands.reason]
     if old:
         message = (

@@ -1,4 +1,4 @@
-"""What the router expects of each worker that could serve a request."""
+"""Estimates for each worker that could serve a request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUSY_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Which workers hold how much of one prompt."""
+    """How much of one prompt each worker holds."""
 
     #: Number of leading blocks that each worker has reported.
     reported: Mapping[WorkerId, int]
@@ -39,10 +39,10 @@ class Holdings:
 
 
 class Estimator:
-    """Turns the book, the profiles and the holdings into milliseconds."""
+    """Converts the book, the profiles and the holdings to milliseconds."""
 
     def __init__(self, book: Book, *, peer_fetch: bool) -> None:
-        """`peer_fetch`: workers fetch what a peer holds where that is faster than computing."""
+        """Make an estimator. `peer_fetch`: workers fetch prefixes from peers if that is faster."""
         self._book = book
         self._peer_fetch = peer_fetch
 

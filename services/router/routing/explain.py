@@ -1,4 +1,4 @@
-"""A decision in full: what every worker would have cost, and who was left out and why."""
+"""A routing decision in full: each worker's cost, and why others are excluded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class CandidateCost(msgspec.Struct, kw_only=True):
-    """A worker that could serve the request, and what was expected of it."""
+    """A worker that could serve the request, with its estimates."""
 
     worker: str
-    #: The sum of `terms_ms`: what the policy orders by.
+    #: Sum of `terms_ms`; the policy orders by it.
     cost_ms: float
-    #: By scorer.
+    #: Cost by scorer.
     terms_ms: dict[str, float]
     #: Prompt tokens that it holds, and that it would fetch from a peer.
     num_held_tokens: int
@@ -34,7 +34,7 @@ class CandidateCost(msgspec.Struct, kw_only=True):
 
 
 class CandidateView(CandidateCost, kw_only=True):
-    """The same, and what it has to do by the router's book."""
+    """The same, with its work according to the router's book."""
 
     num_requests: int
     num_waiting_tokens: int
@@ -44,7 +44,7 @@ class RoleView(msgspec.Struct, kw_only=True):
     """The workers of one role, best first."""
 
     candidates: list[CandidateView]
-    #: Why the others cannot serve it, by worker.
+    #: By worker: the reason why it cannot serve the request.
     left_out: dict[str, str]
 
 
@@ -56,7 +56,7 @@ class SourceView(msgspec.Struct):
 
 
 class RouteView(msgspec.Struct, kw_only=True):
-    """Where the request would go."""
+    """The route of the request."""
 
     decode: str
     prefill: list[str]
@@ -66,7 +66,7 @@ class RouteView(msgspec.Struct, kw_only=True):
 
 
 class Explanation(msgspec.Struct, kw_only=True):
-    """One decision. Nothing was sent and nothing booked."""
+    """One decision. Nothing was sent and nothing was booked."""
 
     policy: str
     num_prompt_tokens: int
@@ -74,14 +74,14 @@ class Explanation(msgspec.Struct, kw_only=True):
     num_blocks: int
     decode: RoleView
     prefill: RoleView
-    #: None if no decode worker can take it.
+    #: None if no decode worker can take the request.
     route: RouteView | None
-    #: Why it would be refused although there are workers.
+    #: The reason of a refusal although there are workers.
     refused: str | None
 
 
 def explain(policy: Policy, request: RoutingRequest, decision: Decision) -> Explanation:
-    """Put a decision into words and numbers."""
+    """Return the explanation of a decision."""
     refused = None
     if decision.route is not None:
         try:
@@ -102,7 +102,7 @@ def explain(policy: Policy, request: RoutingRequest, decision: Decision) -> Expl
 def cost_of(
     request: RoutingRequest, candidate: Candidate, scorers: Sequence[Scorer]
 ) -> CandidateCost:
-    """It follows from the candidate alone, which nothing changes after the decision."""
+    """Return the cost of a candidate. Candidates do not change after the decision."""
     terms = {scorer.name: scorer.cost_ms(request, candidate) for scorer in scorers}
     return CandidateCost(
         worker=candidate.endpoint.name,

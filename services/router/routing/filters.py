@@ -1,4 +1,4 @@
-"""Filters: who can serve a request at all."""
+"""Filters: exclude workers that cannot serve a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Accepted:
-    """Has the weights of its generation."""
+    """The worker has the weights of its generation."""
 
     reason = "refused: its weights are not those of its generation"
 
@@ -22,9 +22,9 @@ class Accepted:
 
 
 class SameIdentity:
-    """Writes what the worker would have written that the answer began at."""
+    """The worker has the weights that the answer began with."""
 
-    reason = "of other weights than the answer began with"
+    reason = "without the weights that the answer began with"
 
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
         """See Filter."""
@@ -32,7 +32,7 @@ class SameIdentity:
 
 
 class NotDraining:
-    """Takes new work."""
+    """The worker takes new work."""
 
     reason = "draining"
 
@@ -42,7 +42,7 @@ class NotDraining:
 
 
 class Ready:
-    """Has answered its canary."""
+    """The worker has answered its canary."""
 
     reason = "not ready"
 
@@ -52,7 +52,7 @@ class Ready:
 
 
 class NotExcluded:
-    """Has not failed this very request before."""
+    """The worker has not failed this request before."""
 
     reason = "failed before"
 
@@ -62,7 +62,7 @@ class NotExcluded:
 
 
 class FitsContext:
-    """Takes sequences as long as this one may become."""
+    """The worker takes sequences of the request's greatest possible length."""
 
     reason = "too small"
 
@@ -73,9 +73,9 @@ class FitsContext:
 
 
 class Understands:
-    """Knows of everything that the request says: what it does not know it would pass over."""
+    """The worker's version knows all fields of the request: it would ignore unknown ones."""
 
-    reason = "too old for what the request asks for"
+    reason = "too old for the request"
 
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
         """See Filter."""
@@ -83,9 +83,9 @@ class Understands:
 
 
 class SharesBlocksWith:
-    """Computes blocks that the decode worker can use."""
+    """The worker computes blocks that the decode worker can use."""
 
-    reason = "other blocks than the decode worker's"
+    reason = "incompatible with the decode worker's blocks"
 
     def __init__(self, decode: Endpoint) -> None:
         self._decode = decode.record

@@ -1,4 +1,4 @@
-"""Teaches workers' profiles with what an answer says it cost."""
+"""Update of workers' profiles with the costs that an answer reports."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def learn_prefill(route: Route, usage: Usage, timings: Timings) -> None:
     # Usage does not report a prefill worker's hit that is no longer than the decode worker's.
     if usage.transferred_hit_tokens or not usage.local_hit_tokens:
         endpoint.profile.observe_prefill(usage.prompt_tokens, num_held, timings.prefill_ms)
-    # A transfer lasts as long as the computation that it overlaps with. Only where most of the
-    # prompt was there does its time say how fast blocks move.
+    # A transfer lasts as long as the computation that it overlaps with. Its time shows the speed of
+    # moving blocks only if most of the prompt was cached.
     if 2 * usage.transferred_hit_tokens >= usage.transferred_tokens:
         for profile in (endpoint.profile, route.decode.profile):
             profile.observe_transfer(

@@ -1,4 +1,4 @@
-"""Which generation of the model's weights writes new answers."""
+"""The generation of the model's weights that writes new answers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class Newest:
-    """The newest generation that has workers with room: of both roles, if any has prefill workers.
+    """The newest generation whose workers have room: decode workers, and prefill workers if any.
 
-    An older one helps out while the newer ones are full; it may end meanwhile.
+    An older generation serves while the newer ones are full; it may end meanwhile.
     """
 
     def __init__(self, book: Book, *, max_worker_queue_ms: float) -> None:
-        """`max_worker_queue_ms`: see WorkerRoom."""
+        """Choose generations by this book. `max_worker_queue_ms`: see WorkerRoom."""
         self._book = book
         self._max_queue_ms = max_worker_queue_ms
 
     def pick(
         self, writers: list[Endpoint], readers: list[Endpoint], num_tokens: int
     ) -> tuple[list[Endpoint], list[Endpoint]]:
-        """Decode and prefill workers of one generation; all of them are usable."""
+        """Return decode and prefill workers of one generation; all of them are usable."""
         numbers = {writer.record.generation for writer in writers}
         if len(numbers | {reader.record.generation for reader in readers}) <= 1:
             return writers, readers

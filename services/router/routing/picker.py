@@ -1,4 +1,4 @@
-"""Pickers: from costs to an order."""
+"""Pickers: the order of workers by their costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LeastCost:
-    """The cheapest first. Equal costs are shuffled, so that routers do not all pick the same."""
+    """Cheapest first. Equal costs are shuffled, so that routers do not all pick the same worker."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._random = (rng or random.Random()).random
@@ -23,7 +23,7 @@ class LeastCost:
             return [costs[0][1]]
         draw = self._random
         shuffled = [(cost, draw(), candidate) for cost, candidate in costs]
-        # Two equal draws as well would compare candidates; 2**-53 is not never.
+        # Equal draws would compare candidates: their probability of 2**-53 is not zero.
         shuffled.sort(key=lambda entry: entry[:2])
         return [candidate for _, _, candidate in shuffled]
 
@@ -32,7 +32,7 @@ class LeastCost:
 
 
 class Shuffled:
-    """Any order."""
+    """A random order."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng or random.Random()
@@ -48,7 +48,7 @@ class Shuffled:
 
 
 class InTurn:
-    """By name, beginning after the one that was chosen last."""
+    """By name, starting after the one that was chosen last."""
 
     def __init__(self) -> None:
         self._last = ""

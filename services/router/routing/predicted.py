@@ -1,4 +1,4 @@
-"""Blocks that a worker will hold because a request was just sent there: before it reports them."""
+"""Blocks that a worker will hold because of a request sent there, until it reports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from shared.identity import WorkerId
 
-#: A worker reports its blocks well within that time after they are computed.
+#: A worker reports its blocks well within this time after they are computed.
 TTL_S = 5.0
 MAX_HASHES = 2**18
 
@@ -26,14 +26,14 @@ class Prediction:
 
 
 class PredictedBlocks:
-    """Bounded set of predictions. Each counts until its prompt is computed and `ttl_s` longer."""
+    """Bounded set of predictions. Each is valid until `ttl_s` after its prompt is computed."""
 
     def __init__(self, *, ttl_s: float = TTL_S, max_hashes: int = MAX_HASHES) -> None:
         self._ttl_s = ttl_s
         self._max_hashes = max_hashes
         self._num_hashes = 0
-        #: How many predictions name a hash. A prediction always has the beginning of its prompt,
-        #: so for one prompt a prefix of its hashes is in here and the rest is not.
+        #: Number of predictions by hash. A prediction always has the beginning of its prompt, so a
+        #: prefix of a prompt's hashes is in here and the other hashes are not.
         self._counts: dict[WorkerId, Counter[bytes]] = {}
         self._settled: deque[tuple[float, Prediction]] = deque()
 
@@ -77,7 +77,7 @@ class PredictedBlocks:
             del self._counts[prediction.worker]
 
     def held(self, worker: WorkerId, hashes: Sequence[bytes], now_s: float) -> int:
-        """How many of the leading `hashes` the worker will hold."""
+        """Return how many of the leading `hashes` the worker will hold."""
         if self._settled:
             self._expire(now_s)
         counts = self._counts.get(worker)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from services.router.routing.book import Book
     from services.router.workers.endpoint import Endpoint
 
-#: With fewer prompts than this a worker may run dry while the next one is on its way to it.
+#: With fewer prompts than this a worker may run idle while the next one is on its way.
 MIN_PROMPTS = 2
-#: Sequences grow while they run; a full pool preempts, and computes again what it threw away.
+#: Share of the pool that may be used: sequences grow, and a full pool preempts and recomputes.
 KV_SHARE = 0.9
 
 
@@ -28,13 +28,16 @@ class WorkerRoom:
         *,
         max_worker_queue_ms: float,
     ) -> None:
-        """`max_worker_queue_ms`: longest queue of prompts that a worker should have."""
+        """Use this book.
+
+        `max_worker_queue_ms`: longest queue of prompts that a worker should have.
+        """
         self._endpoints = endpoints
         self._book = book
         self._max_queue_ms = max_worker_queue_ms
 
     def __call__(self, num_tokens: int) -> bool:
-        """Whether some worker's queue is short, and some decode worker's pool has space."""
+        """Return whether some worker's queue is short and some decode worker's pool has space."""
         writers = [e for e in self._endpoints(Role.DECODE) if e.usable]
         if not writers:
             # Let the request in: routing reports what is missing, and waiting here does not help.
@@ -47,13 +50,13 @@ class WorkerRoom:
 
 
 def has_time(endpoint: Endpoint, now_s: float, max_queue_ms: float) -> bool:
-    """Whether the worker's queue of prompts is short."""
+    """Return whether the worker's queue of prompts is short."""
     work = endpoint.work
     return work.num_prompts < MIN_PROMPTS or work.queue_ms(now_s) < max_queue_ms
 
 
 def has_space(endpoint: Endpoint, num_tokens: int) -> bool:
-    """Whether the decode worker's pool has room for a sequence of so many tokens."""
+    """Return whether the decode worker's pool has room for a sequence of this number of tokens."""
     record, work = endpoint.record, endpoint.work
     if not work.num_held_tokens:
         return True

@@ -1,4 +1,4 @@
-"""Scorers: the terms of a cost. The candidate brings the estimates, a scorer weighs one of them."""
+"""Scorers: the terms of a cost. Each weighs one of the candidate's estimates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prefill:
 
 
 class Transfer:
-    """Transfer of the blocks that the worker does not hold and another one does or will."""
+    """Transfer of blocks that the worker lacks and another worker holds or will hold."""
 
     name = "transfer"
 
@@ -67,7 +67,7 @@ class DecodeLoad:
     name = "decode"
 
     def __init__(self, num_tokens: float) -> None:
-        """`num_tokens` is how many tokens of a slower stream one first token is worth."""
+        """Weigh the time of a step by the number of slower tokens that one first token is worth."""
         self._num_tokens = num_tokens
 
     def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:

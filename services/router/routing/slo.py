@@ -1,4 +1,4 @@
-"""Refuses requests whose bounds no worker is expected to meet, before any work is done for them."""
+"""Refusal of requests whose bounds no worker is expected to meet, before any work."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Trail:
 
     policy: Policy | None = None
     request: RoutingRequest | None = None
-    #: The last one; a request whose worker was lost is routed again.
+    #: The last decision; a request whose worker was lost is routed again.
     decision: Decision | None = None
     num_decisions: int = 0
 

@@ -1,1 +1,1 @@
-"""What is told of requests: metrics, log, traces."""
+"""Observers of requests: metrics, log, traces."""

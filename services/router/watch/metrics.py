@@ -60,7 +60,7 @@ class TokenMetrics(Collector):
         return self._gaps_s.total
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus wants it."""
+        """Yield the metrics for Prometheus."""
         labels = ["model_name"]
         tokens = CounterMetricFamily("baton_generation_tokens", "Tokens of answers.", labels=labels)
         tokens.add_metric([self._model], self._num_tokens)
@@ -73,7 +73,7 @@ class TokenMetrics(Collector):
 
 
 class ReplayMetrics(Collector):
-    """How often answers went on on another worker."""
+    """Number of answers that continued on another worker, by reason."""
 
     def __init__(self, replays: Mapping[str, int]) -> None:
         self._replays = replays
@@ -82,7 +82,7 @@ class ReplayMetrics(Collector):
         """Yield one counter with a sample per reason."""
         family = CounterMetricFamily(
             "baton_router_replays",
-            "Answers that went on on another decode worker, by why the one before was left.",
+            "Answers that continued on another decode worker, by the reason.",
             labels=["reason"],
         )
         for reason, count in self._replays.items():
@@ -101,9 +101,7 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     waiting.set_function(lambda: parts.admission.num_queued)
     tokens = Gauge("baton_num_tokens_waiting", "Prompt tokens in the queue.", registry=registry)
     tokens.set_function(lambda: parts.admission.num_queued_tokens)
-    margin = Gauge(
-        "baton_ttft_margin", "What estimates of TTFT are multiplied with.", registry=registry
-    )
+    margin = Gauge("baton_ttft_margin", "Factor on the estimates of TTFT.", registry=registry)
     margin.set_function(lambda: parts.planner.margin.factor)
     usable = Gauge(
         "baton_workers_ready", "Workers that take requests.", ["role"], registry=registry
@@ -128,12 +126,12 @@ def _num_usable(parts: RouterParts, role: Role) -> int:
 
 
 class RequestMeter:
-    """The RequestObserver that counts and times."""
+    """The RequestObserver for counters and histograms."""
 
     def __init__(
         self, registry: CollectorRegistry, *, model: str, tokens: TokenMetrics | None = None
     ) -> None:
-        """`tokens` is where tokens are counted, if others read it too."""
+        """Register the metrics. `tokens` counts tokens, if other code reads the counter too."""
         self._tokens = tokens or TokenMetrics(model)
         registry.register(self._tokens)
         self._requests = RequestMetrics(registry, model=model)
@@ -192,7 +190,7 @@ class _Metered:
         self._meter = meter
         self._num_answers = request.params.n
         self._began_s = began_s
-        #: By answer: when its last tokens left.
+        #: By answer: the time at which its last tokens left.
         self._last_s: dict[int, float] = {}
 
     def piece(self, piece: AnswerPiece, now_s: float) -> None:
@@ -207,7 +205,7 @@ class _Metered:
         if piece.finish_reason is not None:
             self._meter.finished(piece.finish_reason)
         if piece.usage is not None and piece.timings is not None:
-            # Before the client has it: who reads the last piece finds it counted.
+            # Before the client has the piece: a reader of the last piece finds it counted.
             self._meter.served(
                 piece.usage,
                 piece.timings,

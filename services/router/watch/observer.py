@@ -1,4 +1,4 @@
-"""Who is told what becomes of requests: metrics, the log, traces, the live page."""
+"""Observers of requests: interfaces for metrics, the log, traces, the live page."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class RequestEnd:
     """How a request ended."""
 
     request: GenerationRequest
-    #: Why its last answer ended, the name of an error, or "cancelled".
+    #: Finish reason of its last answer, the name of an error, or "cancelled".
     outcome: str
-    #: The request was not served, and the client is not the cause.
+    #: Whether the request failed for a reason other than the client.
     failed: bool
     latency_s: float
-    #: None unless all answers were given.
+    #: None unless all answers were complete.
     usage: Usage | None = None
     timings: Timings | None = None
-    #: What ended it, if it was an error.
+    #: The error that ended it.
     error: Exception | None = None
 
 
@@ -31,7 +31,10 @@ class RequestWatch(Protocol):
     """One observer's view of one request."""
 
     def piece(self, piece: AnswerPiece, now_s: float) -> None:
-        """Observe a piece just before it leaves the router. Called for every piece: be quick."""
+        """Observe a piece just before it leaves the router.
+
+        Called for every piece: must be fast.
+        """
         ...
 
     def ended(self, end: RequestEnd) -> None:
@@ -40,13 +43,13 @@ class RequestWatch(Protocol):
 
 
 class RequestObserver(Protocol):
-    """Sees every request. It never raises, and never waits."""
+    """Observes every request. Never raises and never waits."""
 
     def began(
         self, request: GenerationRequest, began_s: float
     ) -> tuple[GenerationRequest, RequestWatch]:
-        """A request has come, at `began_s` of the monotonic clock.
+        """Observe a new request, which arrived at `began_s` of the monotonic clock.
 
-        Returns the request as it is to go on (a trace rides along with it), and its watch.
+        Returns the request to continue with (which may carry a trace), and its watch.
         """
         ...

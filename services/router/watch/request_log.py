@@ -1,4 +1,4 @@
-"""One line per request, for operators who want it."""
+"""One log line per request, if operators turn it on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class RequestLog:
-    """The RequestObserver that logs ends. Never logs what was asked or answered."""
+    """The RequestObserver that logs ends. Never logs prompts or answers."""
 
     def began(
         self, request: GenerationRequest, began_s: float

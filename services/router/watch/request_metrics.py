@@ -1,4 +1,4 @@
-"""What is observed once per request, at its end: where its time went, and its tokens."""
+"""Metrics recorded once per request, at its end: stage times and tokens."""
 
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ class RequestMetrics:
         )
         self._num_computed = histogram(
             "request_prefill_kv_computed_tokens",
-            "Prompt tokens that were in nobody's cache.",
+            "Prompt tokens that no worker had cached.",
             REQUEST_TOKENS,
         )
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens.")
-        self._queries = counter("prefix_cache_queries", "Prompt tokens that a cache might have.")
-        self._hits = counter("prefix_cache_hits", "Prompt tokens nobody computed.")
+        self._queries = counter(
+            "prefix_cache_queries", "Prompt tokens that a cache might have held."
+        )
+        self._hits = counter("prefix_cache_hits", "Prompt tokens that were not computed.")
         sources = Counter(
             "baton_prompt_tokens_by_source",
             "Prompt tokens by where their KV came from, seen from the decode worker.",
@@ -67,13 +69,13 @@ class RequestMetrics:
         )
         self._places = Counter(
             "baton_routed_requests",
-            "Requests by who computed the prompt.",
+            "Requests by the role that computed the prompt.",
             ["prefill"],
             registry=registry,
         )
 
     def used(self, usage: Usage) -> None:
-        """What a request cost in tokens."""
+        """Record the tokens of a request."""
         self._prompt_tokens.inc(usage.prompt_tokens)
         self._queries.inc(usage.prompt_tokens)
         self._hits.inc(usage.cached_tokens)
@@ -85,7 +87,7 @@ class RequestMetrics:
         self._num_computed.observe(usage.prompt_tokens - usage.cached_tokens)
 
     def took(self, timings: Timings, *, latency_s: float, num_tokens_each: float) -> None:
-        """What a request cost in time. `num_tokens_each`: the mean length of its answers."""
+        """Record the times of a request. `num_tokens_each`: the mean length of its answers."""
         self._latency.observe(latency_s)
         self._queue.observe(timings.router_queue_ms / 1e3)
         self._prefill.observe(timings.prefill_ms / 1e3)
@@ -99,7 +101,7 @@ class RequestMetrics:
 
 
 def _stages(timings: Timings) -> Iterator[tuple[str, float]]:
-    """In the order in which they happen. `transfer_exposed` is a part of `decode`."""
+    """Yield the stages in order of time. `transfer_exposed` is a part of `decode`."""
     yield "tokenize", timings.tokenize_ms
     yield "router_queue", timings.router_queue_ms
     yield "route", timings.route_ms

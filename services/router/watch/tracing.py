@@ -29,7 +29,7 @@ class RequestTracer:
     def began(
         self, request: GenerationRequest, began_s: float
     ) -> tuple[GenerationRequest, RequestWatch]:
-        """See RequestObserver. The trace rides along with the request."""
+        """See RequestObserver. The trace is passed along with the request."""
         incoming = INCOMING.get() or Incoming()
         span = self._tracer.start(
             f"{incoming.operation} {self._model}",
@@ -37,7 +37,7 @@ class RequestTracer:
             began_s=began_s,
             attributes=_asked(request, incoming.operation, self._model),
         )
-        # Not a context variable of its own: pieces may be asked for in other tasks than the first.
+        # No context variable: the task that asks for pieces may change after the first one.
         incoming.trace_id = span.trace_id
         trace = RequestTrace(span, began_s=began_s)
         return replace(request, trace=trace), _Traced(trace)
@@ -72,7 +72,7 @@ def _asked(request: GenerationRequest, operation: str, model: str) -> dict[str, 
 
 
 def _sampling(params: GenerationParams) -> dict[str, Value]:
-    """What the client has set itself."""
+    """Return the sampling parameters that the client has set."""
     given: dict[str, Value | None] = {
         "gen_ai.request.max_tokens": params.max_tokens,
         "gen_ai.request.temperature": params.temperature,

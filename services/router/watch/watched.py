@@ -1,4 +1,4 @@
-"""Tells observers what becomes of each request."""
+"""A Generator that reports each request to observers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class WatchedGenerator:
-    """Stands in front of any Generator."""
+    """Wraps another Generator."""
 
     def __init__(self, generator: Generator, observers: Sequence[RequestObserver]) -> None:
-        """Observers are told in this order."""
+        """Wrap `generator`. Observers are called in this order."""
         self._generator = generator
         self._observers = tuple(observers)
 
@@ -55,7 +55,7 @@ def _end(
     latency_s: float,
     error: BaseException | None,
 ) -> RequestEnd:
-    """Without a last piece it was given up, by the router or by its client."""
+    """Return the end of a request; without a last piece the router or the client cancelled it."""
     failure = error if isinstance(error, Exception) else None
     if last is None:
         return RequestEnd(

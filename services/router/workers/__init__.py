@@ -1,1 +1,1 @@
-"""The workers as a router knows them."""
+"""The workers of the cluster, as a router sees them."""

@@ -1,4 +1,4 @@
-"""Tests a worker before a request is sent to it."""
+"""Test of a worker before a request is sent to it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Check(Protocol):
 
 
 class Canary:
-    """Makes a decode worker generate two tokens. A prefill worker must say that it is itself."""
+    """Makes a decode worker generate two tokens; asks a prefill worker for its identity."""
 
     def __init__(
         self, channels: ChannelPool, sessions: SessionPool, *, timeout_s: float = TIMEOUT_S
@@ -64,7 +64,7 @@ class Canary:
         return software
 
     async def is_there(self, record: WorkerRecord) -> WorkerSoftware:
-        """See Check. Another process may have taken the address of one that died."""
+        """See Check. The address of a lost worker may belong to another process now."""
         stub = worker_pb2_grpc.WorkerStub(self._channels.get(record.address))
         try:
             info = await stub.GetInfo(worker_pb2.GetInfoRequest(), timeout=IDENTIFY_TIMEOUT_S)

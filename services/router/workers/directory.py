@@ -1,4 +1,4 @@
-"""The router's directory: its own, in memory, or its picture of the one in Redis."""
+"""The router's directory: its own in memory, or a copy of the one in Redis."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class RouterDirectory:
 
     registry: WorkerRegistry
     blocks: BlockDirectory
-    #: The index that routing uses. It may name workers that have just left.
+    #: The index that routing uses. It may contain workers that have just left.
     index: BlockIndex
     follower: RedisFollower | None = None
     store: RedisStore | None = None
 
     async def follow(self) -> None:
-        """Keep the picture of Redis up to date until cancelled; returns at once without Redis."""
+        """Keep the copy of Redis up to date until cancelled; return at once without Redis."""
         if self.follower is not None:
             await self.follower.run()
 

@@ -1,4 +1,4 @@
-"""What a router knows of who holds which block, and whether it still hears news of it."""
+"""Metrics of the router's block index and of its connection to the directory."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
 
 class DirectoryMetrics(Collector):
-    """Reads the directory whenever Prometheus asks."""
+    """Reads the directory at each scrape."""
 
     def __init__(self, index: BlockIndex, follower: RedisFollower | None) -> None:
-        """Without a `follower` the directory is in this process, and always there."""
+        """Read this directory. Without a `follower` it is in this process and always available."""
         self._index = index
         self._follower = follower
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus wants it."""
+        """Yield the metrics for Prometheus."""
         index, follower = self._index, self._follower
         connected = follower is None or follower.connected
         yield GaugeMetricFamily(
-            "baton_directory_blocks", "Different blocks known to be held.", value=index.num_entries
+            "baton_directory_blocks", "Different blocks that workers hold.", value=index.num_entries
         )
         yield GaugeMetricFamily(
-            "baton_directory_workers", "Workers that hold any.", value=len(index.workers)
+            "baton_directory_workers", "Workers that hold blocks.", value=len(index.workers)
         )
         yield GaugeMetricFamily(
             "baton_directory_connected", "0 while Redis does not answer.", value=float(connected)
         )
         yield CounterMetricFamily(
             "baton_directory_snapshots",
-            "Workers whose blocks were read from Redis all at once.",
+            "Snapshots of a worker's blocks that were read from Redis.",
             value=0 if follower is None else follower.num_snapshots,
         )
         yield CounterMetricFamily(
             "baton_directory_malformed",
-            "Entries of Redis that made no sense and were left out.",
+            "Entries of Redis that could not be read and were left out.",
             value=0 if follower is None else follower.num_malformed,
         )
         refused = CounterMetricFamily(
             "baton_directory_unbelieved_records",
-            "Times that a worker's record in Redis began not to be believed.",
+            "Times that a worker's record in Redis was newly refused.",
             labels=["reason"],
         )
         for fault in SealFault:
@@ -62,7 +62,7 @@ class DirectoryMetrics(Collector):
         yield refused
         damaged = CounterMetricFamily(
             "baton_directory_damaged_keys",
-            "Keys of Redis that could not be what they are for, and were set aside.",
+            "Keys of Redis with unusable content, which were set aside.",
             labels=["key"],
         )
         for kind in Kind:

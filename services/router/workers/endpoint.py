@@ -1,4 +1,4 @@
-"""One live worker as this router sees it: what it registered, and what we have sent it."""
+"""One live worker: its registration, and the work that this router sent it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSoftware:
-    """A worker's software, as the worker reports it; empty before the first check."""
+    """Versions that a worker reports; empty before the first check."""
 
     version: str = ""
-    #: Of the contract that it speaks.
+    #: Version of the contract.
     protocol_minor: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """A worker. `work` is its page of the router's own book, so it is never out of date."""
+    """A worker. `work` is its part of the router's own book, so it is never out of date."""
 
     record: WorkerRecord
     load: WorkerLoad
     #: The worker answered the canary, and no request has failed there since.
     ready: bool = False
     software: WorkerSoftware = field(default_factory=WorkerSoftware)
-    #: Why the worker must not be used although it works; empty if it may.
+    #: Reason why the worker must not be used although it works; empty if it may be used.
     refusal: str = ""
     #: Number of visits in a row without an answer.
     num_missed: int = 0
-    #: The worker refused a request because it drains; a later heartbeat will say so, too.
+    #: The worker refused a request because it drains; a later heartbeat will report it, too.
     refused: bool = False
     work: Work = field(default_factory=Work)
     profile: WorkerProfile = field(default_factory=WorkerProfile)
@@ -54,7 +54,7 @@ class Endpoint:
 
     @property
     def usable(self) -> bool:
-        """Whether new work may be sent there."""
+        """Whether new work may be sent to the worker."""
         return self.ready and not self.draining and not self.refusal
 
     def __str__(self) -> str:

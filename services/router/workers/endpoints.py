@@ -1,4 +1,4 @@
-"""The live workers: follows the registry, and uses a worker only after it answered the canary."""
+"""The live workers, from the registry. A worker is used after it has answered the canary."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class EndpointPool:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the registry until cancelled. While it is away, the last known workers count."""
+        """Follow the registry until cancelled.
+
+        While it is unavailable, the last known workers count.
+        """
         visiting = asyncio.create_task(self._visit_again_and_again())
         try:
             while True:
@@ -85,7 +88,7 @@ class EndpointPool:
         return [e for e in self._endpoints.values() if e.record.role is role]
 
     def left_lately(self, role: Role) -> bool:
-        """Whether a worker left less than `RETURN_S` ago: it may have missed heartbeats only."""
+        """Return whether a worker left less than `RETURN_S` ago: it may come back."""
         return time.monotonic() - self._left_s.get(role, -math.inf) < RETURN_S
 
     @property
@@ -94,7 +97,7 @@ class EndpointPool:
         return any(endpoint.usable for endpoint in self.of_role(Role.DECODE))
 
     def not_ready_because(self) -> list[str]:
-        """Return what is missing before a request could be served; empty if ready."""
+        """Return what is missing before a request can be served; empty if ready."""
         return [] if self.is_ready else ["no decode worker is ready"]
 
     def notes(self) -> list[str]:
@@ -104,17 +107,19 @@ class EndpointPool:
         return ["no prefill worker is ready: decode workers compute prompts themselves"]
 
     async def wait_ready(self) -> None:
-        """Return as soon as a request could be served."""
+        """Return as soon as a request can be served."""
         await self.wait_until(lambda: self.is_ready)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Look at `condition` after every change of a worker's state, until it is true."""
+        """Check `condition` after every change of a worker's state, until it is true."""
         while not condition():
             self._changed.clear()
             await self._changed.wait()
 
     def max_model_len(self) -> int:
-        """Longest sequence that some decode worker takes; the last known one if all are gone.
+        """Return the longest sequence that any decode worker takes.
+
+        The last known value if all have left.
 
         Raises:
             NoWorkerError: no decode worker has registered yet.
@@ -139,10 +144,10 @@ class EndpointPool:
         self._start_check(endpoint)
 
     async def visit(self) -> None:
-        """Ask every worker that is ready whether it is there.
+        """Check whether every ready worker answers.
 
-        A worker that is cut off from this router alone still sends heartbeats. The loss of an idle
-        worker would go unnoticed until a request fails there.
+        A worker that is disconnected from this router alone still sends heartbeats. Without this
+        check, the loss of an idle worker would be found only when a request fails there.
         """
         ready = [endpoint for endpoint in self._endpoints.values() if endpoint.ready]
         await asyncio.gather(*(self._visit(endpoint) for endpoint in ready))
@@ -167,7 +172,7 @@ class EndpointPool:
         alive = {event.record.worker for event in await self._registry.workers()}
         for worker in self._endpoints.keys() - alive:
             await self._remove(worker)
-        # The contract promises an iterator that can be closed, which the type cannot say.
+        # The contract promises an iterator with `aclose`, which its type cannot express.
         events = cast("AsyncGenerator[RegistryEvent]", self._registry.watch())
         async with aclosing(events):
             async for event in events:
@@ -181,7 +186,7 @@ class EndpointPool:
             endpoint.load, endpoint.heard_s = event.load, time.monotonic()
             endpoint.refused = endpoint.refused and event.load.draining
             if event.load.unhealthy and endpoint.ready:
-                self.report_failure(endpoint, WorkerLostError("it says that it cannot serve"))
+                self.report_failure(endpoint, WorkerLostError("it reports itself unhealthy"))
             if self._retired:
                 await self._drop_channels()
         elif event.record.model not in self._model_names:

@@ -1,9 +1,9 @@
-"""Fits a cost with non-negative coefficients to measurements as they come, outliers among them.
+"""Fit of a cost with non-negative coefficients to successive measurements with outliers.
 
 Ridge regression towards a prior with exponential forgetting. Rows are divided by the predicted
 value, so that relative errors count, and weighted after Huber ("Robust estimation of a location
-parameter", 1964) with a threshold that follows the median error. Negative coefficients are left
-out one by one (the active set of Lawson and Hanson's non-negative least squares).
+parameter", 1964) with a threshold that follows the median error. Negative coefficients are left out
+one by one (the active set of Lawson and Hanson's non-negative least squares).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: What a measurement counts when the next one comes. 0.98: the last fifty or so decide.
+#: Weight of a measurement after the next one. 0.98: about the last fifty decide.
 FORGETTING = 0.98
-#: How many measurements the prior is worth: few, since a coefficient that is far too small in the
-#: prior is weak in every row. It decides only what the measurements leave open.
+#: Weight of the prior in measurements: small, because a coefficient that is far too small in the
+#: prior is weak in every row. The prior decides only what the measurements do not determine.
 PRIOR_WEIGHT = 0.01
-#: Errors beyond so many times the median one count less.
+#: Errors of more than this number of median errors count less.
 HUBER_MEDIANS = 2.0
 _MEDIAN_STEP = 1.15
 _MEDIAN_BOUNDS = (0.02, 2.0)
@@ -32,7 +32,7 @@ class RobustFit:
     def __init__(
         self, prior: Callable[[], Sequence[float]], *, prior_weight: float = PRIOR_WEIGHT
     ) -> None:
-        """`prior` returns the coefficients without measurements, all greater than 0."""
+        """Start from the prior. `prior` returns the coefficients, all greater than 0."""
         self._prior = prior
         self._prior_weight = prior_weight
         size = len(prior())
@@ -44,11 +44,11 @@ class RobustFit:
 
     @property
     def coefficients(self) -> Sequence[float]:
-        """The prior's, until there is a measurement."""
+        """The coefficients: those of the prior before the first measurement."""
         return self._coefficients if self.num_measurements else self._prior()
 
     def predict(self, x: Sequence[float]) -> float:
-        """The expected value."""
+        """Return the expected value."""
         return sum(a * b for a, b in zip(self.coefficients, x, strict=True))
 
     def observe(self, x: Sequence[float], y: float) -> None:

@@ -1,7 +1,7 @@
-"""Whether a worker's weights are those of its generation.
+"""Check of a worker's weights against those of its generation.
 
-A generation keeps its identity while a worker with it lives, and for a while after one was lost.
-If all left in order, or none came back, the first of those who are left is the first of all.
+A generation keeps its identity while a worker with it lives, and for a time after one was lost. If
+all left in order, or none came back, the first of the remaining workers decides the identity.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 
     from shared.directory.base import WorkerRecord
 
-#: How much of a digest people are shown.
+#: Number of digits of a digest that are shown.
 SHOWN_DIGITS = 12
 
 
 class Generations:
-    """Tells which workers have their generation's weights, from their registry records alone."""
+    """Knows from the registry records which workers have their generation's weights."""
 
     def __init__(self, *, hold_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`hold_s`: how long a generation keeps its identity after all its workers were lost."""
+        """Start without workers.
+
+        `hold_s`: how long a generation keeps its identity after all its workers were lost.
+        """
         self._hold_s = hold_s
         self._clock = clock
         self._began_s = clock()
-        #: Until when an identity is kept without a worker; of those that have been here.
+        #: By known identity: the time until which it is kept without a worker.
         self._held_until_s: dict[tuple[int, str], float] = {}
 
     def joined(self, record: WorkerRecord) -> None:

@@ -1,4 +1,4 @@
-"""Pieces of an answer that came one after the other, as one."""
+"""Consecutive pieces of an answer, merged into one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def merge_into(merged: decode_pb2.DecodeResponse, piece: decode_pb2.DecodeResponse) -> None:
-    """Append what came later. Usage and timings count from the beginning: the later ones stay."""
+    """Append a later piece. Usage and timings are cumulative: the later ones are kept."""
     if piece.HasField("usage"):
         merged.ClearField("usage")
         merged.ClearField("timings")

@@ -1,4 +1,4 @@
-"""How fast one worker is, learned from what its answers say."""
+"""The speed of one worker, learned from its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums in which what is long ago hardly counts."""
+"""Sums in which old entries hardly count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 class Recent:
-    """A sum whose entries fade: to a share of 1/e after `window_s`."""
+    """A sum whose entries decay to a share of 1/e after `window_s`."""
 
     __slots__ = ("_last_s", "_sum", "_window_s")
 

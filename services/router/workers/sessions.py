@@ -1,7 +1,7 @@
-"""Calls to decode workers: one session per worker carries all answers that it gives this router.
+"""Calls to decode workers: one session per worker carries all of its answers to this router.
 
-What a session's message holds for an answer waits in that answer's `AnswerCall` until its reader
-comes by; a reader that is late takes all of it at once.
+The pieces of an answer in a session's message wait in its `AnswerCall` until the reader asks for
+them; a late reader gets all of them at once.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 #: Pieces kept for a slow reader. Later ones are merged into the last, where a token takes a few
 #: bytes instead of a few hundred.
 MAX_PIECES = 2
-#: Interval at which a session looks for messages of its worker, and how many looks in a row may
-#: find none. Looks are counted, not time: after a pause of the router, pending messages are read
-#: before the next look.
+#: Interval at which a session checks for messages of its worker, and the allowed number of checks
+#: in a row without a message. Checks are counted, not time: after a pause of the router, pending
+#: messages are read before the next check.
 LOOK_S = 1.0
 MAX_SILENT_LOOKS = 6
-#: An answer that has tokens and gets no further one for so long counts as lost.
+#: An answer that has tokens counts as lost after this time without a further one.
 STALL_S = 60.0
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -44,7 +44,7 @@ class SessionPool:
     """Opens a session per address on first use, and another one when it has broken."""
 
     def __init__(self, channels: ChannelPool, *, stall_s: float = STALL_S) -> None:
-        """`stall_s`: longest time between two tokens of an answer."""
+        """Make an empty pool. `stall_s`: longest time between two tokens of an answer."""
         self._channels = channels
         self._max_idle_looks = max(1, round(stall_s / LOOK_S))
         self._sessions: dict[str, Session] = {}
@@ -84,7 +84,7 @@ class Session:
     def __init__(
         self, channel: grpc.aio.Channel, *, max_idle_looks: int, has_heartbeats: bool
     ) -> None:
-        """`has_heartbeats`: this worker is known to send a message at least every second."""
+        """Make a session. `has_heartbeats`: the worker sends a message at least every second."""
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(channel)
         self._call = stub.Session()
         self._answers: dict[int, AnswerCall] = {}
@@ -92,7 +92,7 @@ class Session:
         self._outgoing: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue()
         self._max_idle_looks = max_idle_looks
         self._num_messages = 0
-        #: Older workers say nothing while there is nothing to say.
+        #: Older workers send nothing while there is nothing to report.
         self.has_heartbeats = has_heartbeats
         self._silent = False
         self.ended = False
@@ -169,7 +169,7 @@ class Session:
 
     def _why_ended(self, error: grpc.RpcError | None, peer: str) -> BatonError:
         if self._silent:
-            return WorkerSilentError(f"{peer} said nothing for {MAX_SILENT_LOOKS * LOOK_S:.0f} s")
+            return WorkerSilentError(f"{peer} sent nothing for {MAX_SILENT_LOOKS * LOOK_S:.0f} s")
         if error is None:
             return WorkerLostError(f"{peer} ended its session")
         return _not_cancelled(from_rpc_error(error, peer=peer))
@@ -217,7 +217,7 @@ class AnswerCall:
         return pieces
 
     def cancel(self) -> None:
-        """Give the answer up if it has not ended. Safe to repeat."""
+        """Cancel the answer if it has not ended. Safe to repeat."""
         self._end(cancel=True)
 
     def push(self, piece: decode_pb2.DecodeResponse) -> None:
@@ -241,7 +241,10 @@ class AnswerCall:
         self._wake()
 
     def look(self, max_idle: int) -> None:
-        """Fail the answer after `max_idle` looks without a new piece; the first may take longer."""
+        """Fail the answer after `max_idle` checks without a new piece.
+
+        The first piece may take longer.
+        """
         is_idle = self._num_pushed_before == self._num_pushed > 0
         self._num_idle_looks = self._num_idle_looks + 1 if is_idle else 0
         self._num_pushed_before = self._num_pushed
@@ -276,5 +279,7 @@ def _meaning(error: decode_pb2.AnswerError, peer: str) -> BatonError:
 
 
 def _not_cancelled(error: BatonError) -> BatonError:
-    """Return WorkerLostError for a cancellation: the router did not cancel, so the worker ends."""
+    """Return WorkerLostError for a cancellation: the router did not cancel, so the worker is
+    ending.
+    """
     return WorkerLostError(str(error)) if isinstance(error, RequestCancelledError) else error

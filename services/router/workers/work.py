@@ -9,13 +9,13 @@ from services.router.workers.recent import Recent
 #: A late prompt is expected to need this share of its delay in addition. So a worker that hangs
 #: looks worse with time, instead of looking idle.
 LATE_SHARE = 0.5
-#: How long work counts in a worker's share of all work. Long enough for many requests, so that a
-#: few large ones do not make a worker look hot.
+#: Time for which work counts in a worker's share of all work. Long enough for many requests, so
+#: that a few large ones do not make a worker look hot.
 RECENT_WINDOW_S = 60.0
 
 
 class Work:
-    """One worker's page of the router's book. Prompts are computed in the order of their coming."""
+    """One worker's part of the router's book. Prompts are computed in order of arrival."""
 
     __slots__ = (
         "_apart",
@@ -31,7 +31,7 @@ class Work:
     )
 
     def __init__(self) -> None:
-        #: Answers, and prompts for answers elsewhere, that have not ended.
+        #: Answers, and prompts of answers elsewhere, that have not ended.
         self.num_requests = 0
         #: Sequences in its batch.
         self.num_decoding = 0

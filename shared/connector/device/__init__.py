@@ -1,1 +1,1 @@
-"""From and to the memory of an accelerator."""
+"""Transfers from and to the memory of an accelerator."""

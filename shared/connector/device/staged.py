@@ -1,7 +1,7 @@
-"""Lets connectors that move host memory serve blocks on an accelerator.
+"""Connectors of host memory for blocks on an accelerator.
 
-Blocks are copied through a pool of host blocks: into it before they are sent, out of it once they
-have arrived and were verified. The connector inside knows the pool only.
+Blocks are copied through a pool of host blocks: into it before they are sent, out of it after they
+have arrived and were verified. The wrapped connector knows the pool only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BlockMover(Protocol):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks on the accelerator."""
+        """Number of blocks on the accelerator."""
         ...
 
     def to_host(self, blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
@@ -102,7 +102,7 @@ class StagedInbound:
         self._pool = pool
         self._copier = copier
         self.arrival = asyncio.create_task(self._arrive())
-        # `wait` raises the error. It need not be called.
+        # `wait` raises the error. It is not always called.
         self.arrival.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @property
@@ -151,7 +151,7 @@ class StagedOutbound:
         self._copier = copier
         self._claimed: set[int] = set()
         self._is_released = False
-        #: Held while host blocks are written, so that they are not given back under it.
+        #: Held while host blocks are written, so that they are not freed meanwhile.
         self._copying = asyncio.Lock()
 
     @property
@@ -161,7 +161,7 @@ class StagedOutbound:
 
     @property
     def num_copied_bytes(self) -> int:
-        """See `OutboundTransfer.num_copied_bytes`; the copies to the staging blocks come on top."""
+        """See `OutboundTransfer.num_copied_bytes`; copies to the staging blocks are added."""
         return self._inner.num_copied_bytes
 
     async def push(self, first_index: int, blocks: Sequence[int]) -> None:
@@ -170,7 +170,7 @@ class StagedOutbound:
         indices = range(first_index, first_index + len(blocks))
         places = range(len(self._host_blocks))
         fits = not indices or (first_index in places and indices[-1] in places)
-        # Of what does not fit, or comes again, nothing is copied: the connector refuses it.
+        # Invalid or repeated blocks are not copied: the connector refuses them.
         here = [self._host_blocks[i if fits else 0] for i in indices]
         if not fits or self._claimed.intersection(indices):
             await self._inner.push(first_index, here)
@@ -244,7 +244,7 @@ class StagedConnector(WrappedConnector):
         return inbound
 
     async def connect(self, ticket: Ticket, timeout_s: float) -> OutboundTransfer:
-        """See `Connector.connect`. Waits for room in the staging pool, too."""
+        """See `Connector.connect`. Also waits for space in the staging pool."""
         host_blocks = await self._pool.take(ticket.num_blocks, timeout_s)
         try:
             inner = await self._inner.connect(ticket, timeout_s)

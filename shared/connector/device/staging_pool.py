@@ -1,4 +1,4 @@
-"""Host blocks that transfers of an accelerator's blocks pass through."""
+"""Host blocks for transfers of an accelerator's blocks."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 class StagingPool:
-    """Who has which host blocks. A transfer gets all that it needs at once, or waits for them.
+    """Assigns host blocks. A transfer gets all that it needs at once, or waits for them.
 
     So no two transfers wait for each other. On one event loop; first come, first served.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        #: Ascending, so that what is handed out lies together and is copied in few pieces.
+        #: Ascending, so that assigned blocks are neighbours and are copied in few pieces.
         self._free = list(range(num_blocks))
         self._waiting: deque[tuple[int, asyncio.Future[list[int]]]] = deque()
 
     @property
     def num_free(self) -> int:
-        """The number of free blocks."""
+        """Number of free blocks."""
         return len(self._free)
 
     def take_now(self, num_blocks: int) -> list[int]:
-        """Take blocks, to be given back.
+        """Take blocks now; return them with `give`.
 
         Raises:
-            TransferError: there are not that many, or others wait for them.
+            TransferError: too few are free, or other callers wait for them.
         """
         if self._waiting or num_blocks > len(self._free):
             raise TransferError(
@@ -46,7 +46,7 @@ class StagingPool:
         """Wait for blocks, and take them.
 
         Raises:
-            TransferError: they did not come in time, or the pool is too small.
+            TransferError: they were not free in time, or the pool is too small.
         """
         if num_blocks > self.num_blocks:
             raise TransferError(
@@ -68,7 +68,7 @@ class StagingPool:
             self._leave(place)
 
     def give(self, blocks: Sequence[int]) -> None:
-        """Give blocks back."""
+        """Return blocks to the pool."""
         self._free = sorted([*self._free, *blocks])
         self._serve()
 
@@ -82,7 +82,7 @@ class StagingPool:
             future.set_result(self._take(num_blocks))
 
     def _leave(self, place: tuple[int, asyncio.Future[list[int]]]) -> None:
-        """Take a caller that no longer waits out of the queue, and serve those behind it."""
+        """Remove a caller that no longer waits from the queue, and serve those after it."""
         if place in self._waiting:
             self._waiting.remove(place)
             place[1].cancel()

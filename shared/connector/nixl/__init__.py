@@ -1,1 +1,1 @@
-"""Over NIXL: the sender writes into the receiver's registered memory."""
+"""Transfers over NIXL: the sender writes into the receiver's registered memory."""

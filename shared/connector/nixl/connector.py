@@ -1,22 +1,24 @@
-"""Transfers by NIXL: the sender writes into the receiver's blocks over whatever UCX finds.
+"""Transfers by NIXL: the sender writes into the receiver's blocks by the transport that UCX
+chooses.
 
-That is RDMA where there is a network for it, CUDA IPC between GPUs of one host, and TCP elsewhere.
-Blocks are registered where they are, on the host or on a CUDA device, and either may send to the
-other. **With CUDA nothing of this has ever run**: `make test-gpu` does that where there is a GPU.
+That is RDMA on a network that has it, CUDA IPC between GPUs of one host, and TCP elsewhere. Blocks
+are registered in place, on the host or on a CUDA device, and either may send to the other. **With
+CUDA none of this has ever run**: `make test-gpu` does that on a machine with a GPU.
 
-Tickets, accounts of pieces and answers travel beside the bytes, as on `zmq`. The receiver believes
-a piece only once the notification of its write is there and the checksums of its own blocks are
+Tickets, accounts of pieces and answers travel beside the bytes, as on `zmq`. The receiver accepts a
+piece only after the notification of its write has arrived and the checksums of its own blocks equal
 the sender's.
 
-A sender learns where the blocks of its ticket lie and gets a key to the whole memory with it: this
-connector is for workers that trust each other. What it guarantees against honest ones that are
-slow, stuck or cut off: blocks are not given back before their sender has confirmed that it stopped
+A sender gets the addresses of its ticket's blocks and, with them, a key to the whole memory: this
+connector is for workers that trust each other. Its guarantee against honest workers that are slow,
+stuck or disconnected: blocks are not freed before their sender has confirmed that it stopped
 writing, or our end of its connection is closed, so that nothing can arrive.
 
-Over CUDA IPC something can: the sender has our memory mapped, and closing our end leaves it so.
-A device's blocks are therefore kept for `cut_grace_s` more, in which posted writes end and a sender
-that runs notices. One that had stood still for `max_stall_s` hangs up before it writes again. What
-is left: a process that is stopped just between that check and a write, and goes on much later.
+Over CUDA IPC writes can still arrive: the sender has our memory mapped, and closing our end does
+not change that. A device's blocks are therefore kept for `cut_grace_s` more, in which posted writes
+end and a running sender notices. A sender that was stopped for `max_stall_s` disconnects before it
+writes again. The remaining risk: a process that is stopped just between that check and a write, and
+continues much later.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class NixlConnector(FrameTransport):
         )
 
     def can_reach(self, offer: Offer) -> bool:
-        """Whether the peer has the same backend, and its frames can be sent."""
+        """Return whether the peer has the same backend, and its frames can be sent."""
         return offer.params.get("backend") == _BACKEND and super().can_reach(offer)
 
     async def _listen(self) -> None:
@@ -91,7 +93,7 @@ class NixlConnector(FrameTransport):
             self._tasks.spawn(self._keep_alive(self._pump), on_exit=lambda _: None)
             await self._pump.run(self._device.use_here)
         try:
-            # The first agent takes half a second, and shows whether there can be any.
+            # The first agent takes half a second, and shows whether agents can be made.
             await self._pump.run(lambda: Lane(self._memory, lambda _: None).close())
         except LaneError as error:
             raise ConfigError(f"connector nixl: {error}") from error
@@ -106,7 +108,7 @@ class NixlConnector(FrameTransport):
         while True:
             await asyncio.sleep(self._limits.max_stall_s / 4)
             if not pump.alive():
-                self._sender.lose(TransferFailure.PEER_LOST, "this worker had stood still")
+                self._sender.lose(TransferFailure.PEER_LOST, "this worker was stopped for too long")
 
     def _session(self, reply: Callable[[Frame], None]) -> Session:
         return LandingSession(
@@ -131,10 +133,10 @@ class NixlConnector(FrameTransport):
     async def _handle(self, session: Session, frame: Frame, parts: Sequence[zmq.Frame]) -> None:
         assert isinstance(session, LandingSession)
         if frame.kind is Kind.STOPPED:
-            # Perhaps from one whose session is over: nothing to do.
+            # A frame of a closed session perhaps: ignore it.
             session.stopped(frame.transfer_id)
         elif session.sender is not None and frame.kind in (Kind.DONE, Kind.ABORT):
-            # These wait for pieces that are still on their way; other frames must not.
+            # These wait for pieces in transfer; other frames must not.
             self._tasks.spawn(self._conclude(session, frame), on_exit=lambda _: None)
         else:
             await self._receiver.handle(session, frame, session)

@@ -1,4 +1,4 @@
-"""KV blocks on a device for `nixl`: what it needs of them, and how pieces are verified there."""
+"""KV blocks on a device for `nixl`: the needed interface, and verification of pieces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DeviceMemory(BlockMemory, Protocol):
-    """KV blocks where a device has them, one behind the other.
+    """Contiguous KV blocks in a device's memory.
 
     A block that is read is final: a sender has waited for the step that computed it, a receiver for
     the notification of its write. So nothing here waits for another stream.
@@ -23,12 +23,12 @@ class DeviceMemory(BlockMemory, Protocol):
 
     @property
     def address(self) -> int:
-        """The address of the first block."""
+        """Address of the first block."""
         ...
 
     @property
     def device_id(self) -> int | None:
-        """Which CUDA device of this process; None for host memory in a device's place."""
+        """Index of the CUDA device in this process; None for host memory in its place."""
         ...
 
     def use_here(self) -> None:
@@ -36,15 +36,15 @@ class DeviceMemory(BlockMemory, Protocol):
         ...
 
     def read(self, blocks: Sequence[int]) -> NDArray[np.uint8]:
-        """A copy on the host, [len(blocks), block_bytes]. In any thread."""
+        """Return a copy on the host, [len(blocks), block_bytes]. May be called in any thread."""
         ...
 
 
 class DeviceIO(BlockAccess):
-    """Blocks of a device come to the host to be hashed, and for nothing else.
+    """Blocks of a device, copied to the host for hashing only.
 
-    So their checksums are those of host memory, and each end may have its blocks where it likes.
-    Copying and hashing take threads, never the event loop.
+    So their checksums equal those of host memory, and each end may have its blocks on host or
+    device. Copies and hashes run in threads, never on the event loop.
     """
 
     def __init__(self, memory: DeviceMemory) -> None:

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 LaneMemory: TypeAlias = "KVMemory | DeviceMemory"
 
-#: Set unless the user has. What goes wrong is reported as the transfer's failure; the libraries
-#: say it again on standard output, once per retry.
+#: Set unless the user has set it. Errors are reported as the transfer's failure; the libraries
+#: would repeat them on standard output, once per retry.
 #: Transports that let a peer of this host write without the owner's agent could not be ended. CUDA
-#: IPC is such a one and allowed, because there is no other fast way: see `connector.py`.
+#: IPC is one of them and allowed, because there is no other fast way: see `connector.py`.
 _ENVIRONMENT = {
     "NIXL_LOG_LEVEL": "FATAL",
     "UCX_LOG_LEVEL": "fatal",
@@ -49,11 +49,11 @@ _LOADING = threading.Lock()
 
 
 class LaneError(Exception):
-    """NIXL refuses, or the peer's agent is gone."""
+    """NIXL refuses a call, or the peer's agent is gone."""
 
 
 def load_nixl() -> Any:
-    """The module `nixl._api`; takes a second the first time.
+    """Return the module `nixl._api`; takes a second the first time.
 
     Raises:
         ConfigError: it is not installed.
@@ -76,16 +76,17 @@ def load_nixl() -> Any:
 
 
 class Lane:
-    """Everything here is called on one thread, `Pump`'s.
+    """One connection. All methods are called on one thread, `Pump`'s.
 
     Raises:
         LaneError: from every method but `close`.
     """
 
     def __init__(self, memory: LaneMemory, on_notified: Callable[[bytes], None]) -> None:
-        """`on_notified` is called with each name that a peer's write brings along."""
+        """Make a lane. `on_notified` is called with each name that comes with a peer's write."""
         api = load_nixl()
-        #: What keeps the memory; where its first block is, and on what: see `Kind.DOOR`.
+        #: Data of the memory: its registration, the address of its first block, its device; see
+        #: `Kind.DOOR`.
         self._keeps, self.address, self.device = _whereabouts(memory)
         self._num_blocks, self._block_bytes = memory.num_blocks, memory.layout.block_bytes
         self._on_notified = on_notified
@@ -112,7 +113,7 @@ class Lane:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `poll` has work: own writes under way, or peers that may be writing."""
+        """Whether `poll` has work: own writes in progress, or peers that may be writing."""
         return bool(self._writes) or self.num_expected > 0
 
     def aim(self, metadata: bytes, address: int, num_blocks: int, device: int) -> None:
@@ -128,9 +129,9 @@ class Lane:
     def write(
         self, blocks: Sequence[int], places: Sequence[int], name: bytes, on_end: OnEnd
     ) -> None:
-        """Write our `blocks` to the peer's `places`; it is notified with `name` afterwards.
+        """Write our `blocks` to the peer's `places`; the peer is notified with `name` afterwards.
 
-        `on_end` is called once no block of it is read any more: with nothing, or with what failed.
+        `on_end` is called when no block is read any more: with None, or with the error.
         """
         if self.is_closed or self._aimed is None:
             raise LaneError("the connection is closed")
@@ -151,7 +152,7 @@ class Lane:
             self._end(handle, "" if state == "DONE" else state)
 
     def poll(self) -> None:
-        """Make progress on the writes under way."""
+        """Make progress on writes."""
         for handle in tuple(self._writes):
             try:
                 state = self._agent.check_xfer_state(handle)
@@ -168,7 +169,7 @@ class Lane:
                 self._on_notified(name)
 
     def close(self) -> None:
-        """Once this returns, nothing is read or written through this lane. Idempotent."""
+        """Close the lane. After the return nothing is read or written through it. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -177,7 +178,7 @@ class Lane:
         self._writes.clear()
         self._aimed = None
         while handles:
-            # Writes go on until the agent is gone, and it stays while a handle refers to it.
+            # Writes continue until the agent is gone, and it exists while a handle refers to it.
             with suppress(Exception):
                 handles.pop().release()
         with suppress(Exception):
@@ -193,7 +194,7 @@ class Lane:
         on_end(error)
 
     def _table(self, agent: str, address: int, num_blocks: int, device: int) -> Any:
-        """Every block of `agent` from `address` on, ready to be written from or to."""
+        """Return descriptors of every block of `agent` from `address` on, ready for writes."""
         kind, device_id = _segment(device)
         table = np.empty((num_blocks, 3), np.uint64)  # address, size, device
         steps = np.arange(num_blocks, dtype=np.uint64)
@@ -210,5 +211,5 @@ def _whereabouts(memory: LaneMemory) -> tuple[object, int, int]:
 
 
 def _segment(device: int) -> tuple[str, int]:
-    """NIXL's names for it: the kind of memory, and which device."""
+    """Return NIXL's name of the kind of memory, and the device's number."""
     return ("VRAM", device - 1) if device else ("DRAM", 0)

@@ -1,4 +1,4 @@
-"""The one thread that uses NIXL. It moves transfers on while there are any, else it sleeps."""
+"""The one thread that uses NIXL. It polls while there are transfers, and sleeps otherwise."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
-#: A poll that took longer has moved bytes on, so the next one probably will too.
+#: A poll that took longer has moved bytes, so the next one probably will too.
 _IDLE_POLL_S = 20e-6
 _MIN_PAUSE_S = 20e-6
-#: While a peer computes what it will write next. A frame announces that, and ends the pause.
+#: Pause while a peer computes its next write. A frame announces that write, and ends the pause.
 _MAX_PAUSE_S = 5e-3
 
 
 class Pump:
-    """Lanes are made, used and closed here, by orders from the event loop that made this object."""
+    """The thread. Lanes are made, used and closed in it, by calls from this object's event loop."""
 
     def __init__(self, *, max_stall_s: float = math.inf) -> None:
-        """Lanes end, instead of writing, once `alive` was not called for longer than that."""
+        """Start the thread. After a pause of `max_stall_s` lanes end instead of writing.
+
+        The pause is the time since the last call of `alive`.
+        """
         self._max_stall_s = max_stall_s
         self._alive_at = time.monotonic()
         self._stood_still = False
         self._loop = asyncio.get_running_loop()
-        # No `queue.SimpleQueue`: a short timeout of its `get` can become an endless one, if what
-        # it waited for was taken by then (seen in CPython 3.11).
+        # Not `queue.SimpleQueue`: a short timeout of its `get` can become an endless one if the
+        # awaited item was taken by then (seen in CPython 3.11).
         self._orders: deque[Callable[[], None]] = deque()
         self._ordered = threading.Event()
         self._closing = False
@@ -47,27 +50,27 @@ class Pump:
         self._thread.start()
 
     def run(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Run `work` on the thread. Cancelling does not stop it."""
+        """Run `work` on the thread; return its result. Cancelling does not stop it."""
         future: asyncio.Future[_T] = self._loop.create_future()
         self.post(partial(self._work, work, future))
         return future
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run `work`, which raises nothing, on the thread some time after what was asked before."""
+        """Queue `work`, which raises nothing, on the thread after earlier calls."""
         self._orders.append(work)
         self._ordered.set()
 
     def tell(self, callback: Callable[[], object]) -> None:
-        """From the thread: call back on the event loop."""
+        """Call back on the event loop. Called on the thread."""
         self._loop.call_soon_threadsafe(callback)
 
     def adopt(self, lane: Lane) -> Lane:
-        """On the thread: move this lane on, too, until it is closed."""
+        """Poll this lane, too, until it is closed. Called on the thread."""
         self._lanes.add(lane)
         return lane
 
     def alive(self) -> bool:
-        """From the event loop: it runs. False if it had stood still for too long before."""
+        """Report from the event loop that it runs; return False after too long a pause."""
         now = time.monotonic()
         stood_still = now - self._alive_at > self._max_stall_s
         self._stood_still |= stood_still
@@ -75,7 +78,7 @@ class Pump:
         return not stood_still
 
     def close(self) -> None:
-        """Do what was ordered, close all lanes and end the thread."""
+        """Run queued work, close all lanes and end the thread."""
         self._closing = True
         self._ordered.set()
         self._thread.join()
@@ -127,13 +130,13 @@ def _poll(lane: Lane) -> None:
     try:
         lane.poll()
     except LaneError as error:
-        # Its writes fail now; what it should have received is given up in time.
+        # Its writes fail now; transfers to it time out.
         log.warning("nixl_lane_broken", reason=str(error))
         lane.close()
 
 
 def settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    """Give `future` its outcome, unless it is done or cancelled."""
+    """Set the result of `future`, unless it is done or cancelled."""
     if future.done():
         return
     if error is None:

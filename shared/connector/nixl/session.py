@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.tasks import Tasks
 
-#: What a write's notification says: which piece of which transfer.
+#: Content of a write's notification: transfer and piece.
 PIECE_NAME = struct.Struct(f"<{ID_BYTES}sI")
 
 
 class LandingSession(Session, InPlace):
     """A sender that writes into our blocks.
 
-    From the moment that it is told where they are, it is their writer, until the transfer has
-    succeeded, or it has said that it stopped, or its connection is cut by closing our end.
+    From the moment it gets their addresses it may write, until the transfer has succeeded, or it
+    has confirmed that it stopped, or its connection is cut by closing our end.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LandingSession(Session, InPlace):
         grace_s: float,
         give_up: Callable[[Session, TransferError], None],
     ) -> None:
-        """`grace_s`: how long a write may go on after the lane that it comes through is closed."""
+        """Make a session. `grace_s`: how long writes may continue after their lane is closed."""
         super().__init__(send)
         self._memory = memory
         self._pump = pump
@@ -59,11 +59,11 @@ class LandingSession(Session, InPlace):
         self._landings: dict[bytes, dict[int, asyncio.Future[None]]] = {}
 
     def knows(self, transfer_id: bytes) -> bool:
-        """Whether the sender of this transfer was told where to write."""
+        """Return whether the sender of this transfer got its addresses."""
         return transfer_id in self._writers
 
     def admit(self, inbound: Inbound) -> None:
-        """The sender has presented the ticket: tell it where to write."""
+        """Send the addresses to the sender, which has presented the ticket."""
         transfer_id = inbound.ticket.transfer_id
         writer = asyncio.get_running_loop().create_future()
         self._writers[transfer_id] = writer
@@ -87,7 +87,7 @@ class LandingSession(Session, InPlace):
             ) from None
 
     def stopped(self, transfer_id: bytes) -> None:
-        """The sender says that it writes no more for this transfer."""
+        """Record the sender's confirmation that it writes no more for this transfer."""
         writer = self._writers.pop(transfer_id, None)
         if writer is not None and not writer.done():
             writer.set_result(None)
@@ -100,13 +100,13 @@ class LandingSession(Session, InPlace):
             if not landing.done():
                 landing.set_result(None)
         if inbound.receipt is not None:
-            # It has waited for each of its writes before it said that this was all.
+            # The sender has waited for each of its writes before it reported the end.
             self.stopped(transfer_id)
         elif transfer_id in self._writers:
             self._tasks.spawn(self._await_stop(transfer_id), on_exit=lambda _: None)
 
     def dropped(self) -> None:
-        """See `Session.dropped`. Its lane goes: only then can it be sure to write no more."""
+        """See `Session.dropped`. Closes the lane: only then are writes surely over."""
         if self._cut:
             return
         self._cut = True
@@ -164,7 +164,7 @@ class LandingSession(Session, InPlace):
             landing.set_result(None)
 
     def _landing(self, transfer_id: bytes, first_index: int) -> asyncio.Future[None] | None:
-        """The future of a piece's arrival; made by its frame or notification, the first of them."""
+        """Return the future of a piece's arrival; its frame or its notification makes it."""
         landings = self._landings.get(transfer_id)
         if landings is None or first_index >= self._memory.num_blocks:
             return None
@@ -182,7 +182,7 @@ class LandingSession(Session, InPlace):
             self._give_up(self, TransferError(TransferFailure.PEER_LOST, what))
 
     def _attend(self) -> None:
-        """Tell the lane how many transfers may be writing, so that it is polled meanwhile."""
+        """Set the lane's number of transfers that may write, so that it is polled meanwhile."""
         lane = self._lane
         if lane is not None and lane.done() and not lane.cancelled() and lane.exception() is None:
             self._pump.post(partial(setattr, lane.result(), "num_expected", len(self._writers)))

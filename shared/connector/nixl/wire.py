@@ -1,4 +1,4 @@
-"""The sending side of `nixl`: writes into the receiver's blocks, frames beside them by ZeroMQ."""
+"""The sending side of `nixl`: writes into the receiver's blocks, with frames by ZeroMQ."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Route:
-    """One transfer: where its blocks go, and what is being written."""
+    """One transfer: the target of its blocks, and its writes."""
 
     num_blocks: int
     places: list[int] = field(default_factory=list)
-    #: All places are known, or the transfer is over.
+    #: Set when all addresses are known, or the transfer is over.
     known: asyncio.Event = field(default_factory=asyncio.Event)
     writes: set[asyncio.Task[None]] = field(default_factory=set)
     stopped: bool = False
@@ -54,7 +54,7 @@ class NixlWire(FrameWire):
         self._limits = limits
         self._routes: dict[bytes, _Route] = {}
         self._lane: Lane | None = None
-        self._aimed = asyncio.Event()  # or hung up
+        self._aimed = asyncio.Event()  # or closed
         self._hung_up = False
 
     def send(self, frame: Frame) -> None:
@@ -62,10 +62,10 @@ class NixlWire(FrameWire):
         if frame.kind is Kind.OPEN:
             self._routes[frame.transfer_id] = _Route(frame.num_blocks)
         elif frame.kind is Kind.ABORT and not self._is_writing(frame.transfer_id):
-            # Blocks that were never written to need no release.
+            # Blocks without any write need no release.
             self._routes.pop(frame.transfer_id, None)
         elif frame.kind is Kind.DONE:
-            # The receiver looks after our writes until it hears this.
+            # The receiver expects our writes until it gets this frame.
             self._tasks.spawn(self._finish(frame), on_exit=lambda _: None)
             return
         super().send(frame)
@@ -73,7 +73,7 @@ class NixlWire(FrameWire):
     def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
         """See `Wire.send_piece`."""
         route = self._routes[frame.transfer_id]
-        # Ahead of its bytes: the receiver has to look out for them.
+        # Before its bytes: the receiver has to poll for them.
         super().send(frame)
         task = self._tasks.spawn(self._write(route, frame, list(blocks)), on_exit=lambda _: None)
         route.writes.add(task)
@@ -93,7 +93,7 @@ class NixlWire(FrameWire):
         self._routes.pop(transfer_id, None)
 
     def hang_up(self) -> None:
-        """See `Wire.hang_up`. What is being written fails as soon as our end is closed."""
+        """See `Wire.hang_up`. Running writes fail as soon as our end is closed."""
         super().hang_up()
         self._hung_up = True
         self._aimed.set()

@@ -1,1 +1,1 @@
-"""What all connectors have in common: frames, credits, checksums, both ends of a transfer."""
+"""The common protocol of all connectors: frames, credits, checksums, both ends of a transfer."""

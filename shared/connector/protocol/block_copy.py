@@ -1,4 +1,4 @@
-"""Copying and hashing blocks: in one pass by the native library, or in two without it."""
+"""Copies and hashes of blocks: in one pass by the native library, or in two without it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ log = structlog.get_logger(__name__)
 
 
 def prepare() -> None:
-    """Load the library now, compiling it if need be, so that no transfer waits for that."""
+    """Load the library now, compiling it if needed, so that no transfer waits for that."""
     _has_library()
 
 
 def copy_blocks(targets: Sequence[Block], sources: Sequence[Block]) -> NDArray[np.uint64]:
-    """Copy each source to its target; returns the checksums of what is there now."""
+    """Copy each source to its target; return the checksums of the targets."""
     if _is_native(targets):
         return native.copy_blocks(targets, sources)
     for target, source in zip(targets, sources, strict=True):
@@ -38,7 +38,7 @@ def copy_blocks(targets: Sequence[Block], sources: Sequence[Block]) -> NDArray[n
 
 
 def checksum_blocks(blocks: Sequence[Block]) -> NDArray[np.uint64]:
-    """The checksum of each block."""
+    """Return the checksum of each block."""
     if _is_native(blocks):
         return native.checksum_blocks(blocks)
     return np.array([block_checksum(block) for block in blocks], np.uint64)

@@ -1,8 +1,8 @@
-"""Reading and writing a worker's KV blocks without holding up its event loop.
+"""Reads and writes of a worker's KV blocks without delaying its event loop.
 
-Small pieces are handled on the spot, because a thread costs more than they do; large ones go to
-threads, which work without the interpreter lock. A piece that has begun is finished: it takes a
-millisecond or two.
+Small pieces are processed on the loop, because a thread costs more than they do; large ones in
+threads, which work without the interpreter lock. A begun piece is finished: it takes a millisecond
+or two.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from shared.kv.memory import KVMemory
 
 _T = TypeVar("_T")
-#: A tenth of a millisecond at memory speed; it may be ten times slower and still not be felt.
+#: A tenth of a millisecond at memory speed; ten times that would still be acceptable.
 INLINE_BYTES = 1 << 20
-#: Two pieces at a time: while one is being answered for, the memory is not idle.
+#: Two pieces at a time: the memory stays busy while one piece is acknowledged.
 NUM_THREADS = 2
 
 
 class Activity:
-    """Work in progress on the blocks of one transfer; ending the transfer stops the work."""
+    """The work on the blocks of one transfer; ending the transfer stops the work."""
 
     def __init__(self) -> None:
         self.stopped = False
-        #: By this process, from one place in its memory to another.
+        #: Bytes copied by this process within its own memory.
         self.num_copied_bytes = 0
         self._running: set[asyncio.Future[object]] = set()
 
@@ -49,7 +49,7 @@ class Activity:
         future.add_done_callback(self._running.discard)
 
     async def stop(self) -> None:
-        """Once this returns, no thread touches the blocks."""
+        """Stop. After the return no thread accesses the blocks."""
         self.stopped = True
         if self._running:
             await asyncio.wait(self._running)
@@ -60,25 +60,25 @@ class BlockMemory(Protocol):
 
     @property
     def layout(self) -> KVLayout:
-        """The layout of each block."""
+        """Layout of each block."""
         ...
 
     @property
     def num_blocks(self) -> int:
-        """The number of blocks."""
+        """Number of blocks."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """The number of bytes of all blocks."""
+        """Number of bytes of all blocks."""
         ...
 
 
 class BlockAccess(ABC):
-    """The blocks of one memory. Subclasses say how they are copied and hashed."""
+    """The blocks of one memory. Subclasses define how they are copied and hashed."""
 
     def __init__(self, memory: BlockMemory, *, inline_bytes: int | None = None) -> None:
-        """Pieces of up to `inline_bytes`, by default `INLINE_BYTES`, are handled on the spot."""
+        """Set the limit: pieces of up to `inline_bytes` are processed on the loop."""
         self._num_blocks = memory.num_blocks
         self._block_bytes = memory.layout.block_bytes
         self._inline_bytes = INLINE_BYTES if inline_bytes is None else inline_bytes
@@ -88,11 +88,11 @@ class BlockAccess(ABC):
     def _copy(
         self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]]
     ) -> NDArray[np.uint64]:
-        """Copy `sources` into `blocks`; the checksums of what is there now. In any thread."""
+        """Copy `sources` into `blocks`; return the checksums of the result. In any thread."""
 
     @abstractmethod
     def _hash(self, blocks: Sequence[int]) -> NDArray[np.uint64]:
-        """The checksum of each block. In any thread."""
+        """Return the checksum of each block. In any thread."""
 
     def check(self, blocks: Sequence[int]) -> None:
         """Raise ValueError if any of `blocks` is not a block of this memory."""
@@ -102,12 +102,12 @@ class BlockAccess(ABC):
     async def write(
         self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]] | None, activity: Activity
     ) -> int | None:
-        """Copy `sources`, one after the other, into `blocks`; the checksum of what is there now.
+        """Copy `sources`, one after the other, into `blocks`; return the checksum of the result.
 
-        `sources` are whole blocks, neighbours perhaps as one part. Without any nothing is
-        copied: the sender has written the blocks.
+        `sources` are whole blocks, neighbours perhaps as one part. Without any nothing is copied:
+        the sender has written the blocks.
 
-        None if the activity was stopped on the way: nothing more is written then.
+        None if the activity was stopped meanwhile: nothing more is written then.
         """
         if sources is None:
             return await self.checksum(blocks, activity)
@@ -117,27 +117,27 @@ class BlockAccess(ABC):
         return checksum
 
     async def checksum(self, blocks: Sequence[int], activity: Activity) -> int | None:
-        """The checksum of `blocks` as a piece, or None if the activity was stopped."""
+        """Return the checksum of `blocks` as a piece, or None if the activity was stopped."""
         work = partial(self._hash, blocks)
         return await self._run(partial(_unless_stopped, work, activity), len(blocks), activity)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
-        """Run something that blocks for a moment. Cancelling does not stop it."""
+        """Run a short blocking function in a thread. Cancelling does not stop it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
-        """Every activity must have been stopped."""
+        """Close. Every activity must have been stopped."""
         self._threads.shutdown(wait=True)
 
     async def _run(self, work: Callable[[], _T], num_blocks: int, activity: Activity) -> _T:
         if num_blocks * self._block_bytes <= self._inline_bytes:
             result = work()
-            # A run of small pieces must not keep the loop to itself either.
+            # A run of small pieces must not occupy the loop either.
             await asyncio.sleep(0)
             return result
         future = asyncio.get_running_loop().run_in_executor(self._threads, work)
         activity.add(future)
-        # Cancelling the caller does not stop a thread: the activity answers for it.
+        # Cancelling the caller does not stop a thread: the activity waits for it.
         return await asyncio.shield(future)
 
 
@@ -150,7 +150,7 @@ class BlockIO(BlockAccess):
         prepare()
 
     def parts(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
-        """The bytes of `blocks` in order, neighbours as one flat array. Do not keep them."""
+        """Return the bytes of `blocks` in order, neighbours as one flat array. Do not keep them."""
         return cut(self._rows, blocks)
 
     def close(self) -> None:
@@ -172,12 +172,12 @@ class BlockIO(BlockAccess):
 
 
 def cut(rows: NDArray[np.uint8], blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
-    """`blocks` of `rows`, [num_blocks, block_bytes], in order, neighbours as one flat array."""
+    """Return `blocks` of `rows` [num_blocks, block_bytes], neighbours as one flat array."""
     return [rows[start:end].reshape(-1) for start, end in _runs(blocks)]
 
 
 def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring blocks as (first, one past the last)."""
+    """Yield runs of neighbouring blocks as (first, one past the last)."""
     start = blocks[0]
     for block, following in pairwise(blocks):
         if following != block + 1:
@@ -187,5 +187,5 @@ def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _unless_stopped(work: Callable[[], NDArray[np.uint64]], activity: Activity) -> int | None:
-    """The checksum of a piece, or None if the activity was stopped before it began."""
+    """Return the checksum of a piece, or None if the activity was stopped before it began."""
     return None if activity.stopped else piece_checksum(work())

@@ -1,4 +1,4 @@
-"""The checksums of a transfer. Both sides compute them; neither trusts the other's."""
+"""The checksums of a transfer. Both sides compute them; neither relies on the other's."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 def block_checksum(block: NDArray[np.uint8]) -> int:
-    """xxh3-64 of one block's bytes."""
+    """Return xxh3-64 of one block's bytes."""
     return int(xxhash.xxh3_64_intdigest(block.data))
 
 
 def piece_checksum(blocks: NDArray[np.uint64]) -> int:
-    """xxh3-64 over the little-endian checksums of a piece's blocks in index order."""
+    """Return xxh3-64 over the little-endian checksums of a piece's blocks in index order."""
     return int(xxhash.xxh3_64_intdigest(blocks.astype("<u8", copy=False).tobytes()))
 
 
 def transfer_digest(pieces: Mapping[int, int]) -> int:
-    """xxh3-64 over first index and checksum of every piece, in order, as little-endian u64."""
+    """Return xxh3-64 over first index and checksum of every piece in order, as u64 (LE)."""
     table = np.array(sorted(pieces.items()), "<u8")
     return int(xxhash.xxh3_64_intdigest(table.tobytes()))
 
 
 def layout_fingerprint(layout: KVLayout) -> int:
-    """A number that differs when any field of the layout does, equal on every host."""
+    """Return a number that depends on every field of the layout, equal on every host."""
     first, *others = layout.groups
     fields = [
         layout.version,

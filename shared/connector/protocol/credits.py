@@ -1,4 +1,4 @@
-"""Flow control: how much a sender may have under way on one connection."""
+"""Flow control: how much a sender may have in flight on one connection."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import deque
 
 from shared.errors import TransferError, TransferFailure
 
-#: Bounds the queue of tiny pieces, which the window in bytes would not.
+#: Bounds the number of tiny pieces, which the window in bytes does not.
 MAX_PIECES = 256
 
 
 class Credits:
     """A window of bytes and pieces that many transfers share, first come, first served.
 
-    `take` returns a future that is done once the piece may go. A caller that does not send
-    must `give` it back; a future that was cancelled or has failed by then was never granted.
+    `take` returns a future that is done when the piece may be sent. A caller that does not send it
+    must `give` it back; a future that was cancelled or has failed before was never granted.
     """
 
     def __init__(self) -> None:
@@ -25,22 +25,22 @@ class Credits:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def open(self, window_bytes: int) -> None:
-        """The receiver has granted its window."""
+        """Open the window, which the receiver has granted."""
         self.window_bytes = window_bytes
         self._serve()
 
     def take(self, num_bytes: int) -> asyncio.Future[None]:
-        """Ask for one piece of `num_bytes`, which must not exceed the window."""
+        """Request one piece of `num_bytes`, which must not exceed the window."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((num_bytes, future))
         self._serve()
         return future
 
     def give(self, num_bytes: int) -> None:
-        """A piece of `num_bytes` is under way no longer.
+        """Return the credit of a piece of `num_bytes`.
 
         Raises:
-            TransferError: CORRUPT, if so much was not under way.
+            TransferError: CORRUPT, if less was in flight.
         """
         if num_bytes > self.outstanding_bytes or self._num_pieces == 0:
             raise TransferError(TransferFailure.CORRUPT, f"{num_bytes} bytes more than were sent")

@@ -1,7 +1,7 @@
-"""The frames that connectors exchange: one fixed header, a short body, and no pickle.
+"""The frames of connectors: one fixed header, a short body, and no pickle.
 
-The payload of a piece is not part of its frame: it follows on the wire (`zmq`), or the frame's
-body names where it lies (`shm`). Everything here is checked before anything is allocated for it.
+The payload of a piece is not part of its frame: it follows on the wire (`zmq`), or the frame's body
+names its location (`shm`). Everything is checked before any memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_FRAME_BYTES = HEADER_BYTES + MAX_BODY_BYTES
 
 
 class Kind(IntEnum):
-    """What a frame says. `→` goes from the sender of blocks to their receiver, `←` back."""
+    """Kind of a frame. `→` goes from the sender of blocks to their receiver, `←` back."""
 
     HELLO = 1  # → the sender's and the receiver's identity; once, first
     GRANT = 2  # ← welcome: the window (length) and the largest piece (body), in bytes
@@ -80,7 +80,7 @@ _REASON_CODES = {reason: code for code, reason in enumerate(_REASONS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One message. Which fields mean something depends on `kind`."""
+    """One message. `kind` decides which fields are used."""
 
     kind: Kind
     transfer_id: bytes = NO_TRANSFER
@@ -93,17 +93,17 @@ class Frame:
     num_layers: int = 0
     #: Bytes: of the payload (PIECE, ACK), of the window (GRANT), of the memory (HELLO).
     length: int = 0
-    #: Of the bytes of a PIECE, or of all pieces of a transfer.
+    #: Checksum of the bytes of a PIECE, or digest of all pieces of a transfer.
     digest: int = 0
     body: bytes = b""
 
     @property
     def sources(self) -> NDArray[np.uint32]:
-        """Where each block of a PIECE lies in the sender's memory; empty if its bytes follow."""
+        """Location of each block of a PIECE in the sender's memory; empty if the bytes follow."""
         return np.frombuffer(self.body, dtype="<u4")
 
     def encode(self) -> bytes:
-        """The frame's bytes, checksum included."""
+        """Return the frame's bytes, checksum included."""
         fields = _FIELDS.pack(
             MAGIC,
             VERSION,
@@ -169,7 +169,7 @@ _KINDS = frozenset(Kind)
 
 
 def _checked_body(data: bytes | memoryview) -> bytes:
-    """What follows the header, if both are whole and of this protocol."""
+    """Return the bytes after the header, if both are complete and of this protocol."""
     if len(data) > MAX_FRAME_BYTES:
         raise TransferError(TransferFailure.OVERSIZED, f"a frame of {len(data)} bytes")
     if len(data) < HEADER_BYTES:

@@ -15,7 +15,7 @@ _GRANT = struct.Struct("<Q")
 def hello(
     *, sender: WorkerId, receiver: WorkerId, layout: int, num_blocks: int, num_bytes: int
 ) -> Frame:
-    """The sender's first frame. The sizes are those of its whole KV memory."""
+    """Return the sender's first frame. The sizes are those of its whole KV memory."""
     names = (sender.name, sender.incarnation, receiver.name, receiver.incarnation)
     body = b""
     for name in names:
@@ -27,7 +27,7 @@ def hello(
 
 
 def parties(frame: Frame) -> tuple[WorkerId, WorkerId]:
-    """The sender and the receiver that a HELLO names.
+    """Return the sender and the receiver that a HELLO names.
 
     Raises:
         TransferError: CORRUPT.
@@ -46,12 +46,12 @@ def parties(frame: Frame) -> tuple[WorkerId, WorkerId]:
 
 
 def grant(*, window_bytes: int, piece_bytes: int) -> Frame:
-    """The receiver's answer: bytes that may be under way, and bytes of the largest piece."""
+    """Return the receiver's answer: bytes that may be in flight, and bytes of the largest piece."""
     return Frame(kind=Kind.GRANT, length=window_bytes, body=_GRANT.pack(piece_bytes))
 
 
 def granted(frame: Frame) -> tuple[int, int]:
-    """The window and the largest piece of a GRANT, in bytes.
+    """Return the window and the largest piece of a GRANT, in bytes.
 
     Raises:
         TransferError: CORRUPT.

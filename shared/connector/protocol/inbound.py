@@ -1,4 +1,4 @@
-"""The receiver's side of one transfer: what has arrived and is verified, and how it ended."""
+"""The receiver's side of one transfer: its verified blocks and its end."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class InPlace(ABC):
 
     @abstractmethod
     async def landed(self, frame: Frame) -> None:
-        """Wait until the piece is there, or its transfer is over.
+        """Wait until the piece has arrived, or its transfer is over.
 
         Raises:
-            TransferError: it does not come.
+            TransferError: it will not arrive.
         """
 
 
 class Inbound:
     """An `InboundTransfer`. It ends once: by `done`, `fail`, `abort` or a deadline.
 
-    `on_end` is called at that moment, before any waiting call returns. A piece that is being
-    copied then is stopped; `wait` and `abort` return only after it has.
+    `on_end` is called at that moment, before any waiting call returns. A piece that is being copied
+    then is stopped; `wait` and `abort` return only after that.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Inbound:
 
     @property
     def ticket(self) -> Ticket:
-        """What to hand to the sender."""
+        """The ticket for the sender."""
         return self._ticket
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Which of our blocks it fills, in the ticket's order."""
+        """The blocks of this worker to fill, in the ticket's order."""
         return self._blocks
 
     @property
@@ -128,17 +128,19 @@ class Inbound:
         self._end()
 
     def hold(self, writer: asyncio.Future[None]) -> None:
-        """`wait` and `abort` return only after `writer`, who may write to the blocks, is done."""
+        """Let `wait` and `abort` return only after `writer`, which may write to the blocks, is
+        done.
+        """
         self._activity.add(writer)
 
     async def accept(self, frame: Frame, sources: Parts | InPlace) -> None:
-        """Copy a piece to its place and verify it there. Several may be under way at once.
+        """Copy a piece to its place and verify it there. Several calls may run at once.
 
-        `sources` are its bytes, cut at block boundaries, unless they come by themselves. Without
+        `sources` are its bytes, cut at block boundaries, unless the sender writes them. Without
         effect if the transfer is over.
 
         Raises:
-            TransferError: what is wrong with it; the caller fails the transfer.
+            TransferError: the piece is invalid; the caller fails the transfer.
         """
         if self.ended:
             return
@@ -151,7 +153,7 @@ class Inbound:
         if isinstance(sources, InPlace):
             await sources.landed(frame)
         checksum = await self._io.write(self._blocks[piece], parts, self._activity)
-        # Nothing is said of a transfer that has ended in the meantime.
+        # A transfer that has ended meanwhile sends no answer.
         if checksum is None or self._ended.is_set():
             return
         if checksum != frame.digest:
@@ -163,10 +165,11 @@ class Inbound:
         self._verified_at = time.monotonic()
 
     def done(self, digest: int) -> None:
-        """The sender says that it has sent everything, and what.
+        """End the transfer after the sender's report that it has sent everything.
 
         Raises:
-            TransferError: that is not what has arrived; the caller fails the transfer.
+            TransferError: the report differs from the received pieces; the caller fails the
+                transfer.
         """
         if self._num_received < len(self._blocks):
             raise TransferError(TransferFailure.INCOMPLETE, "the sender says it is done")
@@ -197,13 +200,13 @@ class Inbound:
             raise TransferError(fault, f"piece of {frame.num_blocks} at {frame.first_index}")
 
     def _fault(self, frame: Frame, sizes: Sequence[int]) -> TransferFailure | None:
-        """Why a piece that comes in parts of these sizes must not be written, or None."""
+        """Return why a piece with parts of these sizes must not be written, or None."""
         layout = self._ticket.layout
         expected_bytes = frame.num_blocks * layout.block_bytes
         piece = slice(frame.first_index, frame.first_index + frame.num_blocks)
         if frame.layout != self._layout:
             return TransferFailure.LAYOUT_MISMATCH
-        # The format can carry slices of layers; this version takes whole blocks only.
+        # The format allows slices of layers; this version accepts whole blocks only.
         whole = frame.first_layer == 0 and frame.num_layers == layout.num_layers
         if not whole or piece.stop > len(self._blocks):
             return TransferFailure.OUT_OF_RANGE

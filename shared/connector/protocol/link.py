@@ -1,4 +1,4 @@
-"""The sender's half of a connection to one receiver: its credits, and its transfers."""
+"""The sender's end of a connection to one receiver: its credits, and its transfers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Wire(Protocol):
-    """What a transport does for a link. Nothing here blocks, or raises because a peer is gone."""
+    """A transport's part of a link. No method blocks, or raises because a peer is gone."""
 
     def send(self, frame: Frame) -> None:
         """Queue a frame without payload. Frames and pieces arrive in the order of the calls."""
@@ -30,19 +30,19 @@ class Wire(Protocol):
         ...
 
     async def release(self, transfer_id: bytes) -> None:
-        """Wait until nothing here refers to a source block of this transfer.
+        """Wait until nothing in this process refers to a source block of this transfer.
 
         Called after the receiver has confirmed that it reads none, or after `hang_up`.
         """
         ...
 
     def hang_up(self) -> None:
-        """Close the connection and drop what is queued. Safe to repeat."""
+        """Close the connection and drop queued frames. Safe to repeat."""
         ...
 
 
 class Link:
-    """A connection that carries many transfers. Once it is lost, it stays lost."""
+    """A connection that carries many transfers. After a loss it is not used again."""
 
     wire: Wire
 
@@ -53,17 +53,17 @@ class Link:
         self.piece_bytes = 0
         self.transfers: dict[bytes, Outbound] = {}
         self.error: TransferError | None = None
-        #: Callers that wait for `ready`; a link without any may be given up.
+        #: Callers that wait for `ready`; without any the link may be closed.
         self.num_waiting = 0
         self._block_bytes = ticket.layout.block_bytes
         self._on_lost = on_lost
         self._settled = asyncio.Event()
 
     async def ready(self) -> None:
-        """Wait for the receiver's welcome.
+        """Wait for the receiver's grant.
 
         Raises:
-            TransferError: it was not given.
+            TransferError: there was none.
         """
         self.num_waiting += 1
         try:
@@ -75,18 +75,18 @@ class Link:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the receiver has welcomed this worker, and is not lost."""
+        """Whether the receiver has sent its grant, and the link is not lost."""
         return self._settled.is_set() and self.error is None
 
     def on_frame(self, frame: Frame) -> None:
-        """The transport calls this with each frame from the receiver."""
+        """Process a frame from the receiver. Called by the transport."""
         try:
             self._dispatch(frame)
         except TransferError as error:
             self.lose(error.reason, error.detail)
 
     def lose(self, reason: TransferFailure, message: str) -> None:
-        """The connection is gone or must go: every transfer on it fails."""
+        """Close the connection: every transfer on it fails."""
         if self.error is not None:
             return
         self.error = TransferError(reason, f"{self.receiver} at {self.address}: {message}")
@@ -106,7 +106,7 @@ class Link:
             raise TransferError(reason, "it refuses this worker")
         elif frame.kind is not Kind.PROBE:
             outbound = self.transfers.get(frame.transfer_id)
-            # Answers to a transfer that is over here cross its end on the way: nothing to do.
+            # Answers to a transfer that ended here may still arrive: ignore them.
             if outbound is not None:
                 outbound.on_frame(frame)
 

@@ -1,4 +1,4 @@
-"""The sender's side of one transfer, whatever the transport."""
+"""The sender's side of one transfer, for every transport."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Outbound:
     """An `OutboundTransfer`.
 
-    A failed one is not over before the receiver has confirmed that it reads no source block
+    A failed transfer is over when the receiver has confirmed that it reads no source block
     (ABORTED), or the connection is cut: `finish` and `abort` wait for that.
     """
 
@@ -115,7 +115,7 @@ class Outbound:
         await self._release()
 
     def fail(self, reason: TransferFailure, message: str) -> None:
-        """Nothing more is sent. Without effect if the transfer has failed or succeeded."""
+        """End the transfer with an error. Without effect if it has failed or succeeded."""
         if self._settled.is_set():
             return
         request = f"request {self._ticket.request_id} to {self._ticket.receiver}"
@@ -128,7 +128,7 @@ class Outbound:
                 future.set_exception(self._error)
 
     def on_frame(self, frame: Frame) -> None:
-        """The link calls this with each frame for this transfer."""
+        """Process a frame for this transfer. Called by the link."""
         if frame.kind is Kind.READY:
             self._accepted.set()
         elif frame.kind is Kind.REFUSE:
@@ -142,7 +142,7 @@ class Outbound:
             raise TransferError(TransferFailure.CORRUPT, f"{frame.kind.name} from a receiver")
 
     def on_lost(self, error: TransferError) -> None:
-        """The link calls this when it is gone."""
+        """Fail after the loss of the link. Called by the link."""
         self.fail(error.reason, error.detail)
         self._released.set()
 
@@ -158,7 +158,7 @@ class Outbound:
     async def _send(self, first_index: int, blocks: Sequence[int]) -> None:
         checksum = await self._io.checksum(blocks, self._activity)
         self._raise_if_failed()
-        assert checksum is not None  # only an ended transfer's work is stopped
+        assert checksum is not None  # only work of an ended transfer is stopped
         num_bytes = len(blocks) * self._ticket.layout.block_bytes
         credit = self._link.credits.take(num_bytes)
         self._waiting.add(credit)
@@ -210,7 +210,7 @@ class Outbound:
                 async with asyncio.timeout(self._limits.release_timeout_s):
                     await self._released.wait()
             except TimeoutError:
-                # What it may still read cannot count any more: its side fails with the link.
+                # Bytes that the receiver may still read are unused: its side fails with the link.
                 self._link.lose(TransferFailure.PEER_LOST, "does not confirm the end of a transfer")
         await self._link.wire.release(self._ticket.transfer_id)
         self._forget()

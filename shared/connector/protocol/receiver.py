@@ -1,8 +1,8 @@
-"""The receiving half of every connector: the open tickets, and what may be done with them.
+"""The receiving half of every connector: the open tickets, and the checks of their use.
 
-It sees frames and payloads, never a socket. Frames of one session must be handed over one after
-the other; different sessions may run at the same time. Large pieces are stored in the background,
-so that the next ones are on their way meanwhile; what ends a transfer waits for its pieces.
+It sees frames and payloads, never a socket. Frames of one session must be passed one after the
+other; different sessions may run at the same time. Large pieces are stored in the background, so
+that the next ones arrive meanwhile; the end of a transfer waits for its pieces.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
 
-#: The bytes of a piece, or what finds them; it may raise TransferError.
+#: The bytes of a piece, or a function that finds them and may raise TransferError.
 Payload: TypeAlias = "Parts | InPlace | Callable[[Frame], Parts]"
 
-#: Pieces of one session: one for each thread, and as many to go on with.
+#: Maximum of stored pieces of one session: one for each thread, and as many more.
 _MAX_STORING = 2 * NUM_THREADS
-#: Pieces of one session that are yet to land; more than any sender has credits for.
+#: Maximum of pieces of one session that have not arrived; more than any sender has credits for.
 _MAX_LANDING = 2 * MAX_PIECES
-#: How many spent tickets are remembered, only to tell a late frame from a made-up one.
+#: Number of kept spent tickets, only to distinguish a late frame from an invalid one.
 _NUM_SPENT = 4096
 
 
 class Session:
-    """The receiver's half of one connection: the sender, and the tickets that it may fill."""
+    """The receiver's end of one connection: the sender, and the tickets that it may fill."""
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
         #: Queues a frame for the peer; must not block, nor raise if the peer is gone.
@@ -52,10 +52,11 @@ class Session:
         self._storing: dict[asyncio.Task[None], bytes] = {}
 
     async def room(self, payload: Parts | InPlace) -> None:
-        """Wait until not too many pieces are under way.
+        """Wait until few enough pieces are in progress.
 
         Raises:
-            TransferError: OVERSIZED, too many are yet to land: others shall not wait for those.
+            TransferError: OVERSIZED, too many have not arrived: other sessions must not wait for
+                those.
         """
         if isinstance(payload, InPlace):
             if len(self._storing) >= _MAX_LANDING:
@@ -74,10 +75,10 @@ class Session:
         return task
 
     def ended(self, inbound: Inbound) -> None:
-        """One of its transfers has ended, and the peer was told."""
+        """Process the end of one of its transfers, after the peer was notified."""
 
     def dropped(self) -> None:
-        """The connection is gone, or is not listened to any more."""
+        """Process the loss of the connection, or its end by this worker."""
 
     async def quiet(self, transfer_id: bytes | None = None) -> None:
         """Wait until no piece of this transfer, or of any, is being read."""
@@ -87,7 +88,7 @@ class Session:
 
 
 class Receiver:
-    """Tickets of one worker. `refusals` counts everything refused, by reason."""
+    """Tickets of one worker. `refusals` counts refused frames by reason."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class Receiver:
         sender: WorkerId,
         blocks: Sequence[int],
     ) -> Inbound:
-        """A new ticket for `sender` to fill `blocks`."""
+        """Return a new ticket for `sender` to fill `blocks`."""
         if len(set(blocks)) != len(blocks) or not blocks:
             raise ValueError(f"request {request_id}: {len(blocks)} blocks, not distinct or none")
         self._io.check(blocks)
@@ -141,18 +142,20 @@ class Receiver:
         return inbound
 
     async def handle(self, session: Session, frame: Frame, payload: Payload) -> None:
-        """Act on one frame. A `payload` that is a function is called only if its blocks are due.
+        """Process one frame.
+
+        A `payload` that is a function is called only if its blocks are expected.
 
         Raises:
-            TransferError: the peer does not speak the protocol; call `drop` and hang up.
+            TransferError: the peer violates the protocol; call `drop` and disconnect.
         """
         if frame.kind is not Kind.PIECE:
-            # Pieces do so themselves: whatever a peer sends, others get their turn.
+            # Pieces yield themselves: other peers get their turn in any case.
             await asyncio.sleep(0)
         if frame.kind is Kind.HELLO:
             self._greet(session, frame)
         elif session.sender is None:
-            raise TransferError(TransferFailure.UNKNOWN_TICKET, "the peer has not said who it is")
+            raise TransferError(TransferFailure.UNKNOWN_TICKET, "the peer has not sent a HELLO")
         elif frame.kind is Kind.OPEN:
             self._bind(session, frame)
         elif frame.kind is Kind.PIECE:
@@ -165,7 +168,7 @@ class Receiver:
             raise TransferError(TransferFailure.CORRUPT, f"{frame.kind.name} from a sender")
 
     def drop(self, session: Session, error: TransferError) -> None:
-        """The connection is gone, or broke the protocol: fail all that hung on it."""
+        """Fail all transfers of a connection that is lost or violated the protocol."""
         if error.reason is not TransferFailure.PEER_LOST:
             self.refusals[error.reason] += 1
             session.send(Frame(kind=Kind.REFUSE, reason=error.reason))
@@ -186,15 +189,15 @@ class Receiver:
         if session.sender is not None:
             raise TransferError(TransferFailure.DUPLICATE, f"{sender} greets twice")
         if receiver != self._worker:
-            raise TransferError(TransferFailure.UNKNOWN_TICKET, f"{sender} looks for {receiver}")
+            raise TransferError(TransferFailure.UNKNOWN_TICKET, f"{sender} connects to {receiver}")
         if frame.layout != self._fingerprint:
-            raise TransferError(TransferFailure.LAYOUT_MISMATCH, f"{sender} has other blocks")
+            raise TransferError(TransferFailure.LAYOUT_MISMATCH, f"{sender} has another layout")
         session.sender = sender
         session.send(self._grant)
 
     def _bind(self, session: Session, frame: Frame) -> None:
         inbound = self._open.get(frame.transfer_id)
-        # A stranger learns nothing about a ticket, and does it no harm.
+        # A worker without the ticket learns nothing about it, and cannot affect it.
         if inbound is None or inbound.ticket.sender != session.sender:
             self._refuse(session, frame, self._unknown(frame))
         elif frame.transfer_id in self._sessions:
@@ -258,7 +261,7 @@ class Receiver:
         if inbound is not None:
             reason = frame.reason or TransferFailure.ABORTED
             inbound.fail(reason, "the sender gave it up")
-        # Also if it ended before: only now is no piece of it being read any more.
+        # Also if it ended before: only now no piece of it is being read any more.
         await session.quiet(frame.transfer_id)
         session.send(Frame(kind=Kind.ABORTED, transfer_id=frame.transfer_id))
 

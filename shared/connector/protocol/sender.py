@@ -25,7 +25,7 @@ _Peer = tuple[str, "WorkerId"]
 
 
 class Sender:
-    """Transfers that one worker sends. `dial` starts a connection and greets with the frame."""
+    """The transfers that one worker sends. `dial` starts a connection and sends the HELLO frame."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Sender:
         """See `Connector.connect`."""
         if ticket.sender != self._worker:
             raise TransferError(
-                TransferFailure.UNKNOWN_TICKET, f"it is {ticket.sender}'s, not {self._worker}'s"
+                TransferFailure.UNKNOWN_TICKET,
+                f"the ticket is for {ticket.sender}, not {self._worker}",
             )
         if ticket.layout != self._layout:
             raise TransferError(
@@ -66,14 +67,14 @@ class Sender:
                 return outbound
         except TimeoutError:
             if not link.is_ready and link.num_waiting == 0:
-                # It may never be ready; another try starts afresh.
+                # It may never be ready; the next attempt opens a new link.
                 link.lose(TransferFailure.PEER_LOST, f"no answer in {timeout_s} s")
             raise TransferError(
                 TransferFailure.TIMEOUT, f"{ticket.receiver} at {ticket.address}: no answer"
             ) from None
 
     async def close(self) -> None:
-        """Abort every transfer, then hang up everywhere."""
+        """Abort every transfer, then close all connections."""
         links = tuple(self._links.values())
         await asyncio.gather(
             *(outbound.abort() for link in links for outbound in tuple(link.transfers.values()))
@@ -81,7 +82,7 @@ class Sender:
         self.lose(TransferFailure.ABORTED, "this worker is closing")
 
     def lose(self, reason: TransferFailure, message: str) -> None:
-        """Hang up everywhere: every transfer fails."""
+        """Close all connections: every transfer fails."""
         for link in tuple(self._links.values()):
             link.lose(reason, message)
 

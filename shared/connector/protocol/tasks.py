@@ -1,4 +1,4 @@
-"""Background tasks with an owner: none is lost, and none fails in silence."""
+"""Background tasks with an owner: none is lost, and every failure is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Tasks:
-    """The tasks of one connector. All are gone once `close` has returned."""
+    """The tasks of one connector. All have ended when `close` has returned."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -18,7 +18,7 @@ class Tasks:
     def spawn(
         self, work: Coroutine[object, object, None], *, on_exit: Callable[[str], None]
     ) -> asyncio.Task[None]:
-        """Run `work`; `on_exit` is called with why it ended, however it ended."""
+        """Run `work`; `on_exit` is called with the reason of its end, in any case."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
 

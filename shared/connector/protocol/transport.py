@@ -1,4 +1,4 @@
-"""What every connector is made of; a subclass adds its sockets and nothing else."""
+"""The base of every connector; a subclass adds its sockets only."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class BaseTransport(ABC):
-    """A `Connector` of one worker and its memory, which must outlive it."""
+    """A `Connector` of one worker and its memory, which must exist longer."""
 
     name: ClassVar[str]
 
     def __init__(
         self, *, worker: WorkerId, memory: BlockMemory, io: BlockAccess, limits: TransferLimits
     ) -> None:
-        """The connector owns `io` from now on, and closes it."""
+        """Make the connector. It owns `io` from now on, and closes it."""
         self._worker = worker
         self._limits = limits
         self._access = io
@@ -54,7 +54,7 @@ class BaseTransport(ABC):
         if self._closed:
             return
         self._closed = True
-        # Peers are answered until the end: the answers tell them that their blocks are not read.
+        # Peers are answered until the end: the answers report that their blocks are not read.
         await self._sender.close()
         await self._receiver.close()
         await self._tasks.close()
@@ -62,7 +62,7 @@ class BaseTransport(ABC):
         self._access.close()
 
     def meet(self, worker: WorkerId, offer: Offer) -> None:  # noqa: B027 most have nothing to note
-        """See `Connector.meet`. Unless a subclass says otherwise, a ticket is all that it takes."""
+        """See `Connector.meet`. By default a ticket is sufficient."""
 
     def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
         """See `Connector.open`."""
@@ -92,11 +92,11 @@ class BaseTransport(ABC):
 
     @abstractmethod
     async def _unlisten(self) -> None:
-        """Release what `_listen` has bound. Every task is gone by then."""
+        """Release the sockets of `_listen`. Every task has ended by then."""
 
     @abstractmethod
     def _dial(self, link: Link, hello: Frame) -> Wire:
-        """Start a connection for `link` and greet with `hello`. Failures go to `link.lose`."""
+        """Start a connection for `link` and send `hello`. Failures go to `link.lose`."""
 
 
 class Transport(BaseTransport):

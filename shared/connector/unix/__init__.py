@@ -1,1 +1,1 @@
-"""Between processes of one host: packets of a Unix socket, and memory that both map."""
+"""Transfers between processes of one host: Unix sockets and shared memory."""

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-#: Frames that wait for a peer that does not read. Honest peers stay far below: their credits end.
+#: Maximum of queued frames for a peer that does not read. Honest peers run out of credits before.
 _MAX_PENDING = 4096
 _FLAGS = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A name for `path` that fits a socket address, whatever the length of its folder's."""
+    """Return a name for `path` that fits a socket address, however long its folder's path."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -32,7 +32,11 @@ def short_path(path: Path) -> Iterator[str]:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at `path`. Raises OSError."""
+    """Return a listening socket at `path`.
+
+    Raises:
+        OSError: it cannot be bound.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | _FLAGS)
     try:
         with short_path(path) as name:
@@ -45,7 +49,11 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(path: Path, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
-    """A socket connected to `path`; never blocks. Raises OSError, also when the queue is full."""
+    """Return a socket connected to `path`; never blocks.
+
+    Raises:
+        OSError: there is no listener, or its queue is full.
+    """
     sock = socket.socket(socket.AF_UNIX, kind | _FLAGS)
     try:
         with short_path(path) as name:
@@ -67,7 +75,7 @@ class Packets:
         self.closed = False
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Queue a frame. If the peer is gone, or reads nothing, `receive` will tell."""
+        """Queue a frame. If the peer is gone, or does not read, `receive` reports it."""
         if self.closed:
             return
         if not self._pending and self._send(data, fds):
@@ -79,9 +87,9 @@ class Packets:
             self.close()
 
     async def receive(self) -> tuple[bytes, list[int]]:
-        """The next frame and the descriptors that came with it, which are the caller's to close.
+        """Return the next frame and its descriptors, which the caller must close.
 
-        Empty once the peer has closed, or this side.
+        Empty after the peer, or this side, has closed.
 
         Raises:
             TransferError: OVERSIZED.
@@ -104,7 +112,7 @@ class Packets:
         return b"", []
 
     def close(self) -> None:
-        """Drop what is queued and close. Idempotent."""
+        """Drop queued frames and close. Idempotent."""
         if self.closed:
             return
         self.closed = True
@@ -130,7 +138,7 @@ class Packets:
             self._readable.set_result(None)
 
     def _send(self, data: bytes, fds: Sequence[int]) -> bool:
-        """Whether there is nothing left to do for this frame."""
+        """Send a queued frame; return whether it is done with."""
         try:
             if fds:
                 socket.send_fds(self._sock, [data], fds)
@@ -139,7 +147,7 @@ class Packets:
         except BlockingIOError:
             return False
         except OSError:
-            pass  # the peer is gone; the receiving side finds out
+            pass  # the peer is gone; the receiving side reports it
         return True
 
     def _flush(self) -> None:

@@ -55,7 +55,7 @@ class PeerMemory:
         self._rows = flat.reshape(hello.num_blocks, block_bytes)
 
     def blocks(self, frame: Frame) -> list[NDArray[np.uint8]]:
-        """The blocks that a piece names, in place, neighbours as one flat array.
+        """Return the blocks that a piece names, in place, neighbours as one flat array.
 
         Raises:
             TransferError: OUT_OF_RANGE.
@@ -66,10 +66,10 @@ class PeerMemory:
         return cut(self._rows, sources.tolist())
 
     def close(self) -> None:
-        """Unmap, at the latest when the last array from `blocks` is gone."""
+        """Unmap, at the latest when the last array of `blocks` is freed."""
         self._rows = self._rows[:0].copy()
         try:
             self._map.close()
         except BufferError:
-            # An error's traceback still refers to a block; the mapping goes with it.
+            # An error's traceback still refers to a block; the mapping is freed with it.
             return

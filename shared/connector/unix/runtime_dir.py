@@ -1,4 +1,4 @@
-"""What workers of one host share: a kernel, and the folder where their sockets lie."""
+"""Facts shared by workers of one host: the kernel, and the folder of their sockets."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MIN_STALE_AGE_S = 10.0
 
 
 def boot_id() -> str:
-    """Equal for two processes only if they run under the same kernel."""
+    """Return an id that is equal for two processes only if they run under the same kernel."""
     return _BOOT_ID.read_text().strip()
 
 
 def prepare(folder: Path) -> None:
-    """Make `folder` if need be; only this user may enter it.
+    """Create `folder` if needed; only this user may enter it.
 
     Raises:
-        ConfigError: it cannot be made, or another user could enter it.
+        ConfigError: it cannot be created, or another user could enter it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def prepare(folder: Path) -> None:
 
 
 def remove_stale(folder: Path, prefix: str, kind: int = socket.SOCK_SEQPACKET) -> None:
-    """Remove the sockets that killed workers left behind. Live ones are not touched."""
+    """Remove the sockets of killed workers. Sockets of live workers stay."""
     for path in folder.glob(f"{prefix}*.sock"):
         try:
             if time.time() - path.stat().st_mtime < _MIN_STALE_AGE_S:
@@ -46,4 +46,4 @@ def remove_stale(folder: Path, prefix: str, kind: int = socket.SOCK_SEQPACKET) -
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
         except OSError:
-            continue  # gone meanwhile, busy, or not ours to judge
+            continue  # removed meanwhile, busy, or owned by another user

@@ -1,7 +1,7 @@
-"""Transfers between processes of one host: the receiver copies from the sender's own memory.
+"""Transfers between processes of one host: the receiver copies from the sender's memory.
 
-A sender passes the descriptor of its KV memory once per connection; after that only names of
-blocks travel. Nothing has a name except the socket, so a killed process leaves no memory behind.
+A sender passes the descriptor of its KV memory once per connection; after that only block numbers
+are sent. Nothing has a name except the socket, so a killed process leaves no memory behind.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from shared.kv.memory import KVMemory
 
 _ACCEPT_RETRY_S = 0.1
-#: Beginning of the socket's name.
+#: Prefix of the socket's name.
 _PREFIX = "baton-kv-"
 
 
 class NamingWire:
-    """A `Wire` that names blocks of a memory which the receiver has opened.
+    """A `Wire` that sends numbers of blocks in a memory which the receiver has mapped.
 
-    Without a socket it leads nowhere.
+    Without a socket it is not connected.
     """
 
     def __init__(self, packets: Packets | None) -> None:
@@ -58,7 +58,7 @@ class NamingWire:
         self.send(replace(frame, body=np.asarray(blocks, "<u4").tobytes()))
 
     async def release(self, transfer_id: bytes) -> None:
-        """See `Wire.release`. On this side nothing refers to a block."""
+        """See `Wire.release`. Nothing on this side refers to a block."""
 
     def hang_up(self) -> None:
         """See `Wire.hang_up`."""
@@ -91,7 +91,7 @@ class ShmConnector(Transport):
         )
 
     def can_reach(self, offer: Offer) -> bool:
-        """Whether the peer runs under the same kernel, in reach of its socket."""
+        """Return whether the peer runs under the same kernel, and its socket can be reached."""
         if offer.params.get("boot_id") != self._boot_id:
             return False
         try:
@@ -117,7 +117,7 @@ class ShmConnector(Transport):
             try:
                 sock, _ = await loop.sock_accept(listener)
             except OSError:
-                # Out of descriptors. Who connects waits in the queue until there are some.
+                # Out of descriptors. Connecting peers wait in the queue until there are some.
                 await asyncio.sleep(_ACCEPT_RETRY_S)
                 continue
             self._admit(Packets(sock))

@@ -1,1 +1,1 @@
-"""Over TCP, in the clear or encrypted, and over Unix sockets."""
+"""Transfers over TCP, unencrypted or encrypted, and over Unix sockets."""

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 _IPC = "ipc://"
 _WILDCARDS = ("tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:")
-#: libzmq says that a connection is gone a moment before it forgets the peer.
+#: libzmq reports the loss of a connection a moment before it forgets the peer.
 _PROBE_DELAYS_S = (0.0, 0.05, 0.5)
 _NO_SECURITY = PlainText()
 
 
 class FrameOptions(TypedDict, total=False):
-    """What `FrameTransport` may be told of its sockets."""
+    """Options of the sockets of `FrameTransport`."""
 
     endpoint: str
     advertise_host: str | None
@@ -52,9 +52,9 @@ class FrameOptions(TypedDict, total=False):
 
 
 class FrameTransport(BaseTransport):
-    """A connector whose frames travel by ZeroMQ, wherever its blocks are.
+    """A connector whose frames are sent by ZeroMQ, for blocks in any memory.
 
-    Binds `endpoint` (tcp://host:port, port 0 for any, or ipc://path). Peers are told to connect to
+    Binds `endpoint` (tcp://host:port, port 0 for any, or ipc://path). Peers connect to
     `advertise_host`, which a wildcard endpoint needs, and `advertise_port`. A peer that is silent
     for three heartbeats is lost.
     """
@@ -90,18 +90,20 @@ class FrameTransport(BaseTransport):
 
     @abstractmethod
     async def _handle(self, session: Session, frame: Frame, parts: Sequence[zmq.Frame]) -> None:
-        """Give a frame, and the parts behind it, to the receiver."""
+        """Pass a frame, and the parts after it, to the receiver."""
 
     @abstractmethod
     def _wire(self, link: Link) -> FrameWire:
-        """The sending side of a new connection."""
+        """Return the sending side of a new connection."""
 
     def offer(self) -> Offer:
         """See `Connector.offer`."""
         return Offer(connector=self.name, address=self._address, params={"boot_id": self._boot_id})
 
     def can_reach(self, offer: Offer) -> bool:
-        """Any TCP address that is secured as ours is; a path is not, from another host."""
+        """Return whether the peer has a TCP address with our kind of security; paths are local
+        only.
+        """
         if not offer.address.startswith(_IPC):
             return offer.address.startswith("tcp://") and self._security.can_reach(offer.address)
         if offer.params.get("boot_id") != self._boot_id:
@@ -139,14 +141,14 @@ class FrameTransport(BaseTransport):
             close(self._router, self._monitor)
         await self._security.stop()
         if self._sockets is not None:
-            # It waits until every socket is really gone, sometimes for some milliseconds.
+            # It waits until every socket is closed, sometimes for some milliseconds.
             await self._access.in_thread(self._sockets.context.term)
 
     async def _serve(self, router: zmq.asyncio.Socket) -> None:
         while True:
             parts = await router.recv_multipart(copy=False)
             await self._take(parts[0].bytes, parts[1:])
-            # Not even the last piece may stay in memory twice while nothing comes.
+            # Not even the last piece may stay in memory twice while nothing arrives.
             del parts
 
     async def _take(self, peer: bytes, parts: Sequence[zmq.Frame]) -> None:
@@ -162,7 +164,7 @@ class FrameTransport(BaseTransport):
             self._sessions.pop(peer, None)
             await asyncio.sleep(0)
             return
-        # Only sessions whose peer has greeted are kept.
+        # Only sessions whose peer has sent a HELLO are kept.
         if session.sender is not None:
             self._sessions[peer] = session
 
@@ -172,7 +174,7 @@ class FrameTransport(BaseTransport):
         if sender is None and frame.kind is Kind.HELLO:
             sender = parties(frame)[0]
         if sender is not None and not self._security.vouches(part, sender):
-            message = f"somebody with another key says to be {sender}"
+            message = f"a peer with another key claims to be {sender}"
             raise TransferError(TransferFailure.UNKNOWN_TICKET, message)
 
     def _session(self, reply: Callable[[Frame], None]) -> Session:
@@ -182,11 +184,11 @@ class FrameTransport(BaseTransport):
         if self._router is None or self._router.closed:
             return
         if send(self._router, [peer, frame.encode()]) is not None:
-            # Gone, or it does not read its answers.
+            # The peer is gone, or does not read its answers.
             asyncio.get_running_loop().call_soon(self._lost, peer)
 
     def _probe(self, event: str) -> None:
-        """A connection is gone, but whose? The router knows whom it cannot reach."""
+        """Find the peer of a lost connection: the router socket cannot send to it."""
         loop = asyncio.get_running_loop()
         for delay_s in _PROBE_DELAYS_S:
             loop.call_later(delay_s, self._probe_all)
@@ -241,5 +243,5 @@ class ZmqConnector(FrameTransport):
 
 
 def _bytes(parts: Sequence[zmq.Frame]) -> list[NDArray[np.uint8]]:
-    """The parts as they are; the receiver refuses what does not fit."""
+    """Return the parts unchanged; the receiver refuses wrong sizes."""
     return [np.frombuffer(part.buffer, np.uint8) for part in parts]

@@ -25,7 +25,7 @@ _USER = "User-Id"
 
 
 class Curve:
-    """A `SocketSecurity` of one worker: it accepts only workers that it has met, by their key."""
+    """A `SocketSecurity` of one worker: it accepts only workers with a recorded key."""
 
     #: The command's name, a nonce, the flags and the authentication code (rfc 26, MESSAGE).
     overhead_bytes: ClassVar[int] = 33
@@ -51,7 +51,10 @@ class Curve:
             self._authenticator = None
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether this key, as Z85, may connect: the question of ZeroMQ's authenticator."""
+        """Return whether a worker with this key (Z85) may connect.
+
+        Called by ZeroMQ's authenticator.
+        """
         return key.decode() in self._workers
 
     def secure_server(self, socket: zmq.asyncio.Socket) -> None:
@@ -101,7 +104,7 @@ class Curve:
 
 
 def _split(address: str) -> tuple[str, bytes | None]:
-    """What ZeroMQ connects to, and the listener's public key as Z85 if it is there."""
+    """Return ZeroMQ's address, and the listener's public key as Z85 if there is one."""
     endpoint, _, key = address.partition(KEY_MARK)
     if not _KEY.fullmatch(key):
         return endpoint, None

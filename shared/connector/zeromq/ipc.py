@@ -1,4 +1,4 @@
-"""The `zmq` connector on a Unix socket: within one host, where memory cannot be shared."""
+"""The `zmq` connector on a Unix socket: within one host, if memory cannot be shared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shared.kv.memory import KVMemory
 
 _PREFIX = "baton-zmq-"
-#: What the kernel takes for the name of a Unix socket, its last zero byte included.
+#: Maximum length of a Unix socket's name in the kernel, its last zero byte included.
 _MAX_PATH_BYTES = 108
 
 

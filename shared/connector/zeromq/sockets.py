@@ -1,4 +1,4 @@
-"""ZeroMQ sockets as the `zmq` connector needs them: bounded, quick to notice a dead peer."""
+"""ZeroMQ sockets for the `zmq` connector: bounded, and quick to notice a dead peer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from shared.identity import WorkerId
 
-#: Frames queued per peer. What they weigh is bounded by credits; this bounds frames without any.
+#: Maximum of queued frames per peer. Credits bound their bytes; this bounds frames without any.
 _HIGH_WATER_MARK = 16384
-#: A peer that answers no heartbeat for so many intervals is gone.
+#: A peer that answers no heartbeat for this number of intervals is gone.
 _MISSED_HEARTBEATS = 3
 _EVENT = struct.Struct("=Hi")
-#: Stands between an address and the public key of its listener.
+#: Separator of an address and the public key of its listener.
 KEY_MARK = "?curve="
 GONE = (
     zmq.EVENT_DISCONNECTED
@@ -36,14 +36,14 @@ GONE = (
 class SocketSecurity(Protocol):
     """Encryption and authentication of connections; set before a socket binds or connects.
 
-    What peers need to connect becomes part of the address that they are told.
+    Data that peers need to connect becomes part of the advertised address.
     """
 
     #: Bytes that the security adds to a message.
     overhead_bytes: ClassVar[int]
 
     def start(self, context: zmq.asyncio.Context) -> None:
-        """Begin to look at who connects to the context's sockets."""
+        """Start to check connections to the context's sockets."""
         ...
 
     async def stop(self) -> None:
@@ -55,15 +55,15 @@ class SocketSecurity(Protocol):
         ...
 
     def secure_client(self, socket: zmq.asyncio.Socket, address: str) -> str:
-        """Configure a socket for what peers call `address`; returns what ZeroMQ calls it."""
+        """Configure a socket for the advertised `address`; return ZeroMQ's address."""
         ...
 
     def advertise(self, address: str) -> str:
-        """Our `address` as peers are told it."""
+        """Return our `address` as it is advertised."""
         ...
 
     def can_reach(self, address: str) -> bool:
-        """Whether what peers call `address` is secured as we are."""
+        """Return whether the peer's advertised `address` has our kind of security."""
         ...
 
     def meet(self, worker: WorkerId, address: str) -> None:
@@ -71,7 +71,7 @@ class SocketSecurity(Protocol):
         ...
 
     def vouches(self, part: zmq.Frame, worker: WorkerId) -> bool:
-        """Whether a message's first part came over a connection of this worker."""
+        """Return whether a message's first part came over a connection of this worker."""
         ...
 
 
@@ -105,7 +105,7 @@ class PlainText:
         """See `SocketSecurity`."""
 
     def vouches(self, part: zmq.Frame, worker: WorkerId) -> bool:
-        """See `SocketSecurity`. There is nothing to go by but its ticket."""
+        """See `SocketSecurity`. The ticket is the only check."""
         return True
 
 
@@ -118,9 +118,9 @@ class Sockets:
         self._security = security
 
     def router(self, endpoint: str, max_message_bytes: int) -> zmq.asyncio.Socket:
-        """A bound socket that takes frames from senders, no part larger than stated."""
+        """Return a bound socket for frames from senders, with a limit on the size of parts."""
         socket = self._socket(zmq.ROUTER, max(max_message_bytes, MAX_FRAME_BYTES))
-        # A sender that is gone must be an error, not a frame that vanishes.
+        # Sending to a lost sender must be an error, not a silent loss of the frame.
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._security.secure_server(socket)
         try:
@@ -131,9 +131,9 @@ class Sockets:
         return socket
 
     def dealer(self, address: str) -> tuple[zmq.asyncio.Socket, zmq.asyncio.Socket]:
-        """A socket that connects to `address`, and one that tells when it is `GONE`."""
+        """Return a socket connected to `address`, and a monitor that reports when it is `GONE`."""
         socket = self._socket(zmq.DEALER, MAX_FRAME_BYTES)
-        # A second connection must never carry what was meant for the first.
+        # A second connection must never carry frames of the first.
         socket.setsockopt(zmq.RECONNECT_IVL, -1)
         monitor = self.monitor(socket)
         try:
@@ -144,7 +144,7 @@ class Sockets:
         return socket, monitor
 
     def monitor(self, socket: zmq.asyncio.Socket) -> zmq.asyncio.Socket:
-        """A socket that reports when connections of `socket` are `GONE`."""
+        """Return a monitor that reports when connections of `socket` are `GONE`."""
         monitor: zmq.asyncio.Socket = socket.get_monitor_socket(GONE)
         return monitor
 
@@ -164,9 +164,9 @@ class Sockets:
 def send(
     socket: zmq.asyncio.Socket, parts: Sequence[bytes | zmq.Frame], *, copy: bool = True
 ) -> str | None:
-    """Send at once or not at all; what it did not like is returned, not raised.
+    """Send at once or not at all; return the error instead of raising it.
 
-    Once this returns, nothing here refers to the parts of a message that was not sent.
+    After the return nothing here refers to the parts of a message that was not sent.
     """
     sent = cast(
         "asyncio.Future[object]", socket.send_multipart(parts, flags=zmq.NOBLOCK, copy=copy)
@@ -175,14 +175,14 @@ def send(
     if error is None:
         return None
     why = repr(error)
-    # The future, the error and its frames refer to one another, and the frames to the parts.
+    # The future, the error and its frames form a cycle, and the frames refer to the parts.
     traceback.clear_frames(error.__traceback__)
     del sent, error
     return why
 
 
 def close(socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
-    """Close both, and drop what they have queued. Idempotent."""
+    """Close both, and drop queued messages. Idempotent."""
     if not socket.closed:
         socket.disable_monitor()
         monitor.close(0)
@@ -190,7 +190,7 @@ def close(socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
 
 
 async def watch(monitor: zmq.asyncio.Socket, on_gone: Callable[[str], None]) -> None:
-    """Call `on_gone` with the event's name each time a connection is gone."""
+    """Call `on_gone` with the event's name each time a connection is lost."""
     # `on_gone` may close the monitor.
     while not monitor.closed:
         parts = await monitor.recv_multipart()

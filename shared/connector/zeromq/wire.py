@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: How long libzmq may keep what was already received, or a closed socket's frames.
+#: Time that libzmq may keep received data, or frames of a closed socket.
 _DRAIN_TIMEOUT_S = 2.0
 
 
 class FrameWire(ABC):
-    """A `Wire`'s frames over a DEALER socket. Without sockets it leads nowhere."""
+    """The frames of a `Wire` over a DEALER socket. Without sockets it is not connected."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -37,7 +37,7 @@ class FrameWire(ABC):
         self._monitor: zmq.asyncio.Socket | None = None
 
     def run(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, tasks: Tasks) -> None:
-        """Start to use the sockets, which are this object's from now on."""
+        """Start to use the sockets, which this object owns from now on."""
         self._socket = socket
         self._monitor = monitor
         tasks.spawn(self._receive(socket), on_exit=self._lost)
@@ -65,7 +65,7 @@ class FrameWire(ABC):
             return
         why = send(self._socket, parts, copy=False)
         if why is not None:
-            # Credits keep honest queues far below the high-water mark: this peer reads nothing.
+            # Credits keep honest queues far below the high-water mark: this peer does not read.
             asyncio.get_running_loop().call_soon(self._lost, why)
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
@@ -92,7 +92,7 @@ class ZmqWire(FrameWire):
         self._trackers: dict[bytes, list[zmq.MessageTracker]] = {}
 
     def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
-        """See `Wire.send_piece`. Neighbouring blocks go as one part."""
+        """See `Wire.send_piece`. Neighbouring blocks are sent as one part."""
         parts = [zmq.Frame(part.data, track=True, copy=False) for part in self._io.parts(blocks)]
         trackers = self._trackers.setdefault(frame.transfer_id, [])
         trackers[:] = [tracker for tracker in trackers if not tracker.done]
@@ -109,7 +109,7 @@ class ZmqWire(FrameWire):
 
 
 def _is_done(tracker: zmq.MessageTracker) -> bool:
-    """Whether libzmq has let go of the message, which it may do while this waits."""
+    """Return whether libzmq has freed the message, which may happen during the call."""
     try:
         tracker.wait(_DRAIN_TIMEOUT_S)
     except zmq.NotDone:

@@ -1,4 +1,4 @@
-"""How Redis is called: what its errors mean here."""
+"""Calls of Redis, with its errors converted to ours."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def mapped() -> Iterator[None]:
-    """Redis's errors as ours. Their messages name the address and no password.
+    """Convert Redis's errors to ours. Their messages have the address and no password.
 
-    A cancellation that arrives while an answer does can come out of the client as an error, or not
-    at all; the caller that waits for the task would then wait for ever.
+    A cancellation that coincides with an answer can come out of the client as an error, or be lost;
+    a caller that waits for the task would then wait forever.
     """
     try:
         yield

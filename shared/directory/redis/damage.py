@@ -1,8 +1,8 @@
-"""Keys of Redis that cannot be what they are for: set aside, named, and made again.
+"""Keys of Redis with values of a wrong kind: set aside, reported, and created again.
 
-A client of Redis may have written anything. A key that holds another kind of value would
-make every call that needs it fail, until a person deletes it. It is renamed instead, kept
-for a day for a person to look at, and made again by the workers' next heartbeats.
+A client of Redis may have written anything. A key with another kind of value would make every call
+that uses it fail until a person deletes it. Instead it is renamed, kept for a day for inspection,
+and created again by the workers' next heartbeats.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: How long a damaged key is kept.
+#: Time for which a damaged key is kept.
 KEPT_S = 86_400
 _SIGNS = ("WRONGTYPE", "exhausted the last possible ID")
 _READ_AS = {
@@ -39,20 +39,23 @@ _READ_AS = {
 
 
 class DamagedKeys:
-    """Finds them when a call has failed. Every method raises what the client raises."""
+    """Finds damaged keys after a failed call. Every method raises the client's errors."""
 
     def __init__(self, set_aside: Any, keys: Keys, *, stream_length: int) -> None:
-        """`set_aside` is the script of that name."""
+        """Make it; `set_aside` is the script of that name."""
         self._script = set_aside
         self._keys = keys
         self._stream_length = stream_length
-        #: Tells our entries in the stream from those of others.
+        #: Distinguishes our entries in the stream from those of others.
         self._by = secrets.token_hex(8)
-        #: Keys that were set aside, by us or as others told.
+        #: Number of keys that were set aside, by us or as others reported.
         self.counts: Counter[Kind] = Counter()
 
     async def guard(self, keys: Sequence[str], action: Callable[[], Awaitable[T]]) -> T:
-        """Run `action`. If it fails on one of `keys`, set that one aside and run it again."""
+        """Run `action`.
+
+        If it fails because of one of `keys`, set that key aside and run it again.
+        """
         try:
             return await action()
         except exceptions.ResponseError as error:
@@ -62,12 +65,12 @@ class DamagedKeys:
         return await action()
 
     async def set_aside_leases(self, names: Sequence[bytes]) -> None:
-        """These workers' leases make no sense, of whatever kind they are."""
+        """Set aside these workers' leases, which cannot be read, whatever their type."""
         prefix = self._keys.lease_prefix.encode()
         await self._set_aside({prefix + name: "rename" for name in names})
 
     def told(self, key: bytes, by: bytes) -> None:
-        """The stream says that `by` has set a key aside."""
+        """Count a key that `by` has set aside, according to the stream."""
         if key and by != self._by.encode():
             self._count(key)
 
@@ -77,7 +80,7 @@ class DamagedKeys:
     async def _set_aside(self, keys: dict[Any, str]) -> None:
         now_ms = time.time_ns() // 1_000_000
         kept_as = self._keys.damaged(now_ms)
-        # It is looked at each time: losing it costs nothing.
+        # The epoch is checked each time: losing it costs nothing.
         reading = {self._keys.epoch: "string"} | keys
         args = (
             self._stream_length,

@@ -1,4 +1,7 @@
-"""The directory in Redis as workers use it. What Redis says is the truth; nothing is kept here."""
+"""The workers' client of the directory in Redis.
+
+Redis has the only state; nothing is cached here.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +31,26 @@ POLL_S = 1.0
 class RedisDirectory:
     """WorkerRegistry and BlockDirectory on one Redis.
 
-    Everything raises UnavailableError or DeadlineError while Redis cannot be asked; whether a
-    change that failed so has been made is then unknown.
+    Every method raises UnavailableError or DeadlineError while Redis is unavailable; it is then
+    unknown whether the change was made.
     """
 
     def __init__(
         self, store: RedisStore, *, seals: RecordSeals | None = None, poll_s: float = POLL_S
     ) -> None:
-        """With `seals`, records are sealed, and those that are not are not believed."""
+        """Use this Redis. With `seals`, records are sealed, and unsealed ones are refused."""
         self._store = store
         self._seals = seals
         self._poll_s = poll_s
         self._roster = Roster(store, seals)
-        #: The last update of each worker that is known to have arrived.
+        #: By worker: the last update that is known to have arrived.
         self._arrived: dict[WorkerId, int] = {}
-        #: The last update of each worker that may have arrived.
+        #: By worker: the last update that may have arrived.
         self._sent: dict[WorkerId, int] = {}
         self._said: dict[WorkerId, Registration] = {}
 
     async def register(self, record: WorkerRecord, lease_s: float) -> None:
-        """See WorkerRegistry. A refusal comes with a later heartbeat, once a router has looked."""
+        """See WorkerRegistry. A refusal comes with a later heartbeat, after a router's check."""
         if not 0 < lease_s < math.inf:
             raise InvalidRequestError(f"lease_s must be over 0, not {lease_s}", param="lease_s")
         worker = record.worker
@@ -56,17 +59,22 @@ class RedisDirectory:
         await self._store.register(
             worker, self._sealed(worker, said), sent=self._sent.get(worker, 0)
         )
-        # Whatever arrived before may be gone with an older lease.
+        # Earlier updates may have been lost with an older lease.
         self._arrived.pop(worker, None)
 
     async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
-        """See WorkerRegistry. A Redis that lost updates when it restarted counts as one that does
-        not know the worker, and so does one whose data was damaged.
+        """See WorkerRegistry.
+
+        A Redis that lost updates in a restart, or whose data was damaged, counts as one that does
+        not know the worker.
         """
         await self.renew_in(self._store, worker, load)
 
     async def renew_in(self, store: RedisStore, worker: WorkerId, load: WorkerLoad) -> None:
-        """A heartbeat over another connection to the same Redis. May be called in any thread."""
+        """Send a heartbeat over another connection to the same Redis.
+
+        May be called in any thread.
+        """
         said = self._said.get(worker)
         if said is None:
             raise UnknownIncarnationError(f"{worker} has not registered here")
@@ -78,7 +86,7 @@ class RedisDirectory:
         )
 
     def _sealed(self, worker: WorkerId, said: Registration) -> Registration:
-        """The registration with a seal made now, by the current token."""
+        """Return the registration, sealed now with the current token."""
         if self._seals is None:
             return said
         return replace(said, seal=self._seals.make(worker, said.record))
@@ -95,7 +103,10 @@ class RedisDirectory:
         return [event for _, event in await self._roster.read(state.leases)]
 
     async def watch(self) -> AsyncIterator[RegistryEvent]:
-        """See WorkerRegistry. Asks every `poll_s`, so a worker that came and went is not seen."""
+        """See WorkerRegistry.
+
+        Polls every `poll_s`, so a worker that joins and leaves in between is missed.
+        """
         async with aclosing(poll_changes(self.workers, self._poll_s)) as changes:
             async for event in changes:
                 yield event

@@ -1,4 +1,4 @@
-"""The directory as a router with Redis has it: reads from its own picture, writes to Redis."""
+"""A router's directory with Redis: reads from its local copy, writes to Redis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FollowedDirectory:
-    """WorkerRegistry and BlockDirectory. What was written is seen a moment later."""
+    """WorkerRegistry and BlockDirectory. A write is visible to reads a moment later."""
 
     def __init__(self, directory: RedisDirectory, follower: RedisFollower) -> None:
         self._directory = directory

@@ -1,8 +1,8 @@
-"""Keeps a router's own picture of the directory up to date with Redis: workers and blocks.
+"""Keeps a router's local copy of the directory up to date with Redis: workers and blocks.
 
-Deltas come by the stream. Whatever they do not explain (a gap, an unknown incarnation, a snapshot
-that a worker put in place) makes the follower read that worker's set, and only that. Requests never
-wait for Redis: they see the last picture, however old.
+Deltas come by the stream. If they leave something unexplained (a gap, an unknown incarnation, a
+worker's new snapshot), the follower reads that worker's set, and only that. Requests never wait for
+Redis: they use the last copy, however old.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between two reads of the live workers; also the longest that the stream is waited for.
+#: Seconds between two reads of the live workers; also the longest wait for the stream.
 POLL_S = 1.0
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
@@ -40,7 +40,7 @@ _ENTRIES_PER_TRIP = 500
 
 
 class RedisFollower:
-    """Feeds `index` and `members`. `run` until cancelled; both can be read at any time."""
+    """Feeds `index` and `members`. Call `run` until cancelled; both can be read at any time."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class RedisFollower:
         self._clock = clock
         self._roster = Roster(store, seals)
         self._position: bytes | None = None
-        #: Workers of whom the index may differ from Redis.
+        #: Workers for which the index may differ from Redis.
         self._stale: set[WorkerId] = set()
         self._look_again = False
         self.num_snapshots = 0
@@ -68,24 +68,24 @@ class RedisFollower:
 
     @property
     def num_malformed(self) -> int:
-        """Entries, snapshots, leases, records and blocks that made no sense and were left out."""
+        """Number of entries, snapshots, leases, records and blocks that could not be read."""
         return self._num_malformed + self._roster.num_malformed + self._store.num_malformed
 
     @property
     def refused(self) -> Sequence[RefusedWorker]:
-        """Workers whose records are not believed."""
+        """Workers whose records are refused."""
         return self._roster.refused
 
     def num_refused(self, fault: SealFault) -> int:
-        """Times that a record began not to be believed because of this."""
+        """Return how often a record was newly refused for this fault."""
         return self._roster.faults[fault]
 
     def num_damaged(self, kind: Kind) -> int:
-        """Keys of this kind that were set aside, here or elsewhere."""
+        """Return how many keys of this kind were set aside, here or elsewhere."""
         return self._store.damage.counts[kind]
 
     async def run(self) -> None:
-        """Follow until cancelled. Without Redis the last picture stays."""
+        """Follow until cancelled. Without Redis the last copy stays."""
         retry_s = FIRST_RETRY_S
         while True:
             try:
@@ -104,7 +104,7 @@ class RedisFollower:
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
 
     async def refresh(self) -> None:
-        """Bring the picture to where Redis is now."""
+        """Update the copy to the present state of Redis."""
         state = await self._store.state()
         if state.damaged:
             await self._store.set_aside_leases(state.damaged)
@@ -117,19 +117,19 @@ class RedisFollower:
         await self._read_stale()
 
     def _compare(self, worker: WorkerId, sequence: int) -> None:
-        """The index is where the lease is, or it is read anew."""
+        """Have the worker's blocks read again if the index differs from its lease."""
         known = self.index.sequence(worker)
         if known is not None and known > sequence:
-            # Redis has begun anew, or what was believed was never the worker's.
+            # Redis has started anew, or the accepted data was never the worker's.
             self.index.forget(worker)
         if known != sequence:
             self._stale.add(worker)
 
     async def _catch_up(self, state: DirectoryState) -> None:
-        """Apply everything up to the state's own entry, so that the two can be compared."""
+        """Apply everything up to the state's own entry, so that both can be compared."""
         last = id_order(state.last_id)
         if self._position is None or id_order(self._position) > last:
-            # The first look, or a stream that begins anew.
+            # The first read, or a stream that starts anew.
             self._position = state.last_id
             return
         while id_order(self._position) < last:
@@ -139,7 +139,7 @@ class RedisFollower:
             self._apply_all(entries)
 
     async def _follow_tail(self) -> None:
-        """Apply what comes, until it is time to look at the leases again."""
+        """Apply entries until the leases are to be read again."""
         until_s = self._clock() + min(self._poll_s, self.members.next_end_s())
         self._look_again = False
         while (left_s := until_s - self._clock()) > 0 and not self._look_again:
@@ -158,7 +158,7 @@ class RedisFollower:
         try:
             entry = read_entry(fields)
         except MalformedError as error:
-            # The worker is unknown: the leases will tell which worker's blocks differ.
+            # The worker is unknown: the leases will show which worker's blocks differ.
             self._num_malformed += 1
             log.warning("entry_malformed", reason=str(error))
             self._look_again = True
@@ -188,7 +188,7 @@ class RedisFollower:
         for worker in list(self._stale):
             if self.members.knows(worker):
                 await self._read_one(worker)
-            # An incarnation that is not known any more is a matter of membership.
+            # An incarnation that is no longer known is left to the members.
             self._stale.discard(worker)
 
     async def _read_one(self, worker: WorkerId) -> None:

@@ -1,4 +1,4 @@
-"""The names of the keys, and what each of them holds. README.md has the layout."""
+"""The names of the keys and their content. README.md has the layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What a key is for: a part of its name, and the label of the metric of damaged keys."""
+    """Purpose of a key: a part of its name, and the label of the metric of damaged keys."""
 
     WORKERS = "workers"
     WORKER = "worker"
@@ -23,13 +23,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one directory, which share a prefix."""
+    """The keys of one directory, with a common prefix."""
 
     prefix: str
 
     @property
     def workers(self) -> str:
-        """The set of names that may be alive."""
+        """The set of names of workers that may be alive."""
         return f"{self.prefix}:{Kind.WORKERS}"
 
     @property
@@ -44,29 +44,29 @@ class Keys:
 
     @property
     def lease_prefix(self) -> str:
-        """Before a worker's name: the key of its lease, a hash."""
+        """The prefix of lease keys; a worker's name follows. A lease is a hash."""
         return f"{self.prefix}:{Kind.WORKER}:"
 
     def lease(self, worker: WorkerId) -> str:
-        """The hash with what a worker says of itself."""
+        """Return the key of a worker's lease: a hash with its registration."""
         return f"{self.lease_prefix}{worker.name}"
 
     def blocks(self, worker: WorkerId) -> str:
-        """The set of blocks that an incarnation holds."""
+        """Return the key of the set of an incarnation's blocks."""
         return f"{self.prefix}:{Kind.BLOCKS}:{worker.name}:{worker.incarnation}"
 
     def staged(self, worker: WorkerId, sequence: int) -> str:
-        """The set that a snapshot is written to before it takes the place of `blocks`."""
+        """Return the key of the set of a snapshot, before it replaces `blocks`."""
         return f"{self.prefix}:{Kind.STAGED}:{worker.name}:{worker.incarnation}:{sequence}"
 
     def own(self, worker: WorkerId) -> list[str]:
-        """The keys of one incarnation, as scripts want them first."""
+        """Return the keys of one incarnation, which scripts need first."""
         return [self.lease(worker), self.blocks(worker)]
 
     def damaged(self, now_ms: int) -> str:
-        """Before a key's name: where the key is kept after it was set aside."""
+        """Return the prefix of keys that are set aside now; the key's name follows."""
         return f"{self.prefix}:damaged:{now_ms}:"
 
     def kind(self, key: str) -> Kind:
-        """What a key of this directory is for."""
+        """Return the purpose of a key of this directory."""
         return Kind(key.removeprefix(f"{self.prefix}:").partition(":")[0])

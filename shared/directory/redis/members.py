@@ -1,6 +1,6 @@
-"""The workers that are alive, as far as a follower of Redis can tell.
+"""The live workers, as far as Redis shows them.
 
-Absence from Redis means that a worker is gone only if Redis could have heard from it: after an
+Absence from Redis means that a worker is gone only if it could have renewed its lease: after an
 outage, a restart or a FLUSHALL every worker gets the time of its lease to come back.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: A lease that ends is noticed so much later.
+#: Delay after which the end of a lease is noticed.
 _MARGIN_S = 0.005
 
 
@@ -35,7 +35,7 @@ class _Member:
 
 
 class Members:
-    """Live workers. For one event loop; nothing here waits except `watch`."""
+    """Live workers. For one event loop; no method waits except `watch`."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -43,15 +43,15 @@ class Members:
         self._watchers: set[Watcher] = set()
         self._leave_listeners: list[Callable[[WorkerId], None]] = []
         self._epoch: bytes | None = None
-        #: Since when every look at Redis has succeeded, on the same data.
+        #: Since when every read of Redis has succeeded, on the same data.
         self._steady_since_s: float | None = None
 
     def knows(self, worker: WorkerId) -> bool:
-        """Whether this incarnation counts as alive."""
+        """Return whether this incarnation counts as alive."""
         return worker in self._members
 
     def workers(self) -> list[RegistryEvent]:
-        """All live workers, each as a JOINED event."""
+        """Return all live workers, each as a JOINED event."""
         return [member.event for member in self._members.values()]
 
     async def watch(self) -> AsyncIterator[RegistryEvent]:
@@ -69,11 +69,11 @@ class Members:
             self._watchers.discard(watcher)
 
     def on_leave(self, listener: Callable[[WorkerId], None]) -> None:
-        """Call `listener` when an incarnation leaves, before any watcher hears of it."""
+        """Call `listener` when an incarnation leaves, before any watcher gets the event."""
         self._leave_listeners.append(listener)
 
     def next_end_s(self) -> float:
-        """Seconds until the end of the first lease can be seen, if it is not renewed.
+        """Return the seconds until the first lease may end, if it is not renewed.
 
         Infinite if there are no members.
         """
@@ -81,11 +81,11 @@ class Members:
         return max(first_s - self._clock(), 0) + _MARGIN_S
 
     def lose_contact(self) -> None:
-        """Note that Redis cannot be asked. Absent workers stay until it is back for a lease."""
+        """Record that Redis is unavailable. Absent workers stay until a lease after its return."""
         self._steady_since_s = None
 
     def update(self, epoch: bytes, alive: Sequence[tuple[LeaseState, RegistryEvent]]) -> None:
-        """Take over the live workers that Redis has named."""
+        """Apply the live workers read from Redis."""
         now_s = self._clock()
         if epoch != self._epoch or self._steady_since_s is None:
             self._steady_since_s = now_s

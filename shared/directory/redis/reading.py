@@ -1,7 +1,7 @@
-"""Checks what is read from Redis: a client with write access may have written anything.
+"""Checks of values read from Redis: a client with write access may have written anything.
 
-The reader leaves out and counts malformed entries: a router must neither stop at them nor believe
-them, and one worker's malformed entry must not hide the others.
+Malformed entries are left out and counted: they must neither stop a router nor be used, and one
+worker's malformed entry must not hide others.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 TIER_DIGITS = {tier: str(number).encode() for number, tier in enumerate(BlockTier)}
 _TIERS = {digit: tier for tier, digit in TIER_DIGITS.items()}
-#: Digits of the largest number that anything counts to here.
+#: Maximum of digits of a number.
 _MAX_DIGITS = 19
 _MAX_NAME_BYTES = 255
 _MAX_KEY_BYTES = 1024
-#: Longest lease that is believed: a year.
+#: Longest accepted lease: a year.
 _MAX_LEASE_MS = 366 * 86_400_000
 
 
@@ -33,7 +33,7 @@ class MalformedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """One live worker's lease as Redis has it."""
+    """One live worker's lease in Redis."""
 
     name: str
     incarnation: str
@@ -44,7 +44,7 @@ class LeaseState:
     refused: bool
     #: The seal of the record; empty if there is none.
     seal: bytes
-    #: Seconds until the lease ends, unless it is renewed.
+    #: Seconds until the lease ends, unless renewed.
     left_s: float
 
 
@@ -52,7 +52,7 @@ class LeaseState:
 class DirectoryState:
     """All live workers, as of one entry of the stream."""
 
-    #: Another one means that Redis has lost everything in between.
+    #: If it changes, Redis has lost its data in between.
     epoch: bytes
     last_id: bytes
     leases: tuple[LeaseState, ...]
@@ -62,17 +62,17 @@ class DirectoryState:
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """One entry of the stream: joined, left, reset, delta."""
+    """An entry of the stream: joined, left, reset, delta."""
 
     worker: WorkerId
     kind: bytes
-    #: Of reset and delta.
+    #: For reset and delta.
     sequence: int = 0
     update: BlockUpdate | None = None
 
 
 def read_lease(fields: Sequence[Any]) -> LeaseState:
-    """A worker as the script `state` lists it.
+    """Return a worker as listed by the script `state`.
 
     Raises:
         MalformedError: a part is missing or of another kind.
@@ -104,7 +104,7 @@ class DamageEntry:
 
 
 def read_entry(fields: Mapping[bytes, bytes]) -> StreamEntry | DamageEntry:
-    """An entry of the stream.
+    """Return an entry of the stream.
 
     Raises:
         MalformedError: a field is missing or of another kind.
@@ -133,7 +133,7 @@ def read_entry(fields: Mapping[bytes, bytes]) -> StreamEntry | DamageEntry:
 
 
 class HeldBlocks:
-    """Collects the members of a worker's set."""
+    """The members of a worker's set, collected."""
 
     def __init__(self) -> None:
         #: Keys by tier.
@@ -142,7 +142,7 @@ class HeldBlocks:
         self._num_left = MAX_BLOCKS
 
     def add(self, member: bytes) -> bool:
-        """Take one in, unless it is none; says whether more would be looked at."""
+        """Add a member if it is a block; return whether more are accepted."""
         tier = _TIERS.get(member[:1])
         if tier is None or len(member) != 1 + KEY_BYTES:
             self.num_malformed += 1
@@ -153,10 +153,10 @@ class HeldBlocks:
 
 
 def read_number(value: object) -> int:
-    """A number as Redis keeps it.
+    """Return a number from Redis.
 
     Raises:
-        MalformedError: it is none, or larger than anything that is counted.
+        MalformedError: it is no number, or too large.
     """
     if not isinstance(value, bytes) or not value.isdigit() or len(value) > _MAX_DIGITS:
         raise MalformedError("something that is no number")

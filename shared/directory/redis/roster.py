@@ -1,4 +1,4 @@
-"""Turns what Redis says of workers into records, and looks at each record once."""
+"""Converts Redis's data to workers' records, and checks each record once."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The result of checking one incarnation's record."""
+    """The result of the check of one incarnation's record."""
 
     packed: bytes
-    #: None if it must not be let in.
+    #: None if the record must not be used.
     record: WorkerRecord | None
-    #: When the last good seal was made; 0 where there are none.
+    #: Time of the last valid seal; 0 without seals.
     sealed_s: float
 
 
 class Roster:
-    """The records of live workers. Workers that hash otherwise are refused in Redis, for all.
+    """The records of live workers. Workers with other hashes are refused in Redis, for all routers.
 
-    With `seals`, a record without a good one is not believed: its address is never called.
+    With `seals`, a record without a valid seal is refused: its address is never called.
     """
 
     def __init__(self, store: RedisStore, seals: RecordSeals | None = None) -> None:
         self._store = store
         self._seals = seals
-        #: Records that made no sense.
+        #: Number of unreadable records.
         self.num_malformed = 0
-        #: Times that a record began not to be believed, by the reason.
+        #: Number of newly refused records, by reason.
         self.faults: Counter[SealFault] = Counter()
         self._known: dict[WorkerId, _Known] = {}
         self._refused: dict[WorkerId, tuple[SealFault, RefusedWorker]] = {}
 
     @property
     def refused(self) -> Sequence[RefusedWorker]:
-        """Workers whose records are not believed now."""
+        """Workers whose records are refused now."""
         return [refused for _, refused in self._refused.values()]
 
     async def read(self, leases: tuple[LeaseState, ...]) -> list[tuple[LeaseState, RegistryEvent]]:
-        """All workers that may serve, as JOINED events, each with its lease.
+        """Return all workers that may serve, as JOINED events, each with its lease.
 
-        A record is constant for its incarnation: after a valid one, later writes change nothing.
+        A record is constant for its incarnation: after a valid one, later writes are ignored.
         """
         events = []
         before, self._known = self._known, {}
@@ -87,7 +87,11 @@ class Roster:
         return events
 
     async def _look(self, worker: WorkerId, lease: LeaseState, known: _Known | None) -> _Known:
-        """Raises SealError if the record is not believed."""
+        """Check a record.
+
+        Raises:
+            SealError: its seal is not accepted.
+        """
         trusted = None if known is None or known.record is None else known
         packed = lease.record if trusted is None else trusted.packed
         sealed_s = self._sealed_s(worker, packed, lease.seal, trusted)
@@ -100,7 +104,11 @@ class Roster:
     def _sealed_s(
         self, worker: WorkerId, packed: bytes, seal: bytes, trusted: _Known | None
     ) -> float:
-        """When a holder of the token has last vouched for the record. Raises SealError."""
+        """Return the time at which a holder of the token last sealed the record.
+
+        Raises:
+            SealError: there is no valid seal.
+        """
         if self._seals is None:
             return 0.0
         try:
@@ -108,7 +116,7 @@ class Roster:
         except SealError:
             if trusted is None:
                 raise
-            # It was damaged; the next heartbeat brings another one.
+            # The seal was damaged; the next heartbeat brings another one.
             made_s = trusted.sealed_s
         if trusted is not None:
             made_s = max(made_s, trusted.sealed_s)
@@ -142,7 +150,7 @@ class Roster:
             await self._store.refuse(worker, str(error))
             return None
         except (DecodeError, InvalidRequestError) as error:
-            # It need not be what the worker has written, so the worker does not end because of it.
+            # The worker may not have written it, so it does not end the worker.
             self.num_malformed += 1
             log.warning("record_malformed", worker=str(worker), error=str(error))
             return None
@@ -150,7 +158,7 @@ class Roster:
 
 
 def _load(packed: bytes) -> WorkerLoad:
-    """Empty before the first heartbeat; what cannot be read says nothing."""
+    """Return the load; empty before the first heartbeat, or if it cannot be read."""
     try:
         return load_from_wire(directory_pb2.WorkerLoad.FromString(packed))
     except DecodeError:
@@ -158,7 +166,7 @@ def _load(packed: bytes) -> WorkerLoad:
 
 
 def _address(packed: bytes) -> str:
-    """The address in a packed record, for messages; empty if it cannot be read."""
+    """Return the address in an encoded record, for messages; empty if it cannot be read."""
     try:
         return directory_pb2.WorkerRecord.FromString(packed).address[:256]
     except DecodeError:

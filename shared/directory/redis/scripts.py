@@ -1,4 +1,4 @@
-"""The scripts beside this file, as a client runs them."""
+"""Reads the Lua scripts in this folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMON = "_lease.lua"
 
 
 def read_scripts(client: Redis) -> dict[str, Any]:
-    """Each with what all of them may use before it."""
+    """Return the scripts by name, each preceded by the common functions."""
     folder = Path(__file__).parent / "lua"
     common = (folder / COMMON).read_text(encoding="utf-8")
     return {

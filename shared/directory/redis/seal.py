@@ -1,9 +1,9 @@
-"""Seals on workers' records in Redis: to write to Redis is not to be a member of the cluster.
+"""Seals on workers' records in Redis: write access to Redis is not membership of the cluster.
 
 A router calls the address of a record with the cluster's token, so it must know that a holder of
 the token has written the record. The seal is an HMAC, under the token, of the record's bytes, the
-worker's name and incarnation, and the time. A worker makes another one with each heartbeat, so the
-record of a worker that is gone is of no use to others for longer than MAX_AGE_S.
+worker's name and incarnation, and the time. A worker makes a new one with each heartbeat, so the
+record of a lost worker cannot be reused for longer than MAX_AGE_S.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shared.identity import WorkerId
 
-#: How far clocks may be apart, and how long a seal is good for. As Kerberos has it.
+#: Maximum difference of clocks, and lifetime of a seal. As in Kerberos.
 MAX_AGE_S = 300.0
 _DOMAIN = b"baton.worker_record.v1\0"
 _TIME = struct.Struct(">Q")
@@ -27,19 +27,19 @@ _MAC_BYTES = 32
 
 
 class Secret(Protocol):
-    """What the holders of the cluster's token share. Safe in any thread."""
+    """The shared secret of the holders of the cluster's token. Thread-safe."""
 
     def sign(self, message: bytes) -> bytes:
-        """The HMAC-SHA256 of `message`."""
+        """Return the HMAC-SHA256 of `message`."""
         ...
 
     def has_signed(self, message: bytes, signature: bytes) -> bool:
-        """Whether a holder of a token that counts has made the signature."""
+        """Return whether a holder of a valid token has made the signature."""
         ...
 
 
 class SealFault(StrEnum):
-    """Why a record is not believed: the label of the metric."""
+    """Reason of a record's refusal: the label of the metric."""
 
     MISSING = "missing"
     FORGED = "forged"
@@ -47,7 +47,7 @@ class SealFault(StrEnum):
 
 
 class SealError(Exception):
-    """The record is not believed."""
+    """The record's seal is not accepted."""
 
     def __init__(self, fault: SealFault, message: str) -> None:
         super().__init__(message)
@@ -55,19 +55,19 @@ class SealError(Exception):
 
 
 class RecordSeals:
-    """Makes seals and checks them."""
+    """Makes and checks seals."""
 
     def __init__(self, secret: Secret, *, clock: Callable[[], float] = time.time) -> None:
         self._secret = secret
         self._clock = clock
 
     def make(self, worker: WorkerId, record: bytes) -> bytes:
-        """The seal for this moment."""
+        """Return a seal made now."""
         made = _TIME.pack(int(self._clock() * 1000))
         return made + self._secret.sign(_message(worker, record, made))
 
     def open(self, worker: WorkerId, record: bytes, seal: bytes) -> float:
-        """When the seal was made, in seconds since the epoch.
+        """Return the Unix time at which the seal was made.
 
         Raises:
             SealError: no holder of the token has made it for this record.
@@ -84,7 +84,11 @@ class RecordSeals:
         return float(_TIME.unpack(made)[0]) / 1000
 
     def check_age(self, made_s: float) -> None:
-        """Raises SealError if a seal of that time counts no more."""
+        """Check the age of a seal.
+
+        Raises:
+            SealError: it has expired, or its time is in the future.
+        """
         age_s = self._clock() - made_s
         if abs(age_s) > MAX_AGE_S:
             raise SealError(

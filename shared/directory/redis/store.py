@@ -1,4 +1,7 @@
-"""The keys in Redis and the scripts that change them. Decides nothing; README.md has the layout."""
+"""The keys in Redis and the scripts that change them.
+
+Takes no decisions; README.md has the layout.
+"""
 
 from __future__ import annotations
 
@@ -42,34 +45,34 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Entries that the stream keeps, about.
+#: Approximate number of entries that the stream keeps.
 STREAM_LENGTH = 10_000
 #: Larger updates make followers read the worker's whole set, so the stream's size stays bounded.
 MAX_BLOCKS_PER_ENTRY = 1024
 _MEMBERS_PER_COMMAND = 4096
 _COMMANDS_PER_TRIP = 16
-#: A snapshot that never came to its end is forgotten so long after its last part: with its lease.
+#: An incomplete snapshot expires this long after its last part: the time of a lease.
 _STAGED_MS = 6_000
 _SCAN_COUNT = 2000
-#: How far the worker's updates may be ahead of what its heartbeat knows of.
+#: Maximum number of updates by which the worker may be ahead of its heartbeat.
 _UNDER_WAY = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a worker says of itself when it registers, and again with each heartbeat."""
+    """A worker's registration, sent at registration and again with each heartbeat."""
 
     record: bytes
     lease_s: float
     num_blocks: int
-    #: Vouches for the record; see seal.py. Empty where there is no cluster token.
+    #: Seal of the record; see seal.py. Empty without a cluster token.
     seal: bytes = b""
 
 
 class RedisStore:
-    """One Redis as the directory uses it. Every method is one or two round trips.
+    """One Redis with the directory's keys. Every method takes one or two round trips.
 
-    All of them raise UnavailableError or DeadlineError while Redis cannot be asked.
+    All of them raise UnavailableError or DeadlineError while Redis is unavailable.
     """
 
     def __init__(
@@ -80,12 +83,12 @@ class RedisStore:
         stream_length: int = STREAM_LENGTH,
         max_blocks_per_entry: int = MAX_BLOCKS_PER_ENTRY,
     ) -> None:
-        #: Its types say str where it gives bytes.
+        #: The client's types have str where it returns bytes.
         self._client: Any = client
         self._stream_length = stream_length
         self._max_entry_bytes = max_blocks_per_entry * KEY_BYTES
         self._keys = Keys(prefix)
-        #: Leases and blocks that made no sense and were left out.
+        #: Number of leases and blocks that could not be read and were left out.
         self.num_malformed = 0
         self._scripts = read_scripts(client)
         self.damage = DamagedKeys(
@@ -97,7 +100,7 @@ class RedisStore:
         await close_client(self._client)
 
     async def register(self, worker: WorkerId, said: Registration, *, sent: int) -> None:
-        """Take the worker in, or renew what it says of itself; `sent` is its last update."""
+        """Add the worker, or renew its registration; `sent` is its last update."""
         args = (
             worker.name,
             worker.incarnation,
@@ -114,9 +117,10 @@ class RedisStore:
     async def heartbeat(
         self, worker: WorkerId, load: bytes, said: Registration, *, arrived: int, sent: int
     ) -> None:
-        """Renew the lease and what the worker says of itself.
+        """Renew the lease and the registration.
 
-        `arrived` is the last update that is known to be there, `sent` the last one that may be.
+        `arrived` is the last update that is known to have arrived, `sent` the last one that may
+        have.
         """
         args = (
             worker.name,
@@ -132,13 +136,13 @@ class RedisStore:
         await self._change(worker, "heartbeat", [*self._keys.own(worker), self._keys.workers], args)
 
     async def deregister(self, worker: WorkerId) -> None:
-        """Leave at once. Unknown incarnations are ignored."""
+        """Remove a worker at once. Unknown incarnations are ignored."""
         keys = [*self._keys.own(worker), self._keys.workers, self._keys.stream]
         args = (worker.name, worker.incarnation, self._stream_length)
         await self._run("deregister", keys, args)
 
     async def refuse(self, worker: WorkerId, reason: str) -> None:
-        """Let the worker know that it must not serve."""
+        """Record for the worker that it must not serve."""
         await self._run("refuse", self._keys.own(worker)[:1], (worker.incarnation, reason))
 
     async def publish(self, update: BlockUpdate) -> None:
@@ -160,7 +164,10 @@ class RedisStore:
     async def replace(
         self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
     ) -> None:
-        """Put a snapshot in place; see BlockDirectory. The set is written beside the old one."""
+        """Replace a worker's blocks by a snapshot; see BlockDirectory.
+
+        It is written beside the old set.
+        """
         lease, blocks = self._keys.own(worker)
         staged = self._keys.staged(worker, sequence)
         counts = []
@@ -186,7 +193,7 @@ class RedisStore:
             await pipe.execute()
 
     async def state(self) -> DirectoryState:
-        """All live workers and the last entry of the stream, as of one moment."""
+        """Return all live workers and the last entry of the stream, as of one moment."""
         keys = [self._keys.workers, self._keys.stream, self._keys.epoch]
         args = (self._keys.lease_prefix, secrets.token_hex(8))
         epoch, last_id, leases = await self._run("state", keys, args)
@@ -201,12 +208,12 @@ class RedisStore:
         return DirectoryState(epoch, last_id, tuple(sane), tuple(damaged))
 
     async def set_aside_leases(self, names: Iterable[bytes]) -> None:
-        """These workers' leases make no sense: the workers are to register again."""
+        """Set aside these workers' unreadable leases: the workers will register again."""
         with mapped():
             await self.damage.set_aside_leases(tuple(names))
 
     async def leading(self, workers: Sequence[WorkerId], hashes: Sequence[bytes]) -> list[int]:
-        """How many leading hashes each worker holds; one round trip for all of them."""
+        """Return how many leading hashes each worker holds; one round trip for all of them."""
         packed = _packed(hashes)
         with mapped():
             pipe = self._client.pipeline(transaction=False)
@@ -215,11 +222,13 @@ class RedisStore:
             return [int(count) for count in await pipe.execute()]
 
     async def snapshot(self, worker: WorkerId) -> tuple[int, dict[BlockTier, list[bytes]]] | None:
-        """What the worker holds, as of a sequence or later; None if the incarnation is not known.
+        """Return what the worker holds, as of a sequence or later; None: unknown incarnation.
 
-        The set is read in pages and goes on changing meanwhile: the caller must apply every
-        later update again, which ends at the same set. Blocks that are none are left out; raises
-        MalformedError if the lease's sequence is none.
+        The set is read in pages and may change meanwhile: the caller must apply every later update
+        again, which leads to the same set. Members that are no blocks are left out.
+
+        Raises:
+            MalformedError: the lease's sequence is no number.
         """
         lease, blocks = self._keys.own(worker)
 
@@ -241,7 +250,7 @@ class RedisStore:
     async def tail(
         self, after: bytes, *, wait_s: float | None, count: int
     ) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """Entries of the stream after an id; waits for the first one if there is none yet."""
+        """Return entries of the stream after an id; wait for the first one if there is none."""
         block_ms = None if wait_s is None else max(_ms(wait_s), 1)
         stream = self._keys.stream
 
@@ -278,7 +287,7 @@ class RedisStore:
 
 
 def id_order(entry_id: bytes) -> tuple[int, int]:
-    """Ids of the stream in the order in which they were given."""
+    """Return a sort key for ids of the stream."""
     time_ms, _, number = entry_id.partition(b"-")
     return int(time_ms), int(number)
 

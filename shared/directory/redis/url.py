@@ -1,4 +1,4 @@
-"""From a URL to a client: one Redis, one with TLS, or whichever a set of Sentinels names."""
+"""Clients of Redis from a URL: one Redis, one with TLS, or one behind Sentinels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: For connecting and for every answer. A Redis that is silent for so long counts as gone.
+#: Timeout of connections and answers. A Redis that is silent for longer counts as lost.
 TIMEOUT_S = 2.0
 SENTINEL_PORT = 26_379
 _TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -25,13 +25,13 @@ _SENTINEL = {"redis+sentinel": False, "rediss+sentinel": True}
 
 
 class PasswordFile(CredentialProvider):
-    """A password that is read from its file whenever a connection is made."""
+    """A password that is read from its file at every connection."""
 
     def __init__(self, path: Path, username: str | None) -> None:
-        """Reads it once, to see whether that works.
+        """Read the file once as a check.
 
         Raises:
-            ConfigError: it does not.
+            ConfigError: it cannot be read.
         """
         self._path = path
         self._username = username
@@ -41,30 +41,31 @@ class PasswordFile(CredentialProvider):
             raise ConfigError(f"--redis-password-file {path}: {error}") from error
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """The user, if there is one, and the password; white space around it is none of it."""
+        """Return the user, if there is one, and the password, without surrounding white space."""
         password = self._path.read_text(encoding="utf-8").strip()
         return (password,) if self._username is None else (self._username, password)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """See `get_credentials`: the file is a line."""
+        """See `get_credentials`, which reads one line."""
         return self.get_credentials()
 
 
 def open_client(
     url: str, *, password_file: Path | None = None, timeout_s: float = TIMEOUT_S
 ) -> Redis:
-    """A client of the Redis at `url`; it connects when it is first used, and closes by `aclose`.
+    """Return a client of the Redis at `url`; it connects on first use, and closes by `aclose`.
 
     `redis://[user:password@]host[:port][/db]`, the same with `rediss` for TLS, or
     `redis[s]+sentinel://[user:password@]host[:port],…/service[/db]` with the Sentinels' hosts;
-    `?sentinel_username=…&sentinel_password=…` if they ask for a password themselves. TLS takes
+    `?sentinel_username=…&sentinel_password=…` if the Sentinels require a password. TLS takes
     `?ssl_ca_certs=FILE`, and `&ssl_certfile=FILE&ssl_keyfile=FILE` to show a certificate; the
-    server's must name the host. With a `password_file` the URL may name a user, and no password.
+    server's certificate must name the host. With a `password_file` the URL may name a user, and no
+    password.
 
-    No command is retried: the caller decides what a lost answer means.
+    No command is retried: the caller decides what to do about a lost answer.
 
     Raises:
-        ConfigError: it is none of these. The message has no password.
+        ConfigError: the URL has none of these forms. The message has no password.
     """
     options: dict[str, Any] = {
         "socket_timeout": timeout_s,
@@ -126,7 +127,7 @@ def _sentinel_client(url: str, options: dict[str, Any], *, tls: bool) -> Redis:
 
 
 def _with_password_file(url: str, path: Path) -> tuple[str, PasswordFile]:
-    """The URL without its user, and what names both."""
+    """Return the URL without its user, and the credentials from the file."""
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
     username, colon, _ = credentials.partition(":")

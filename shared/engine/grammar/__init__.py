@@ -1,1 +1,1 @@
-"""Structured output: grammars that say which token may come next."""
+"""Structured output: grammars that restrict the next token."""

@@ -1,4 +1,4 @@
-"""The interfaces of what makes grammars. What a sequence asks of one: `sequence.grammar`."""
+"""The interfaces of grammar backends. For a sequence's interface see `sequence.grammar`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class CompiledGrammar(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, roughly."""
+        """Approximate memory of the grammar."""
         ...
 
     def start(self, end_token_ids: Sequence[int]) -> Matcher:
-        """At the beginning. Any of `end_token_ids`, and only those, may end what is complete."""
+        """Return a matcher at the beginning. Only `end_token_ids` may end a complete text."""
         ...
 
 
 class PlacedGrammar(Protocol):
-    """A compiled grammar and where its sequences are followed. Threads may share it."""
+    """A compiled grammar and the place of its matchers. Threads may share it."""
 
     @property
     def size_bytes(self) -> int:
@@ -35,20 +35,20 @@ class PlacedGrammar(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it went with its process."""
+        """Whether its process has ended, so that it cannot be used."""
         ...
 
     def open(self, end_token_ids: Sequence[int], token_ids: Sequence[int]) -> Future[Grammar]:
-        """Start behind these tokens; the end tokens are as for `CompiledGrammar.start`.
+        """Start a matcher after these tokens; the end tokens are as for `CompiledGrammar.start`.
 
-        The future raises RefusedTokenError if one of the tokens may not come, UnavailableError if
-        the process has ended, InvalidRequestError if it cannot follow the grammar.
+        The future raises RefusedTokenError if a token is not allowed, UnavailableError if the
+        process has ended, InvalidRequestError if the process cannot follow the grammar.
         """
         ...
 
 
 class RefusedTokenError(Exception):
-    """The token at this place is not what the grammar allows there."""
+    """The grammar does not allow the token at this place."""
 
     def __init__(self, place: int) -> None:
         super().__init__(f"token {place}")
@@ -59,10 +59,10 @@ class GrammarBackend(Protocol):
     """A library that compiles grammars for one vocabulary. Threads may share it."""
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        """Takes milliseconds, and seconds for what is large.
+        """Return the compiled grammar, after milliseconds, or seconds for a large one.
 
         Raises:
-            InvalidRequestError: it is no valid grammar; the message says where.
-            UnsupportedError: this library cannot follow it.
+            InvalidRequestError: it is no valid grammar; the message names the place.
+            UnsupportedError: this library does not support it.
         """
         ...

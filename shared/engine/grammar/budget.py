@@ -1,4 +1,4 @@
-"""Processor time that the grammars of one owner may take to compile."""
+"""The CPU time that one owner's grammars may take to compile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.errors import OverloadedError, RefusalReason
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Owners that are remembered. One with a full budget need not be.
+#: Number of owners whose budget is kept. An owner with a full budget needs no entry.
 _MAX_OWNERS = 4096
 
 
@@ -20,20 +20,22 @@ class CpuBudget:
     def __init__(
         self, *, burst_s: float, share: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """An owner has `burst_s`, and gets `share` seconds back per second."""
+        """Give each owner `burst_s` at first and `share` seconds per second."""
         self._burst_s = burst_s
         self._share = share
         self._clock = clock
-        #: By owner: seconds that were left, and the time at which they were.
+        #: By owner: seconds left, and the time at which they were counted.
         self._left: dict[bytes, tuple[float, float]] = {}
 
     def left_s(self, owner: bytes) -> float:
-        """What the owner may still take now. Below zero: it has taken too much."""
+        """Return the seconds that the owner may take now; below zero after a charge beyond the
+        budget.
+        """
         left_s, at_s = self._left.get(owner, (self._burst_s, 0.0))
         return min(self._burst_s, left_s + (self._clock() - at_s) * self._share)
 
     def check(self, owner: bytes) -> None:
-        """Raise OverloadedError, which says when to come back, if nothing is left."""
+        """Raise OverloadedError, with the time to retry after, if nothing is left."""
         left_s = self.left_s(owner)
         if left_s > 0:
             return
@@ -47,7 +49,7 @@ class CpuBudget:
         )
 
     def charge(self, owner: bytes, cpu_s: float) -> None:
-        """The owner has taken this much."""
+        """Charge this time to the owner."""
         self._left[owner] = (self.left_s(owner) - cpu_s, self._clock())
         if len(self._left) > _MAX_OWNERS:
             full = [one for one in self._left if self.left_s(one) >= self._burst_s]

@@ -1,4 +1,4 @@
-"""The grammars of an engine, put together from its settings."""
+"""An engine's grammars, made from its settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def build_grammars(config: EngineConfig, read_table: Callable[[], TokenTable]) -> GrammarCompiler:
-    """Nothing is read or started before the first request with a grammar."""
+    """Return the grammars. Nothing is read or started before the first request with a grammar."""
     stats = GrammarStats()
     name, read = config.structured_outputs_backend, cache(read_table)
     hosts = GrammarHosts(

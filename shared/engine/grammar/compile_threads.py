@@ -1,4 +1,4 @@
-"""Threads that compile. They are daemons: a compilation never keeps the process from ending."""
+"""Threads for compilation. They are daemons: a compilation never delays the process's end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class CompileThreads(Generic[T]):
-    """At most so many pieces of work at a time; threads are started when they are needed."""
+    """At most this number of threads, which are started on demand."""
 
     def __init__(self, max_threads: int) -> None:
         self._max_threads = max_threads

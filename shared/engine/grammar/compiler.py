@@ -1,4 +1,4 @@
-"""Grammars for requests: compiled once, and kept where they are followed.
+"""Grammars for requests: each is compiled once, and cached with its place.
 
 A request waits for its grammar before it is queued, so it holds no blocks and delays no step.
 """
@@ -43,9 +43,11 @@ class GrammarCompiler:
     def __init__(
         self, placement: Placement, *, cache_bytes: int, timeout_s: float, stats: GrammarStats
     ) -> None:
-        """The least recently used grammars are dropped when all take over `cache_bytes`.
+        """Own the placement.
 
-        No request waits for longer than `timeout_s`. Owns the placement.
+        Least recently used grammars are dropped when all exceed `cache_bytes`.
+
+        No request waits for longer than `timeout_s`.
         """
         self._placement = placement
         self._cache_bytes = cache_bytes
@@ -57,14 +59,15 @@ class GrammarCompiler:
         self._running: dict[GrammarSpec, Future[PlacedGrammar]] = {}
 
     def on_news(self, callback: Callable[[], None]) -> None:
-        """Call back, in whatever thread, when a mask has come for which a caller waited in vain."""
+        """Call back, in any thread, when a mask arrives for which a caller waited in vain."""
         self._placement.on_news(callback)
 
     async def ready(self, request: EngineRequest) -> EngineRequest:
-        """The request with a grammar of its own behind its resumed tokens, if it wants one.
+        """Return the request with a grammar of its own after its resumed tokens, if it asks for
+        one.
 
         Raises:
-            InvalidRequestError: there is no such grammar, or a resumed token does not fit.
+            InvalidRequestError: the grammar is invalid, or a resumed token does not fit.
             OverloadedError: the owner's budget is used up.
             UnavailableError: others' grammars took all the time.
         """
@@ -73,10 +76,11 @@ class GrammarCompiler:
             return request
         future = self._find(plan.spec)
         try:
-            # Others may wait for the same: a timeout or a cancellation is this request's alone.
+            # Other requests may wait for the same grammar: a timeout or a cancellation is this
+            # request's alone.
             compiled = await asyncio.wait_for(_shared(future), self._patience_s)
             opening = compiled.open(plan.end_token_ids, plan.inner_tokens)
-            future = opening  # type: ignore[assignment]  # for what follows it is a future
+            future = opening  # type: ignore[assignment]  # code below needs a future
             grammar = await asyncio.wait_for(_shared(opening), self._timeout_s)
         except TimeoutError as error:
             raise self._too_slow(plan.spec, future) from error
@@ -85,7 +89,7 @@ class GrammarCompiler:
         return replace(request, grammar=plan.finish(grammar))
 
     def ready_now(self, request: EngineRequest) -> EngineRequest:
-        """The same for a caller that may be kept waiting."""
+        """Return the same as `ready`, blocking the calling thread."""
         plan = _Plan.of(request)
         if plan is None:
             return request
@@ -112,7 +116,7 @@ class GrammarCompiler:
         with self._lock:
             compiled = self._compiled.get(spec)
             if compiled is not None and compiled.is_lost:
-                self._drop(spec)  # it went with its process
+                self._drop(spec)  # its process has ended
                 compiled = None
             if compiled is not None:
                 self._compiled.move_to_end(spec)
@@ -131,7 +135,7 @@ class GrammarCompiler:
     def _settle(
         self, spec: GrammarSpec, future: Future[PlacedGrammar], placed: Future[PlacedGrammar]
     ) -> None:
-        """Cache the placed grammar, then give it to the requests that wait."""
+        """Cache the placed grammar, then pass it to the requests that wait."""
         error = placed.exception()
         with self._lock:
             del self._running[spec]
@@ -170,17 +174,20 @@ class GrammarCompiler:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where a request's grammar begins, and what of its tokens the grammar has to accept."""
+    """The start of a request's grammar, and the tokens that the grammar has to accept."""
 
     request: EngineRequest
-    #: The grammar alone.
+    #: The grammar without reasoning.
     spec: GrammarSpec
-    #: Resumed tokens in front of the grammar's own; None: it has not begun yet.
+    #: Number of resumed tokens before the grammar's own; None: the grammar has not begun yet.
     num_before: int | None
 
     @classmethod
     def of(cls, request: EngineRequest) -> _Plan | None:
-        """None if the request wants no grammar. Raises like `GrammarCompiler.ready`."""
+        """Return the plan of a request; None if it asks for no grammar.
+
+        Raises as `GrammarCompiler.ready`.
+        """
         spec = request.sampling.grammar
         if spec is None:
             return None
@@ -200,7 +207,7 @@ class _Plan:
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end the answer where the grammar is complete."""
+        """Tokens that end the answer when the grammar is complete."""
         return self.request.sampling.eos_token_ids
 
     @property
@@ -209,11 +216,11 @@ class _Plan:
         return () if self.num_before is None else self.request.resumed_token_ids[self.num_before :]
 
     def refused(self, place: int) -> Exception:
-        """The error of the inner token at `place`."""
+        """Return the error for the inner token at `place`."""
         return _refused(self.request, place + (self.num_before or 0))
 
     def finish(self, grammar: Grammar) -> Grammar:
-        """The request's grammar, of one that is behind the inner tokens."""
+        """Return the request's grammar, given one that has accepted the inner tokens."""
         sampling = self.request.sampling
         if sampling.grammar is None or sampling.grammar.thinking is None:
             return grammar
@@ -235,14 +242,14 @@ def _refused(request: EngineRequest, place: int) -> Exception:
 
 
 def _shared(future: Future[T]) -> asyncio.Future[T]:
-    """A waitable for `future`: cancelling the wait does not cancel `future` itself."""
+    """Return an awaitable for `future` whose cancellation does not cancel `future`."""
     waiting = asyncio.wrap_future(future)
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     return asyncio.shield(waiting)
 
 
 def _reason(error: BaseException) -> str:
-    """The label of a metric."""
+    """Return the reason of an error, as the label of a metric."""
     match error:
         case OverloadedError():
             return "budget"

@@ -1,4 +1,4 @@
-"""What a grammar costs, measured where it can hold up nothing."""
+"""The cost of a grammar, measured where it delays no step."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from shared.engine.grammar.base import CompiledGrammar
     from shared.engine.sequence.grammar import Matcher
 
-#: Tokens of each walk through a grammar.
+#: Number of tokens of each walk through a grammar.
 _NUM_STEPS = 32
 _SEED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarCost:
-    """Processor time and memory."""
+    """CPU time and memory of a grammar."""
 
     compile_s: float
     size_bytes: int
-    #: Of the slowest token: its mask, and going on by it.
+    #: Of the slowest token: its mask, and its acceptance.
     token_s: float
 
     def is_within(self, limits: GrammarCost) -> bool:
-        """Whether it costs no more, in any way."""
+        """Return whether no cost exceeds that of `other`."""
         return (
             self.compile_s <= limits.compile_s
             and self.size_bytes <= limits.size_bytes
@@ -41,11 +41,12 @@ class GrammarCost:
         )
 
 
-#: A grammar within this is compiled and followed in the worker itself. JSON of any kind is, up to
-#: vocabularies of 256 Ki tokens.
+#: A grammar within this cost is compiled and followed in the worker itself. That includes any JSON
+#: for vocabularies of up to 256 Ki tokens.
 CHEAP = GrammarCost(compile_s=0.25, size_bytes=2 << 20, token_s=0.0005)
-#: A token of such a grammar that takes longer after all is late. The machine may have caused that.
-#: The grammar is not cheap if another of the next `LATE_WINDOW` calls is late, or one is by far.
+#: A token of such a grammar that takes longer counts as late. The machine may have caused that: the
+#: grammar is no longer cheap if another of the next `LATE_WINDOW` calls is late, or one is late by
+#: far.
 LATE_NS = 2_000_000
 FAR_TOO_LATE_NS = 25 * LATE_NS
 LATE_WINDOW = 64
@@ -54,9 +55,9 @@ LATE_WINDOW = 64
 def measure_token_s(
     compiled: CompiledGrammar, end_token_ids: Sequence[int], vocab_size: int
 ) -> float:
-    """The slowest token of two walks: always the first token that may come, and any of them.
+    """Return the time [s] of the slowest token of two walks: by first allowed and by any token.
 
-    A walk ends where the grammar is not cheap. What is slow once, and not again, is not counted.
+    A walk ends where the grammar is not cheap. A time that is slow once, and not again, is ignored.
     """
     worst_s = _walk(compiled, end_token_ids, vocab_size)
     if CHEAP.token_s < worst_s < 4 * CHEAP.token_s:
@@ -91,7 +92,7 @@ def _accept_ns(matcher: Matcher, token_id: int) -> int:
 def _choose(
     bits: NDArray[np.int32], end_token_ids: Sequence[int], rng: random.Random | None
 ) -> int | None:
-    """A token that may come. None if only an end may: nothing is behind it."""
+    """Return an allowed token; None if only an end token is allowed."""
     allowed = np.unpackbits(bits[0].view(np.uint8), bitorder="little").nonzero()[0]
     inner = allowed[~np.isin(allowed, end_token_ids)]
     if not inner.size:

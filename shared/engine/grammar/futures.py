@@ -1,4 +1,4 @@
-"""Futures that follow each other."""
+"""Futures that depend on other futures."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ U = TypeVar("U")
 
 
 def running() -> Future[T]:
-    """A future that cannot be cancelled: its answer comes in any case."""
+    """Return a future that cannot be cancelled: its result comes in any case."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
     return future
 
 
 def settled(result: T) -> Future[T]:
-    """A future whose answer is there."""
+    """Return a future that has a result."""
     future: Future[T] = Future()
     future.set_result(result)
     return future
 
 
 def pass_on(future: Future[U], first: Future[T], action: Callable[[T], Future[U]]) -> None:
-    """Give `future` what `action(first's result)` gives, or the first error."""
+    """Set `future` to `action(result of first)`, or to the first error."""
 
     def end(second: Future[U]) -> None:
         error = second.exception()

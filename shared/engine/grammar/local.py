@@ -1,4 +1,4 @@
-"""A grammar that the engine's thread follows itself, for as long as that is cheap."""
+"""A grammar that the engine's thread follows itself, as long as that is cheap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LocalCompiled:
-    """See `PlacedGrammar`. It has a twin in its owner's process, which goes on where it is late."""
+    """See `PlacedGrammar`. If it is late, its matchers move to a twin in its owner's process."""
 
     is_lost = False
 
@@ -58,18 +58,18 @@ class LocalCompiled:
 
     @property
     def is_costly(self) -> bool:
-        """Whether the engine's thread is not to follow it now."""
+        """Whether the engine's thread must not follow it now."""
         return self._is_late or self._strikes.is_out(self._spec.owner)
 
     @property
     def on_news(self) -> Callable[[], None]:
-        """To be called when a sequence can go on that could not."""
+        """Call back when a sequence can continue after a wait."""
         return self._hosts.on_news
 
     def open(self, end_token_ids: Sequence[int], token_ids: Sequence[int]) -> Future[Grammar]:
         """See `PlacedGrammar.open`.
 
-        The cost of a state behind earlier tokens was not measured: such a grammar is hosted.
+        The cost of states after earlier tokens was not measured: such a grammar is hosted.
         """
         if token_ids or self.is_costly:
             return self.open_hosted(end_token_ids, token_ids)
@@ -78,7 +78,7 @@ class LocalCompiled:
     def open_hosted(
         self, end_token_ids: Sequence[int], token_ids: Sequence[int]
     ) -> Future[Grammar]:
-        """The same in the owner's process; if that has ended, in its next one."""
+        """Do as `open` in the owner's process; if that has ended, in its next one."""
         with self._lock:
             twin = self._twin
             if twin.done() and (twin.exception() is not None or twin.result().is_lost):
@@ -88,7 +88,7 @@ class LocalCompiled:
         return grammar
 
     def took(self, took_ns: int) -> None:
-        """A mask, or going on by a token, took this much of the engine's thread."""
+        """Record the time in the engine's thread of a mask or of an accepted token."""
         self._num_calls_since_late += 1
         if took_ns <= LATE_NS or self._is_late:
             return
@@ -100,17 +100,17 @@ class LocalCompiled:
 
 
 class LocalGrammar:
-    """See `Grammar`. Once it is costly, it goes on in its owner's process, at the same place."""
+    """See `Grammar`. If it is costly, it moves to its owner's process at the same position."""
 
     def __init__(
         self, compiled: LocalCompiled, matcher: Matcher, end_token_ids: Sequence[int]
     ) -> None:
         self._compiled = compiled
         self._end_token_ids = tuple(end_token_ids)
-        #: Here, or there once `_hosted` is set.
+        #: The matcher in this process, or there once `_hosted` is set.
         self._matcher = matcher
         self._hosted: Grammar | None = None
-        #: The tokens that the matcher in this process has accepted.
+        #: The tokens accepted by the matcher in this process.
         self._path: list[int] = []
         self._opening: Future[Grammar] | None = None
         self._num_opened = 0
@@ -131,14 +131,14 @@ class LocalGrammar:
         return error if isinstance(error, Exception) else None
 
     def ask_mask(self) -> None:
-        """See `Grammar.ask_mask`. Between two steps: the place for a move."""
+        """See `Grammar.ask_mask`. Called between two steps, so a move happens here."""
         if self._hosted is None and not self._may_go_on:
             self._move()
         if self._hosted is not None:
             self._hosted.ask_mask()
 
     def wait_mask(self, timeout_s: float, *, patiently: bool = False) -> bool:
-        """See `Grammar.wait_mask`. Here masks are computed when they are filled in."""
+        """See `Grammar.wait_mask`. Local masks are computed when they are filled in."""
         if self._hosted is not None:
             return self._hosted.wait_mask(timeout_s, patiently=patiently)
         if self._may_go_on:
@@ -180,7 +180,7 @@ class LocalGrammar:
         return self.is_terminated or not self._compiled.is_costly
 
     def _move(self) -> None:
-        """Begin to move, or finish it."""
+        """Begin or finish the move."""
         opening = self._opening
         if opening is None or self._num_opened != len(self._path):
             self._num_opened = len(self._path)

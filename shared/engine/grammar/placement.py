@@ -1,4 +1,4 @@
-"""Where a grammar is followed: cheap ones in the worker itself, all others in other processes."""
+"""The place of a grammar: cheap ones in the worker itself, all others in other processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Placement:
-    """All methods may be called in any thread; none waits, but for `close`."""
+    """All methods may be called in any thread; none blocks except `close`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Placement:
         stats: GrammarStats,
         limits: GrammarCost = CHEAP,
     ) -> None:
-        """Owns the hosts. `load_backend` is called, in a thread, with the first cheap grammar."""
+        """Own the hosts. `load_backend` is called, in a thread, with the first cheap grammar."""
         self._hosts = hosts
         self._load_backend = load_backend
         self._backend: GrammarBackend | None = None
@@ -52,24 +52,24 @@ class Placement:
 
     @property
     def start_s(self) -> float:
-        """How much longer a grammar may take now: the processes may have to be started first."""
+        """Additional time for a grammar now, if the processes have to be started first."""
         return self._hosts.start_s
 
     @property
     def pids(self) -> list[int]:
-        """The processes that live, least recently used first."""
+        """Ids of the live processes, least recently used first."""
         return self._hosts.pids
 
     def on_news(self, callback: Callable[[], None]) -> None:
-        """Call back, in whatever thread, when a sequence can go on that waited for its mask."""
+        """Call back, in any thread, when a sequence that waited for its mask can continue."""
         self._hosts.on_news = callback
 
     def place(
         self, spec: GrammarSpec, *, on_begin: Callable[[], object] = lambda: None
     ) -> Future[PlacedGrammar]:
-        """Compile and measure it in its owner's process, and here too if it is cheap.
+        """Compile and measure a grammar in its owner's process; also here if it is cheap.
 
-        `on_begin` is called when it is its turn.
+        `on_begin` is called when the compilation begins.
         """
         placed: Future[PlacedGrammar] = running()
         hosted = self._hosts.compile(spec, on_begin=on_begin)
@@ -77,7 +77,7 @@ class Placement:
         return placed
 
     def close(self) -> None:
-        """End the processes, and the thread once it is idle."""
+        """End the processes, and the thread after its work."""
         self._hosts.close()
         with self._lock:
             self._threads.close()
@@ -89,7 +89,7 @@ class Placement:
             return self._threads.submit(partial(self._compile, spec, hosted))
 
     def _compile(self, spec: GrammarSpec, hosted: HostedCompiled) -> PlacedGrammar:
-        """In the one thread that compiles here."""
+        """Compile here; runs in the only thread that does."""
         try:
             if self._backend is None:
                 self._backend = self._load_backend()

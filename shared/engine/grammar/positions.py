@@ -1,4 +1,4 @@
-"""A grammar and tokens that are known already: those of the past, and those of a draft."""
+"""A grammar with known tokens: those of the past, and those of a draft."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
     from shared.engine.sequence.grammar import Grammar, Matcher
 
-#: All 32 tokens of a word may come.
+#: A word that allows all of its 32 tokens.
 EVERYTHING = -1
-#: Drafts of a sequence with a grammar are no longer: the masks behind them are kept meanwhile.
+#: Longest draft of a sequence with a grammar: the masks after its tokens are kept meanwhile.
 MAX_MASKED = 31
 
 
 def set_bit(bits: Tensor, row: int, token_id: int, *, to: bool) -> None:
-    """Allow a token in `bits[row]`, an int32 mask on the host, or rule it out."""
+    """Allow or forbid a token in `bits[row]`, an int32 mask on the host."""
     octets = bits[row].numpy().view(np.uint8)
     place, bit = token_id // 8, np.uint8(1 << token_id % 8)
     octets[place] = octets[place] | bit if to else octets[place] & ~bit
 
 
 def advance(grammar: Matcher, token_ids: Iterable[int]) -> int | None:
-    """Accept tokens up to the first that may not come; its place, or None if all were accepted."""
+    """Accept tokens up to the first that is not allowed; return its index, or None."""
     for place, token_id in enumerate(token_ids):
         if not grammar.accept(token_id):
             return place
@@ -36,9 +36,9 @@ def advance(grammar: Matcher, token_ids: Iterable[int]) -> int | None:
 
 
 def count_valid(grammar: Matcher, draft_ids: Sequence[int]) -> int:
-    """How many leading tokens of a draft could be accepted, one after the other.
+    """Return how many leading tokens of a draft the grammar could accept.
 
-    The grammar's state has not changed afterwards.
+    The grammar's state is unchanged afterwards.
     """
     place = advance(grammar, draft_ids)
     num = len(draft_ids) if place is None else place
@@ -47,9 +47,9 @@ def count_valid(grammar: Matcher, draft_ids: Sequence[int]) -> int:
 
 
 def count_masked(grammar: Grammar, draft_ids: Sequence[int], timeout_s: float) -> int:
-    """How many leading tokens of a draft may come and have the mask of what follows them in time.
+    """Return how many leading draft tokens are allowed and have the next mask in time.
 
-    The grammar's state has not changed afterwards.
+    The grammar's state is unchanged afterwards.
     """
     deadline_s = time.monotonic() + timeout_s
     num_accepted = num_masked = 0
@@ -69,9 +69,9 @@ def count_masked(grammar: Grammar, draft_ids: Sequence[int], timeout_s: float) -
 
 
 def fill_mask_behind(grammar: Matcher, draft_ids: Sequence[int], bits: Tensor, row: int) -> None:
-    """The mask of the one token behind these drafts; everything if they may not come.
+    """Fill in the mask of the token after these drafts; all tokens if a draft is not allowed.
 
-    The grammar's state has not changed afterwards.
+    The grammar's state is unchanged afterwards.
     """
     num_accepted = 0
     try:

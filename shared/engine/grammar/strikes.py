@@ -1,4 +1,4 @@
-"""Which owners' grammars have been late in the engine's thread too often."""
+"""Owners whose grammars were late in the engine's thread too often."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: So many grammars that seemed cheap and were not, within a period, and for the period that
-#: follows no grammar of this owner is followed in the engine's thread.
+#: After this number of late grammars within a period, no grammar of the owner is followed in the
+#: engine's thread for the next period.
 MAX_STRIKES = 3
 PERIOD_S = 600.0
-#: Owners that are remembered.
+#: Number of owners that are kept.
 _MAX_OWNERS = 4096
 
 
@@ -28,12 +28,12 @@ class Strikes:
         self._out_until: dict[bytes, float] = {}
 
     def add(self, owner: bytes) -> None:
-        """Note that a grammar of this owner was late."""
+        """Record that a grammar of this owner was late."""
         now_s = self._clock()
         with self._lock:
             times = self._times.pop(owner, deque(maxlen=MAX_STRIKES))
             times.append(now_s)
-            self._times[owner] = times  # the last one to be forgotten
+            self._times[owner] = times  # dropped last
             if len(times) == MAX_STRIKES and now_s - times[0] <= PERIOD_S:
                 self._out_until[owner] = now_s + PERIOD_S
             while len(self._times) > _MAX_OWNERS:
@@ -42,6 +42,6 @@ class Strikes:
                 self._out_until.pop(oldest, None)
 
     def is_out(self, owner: bytes) -> bool:
-        """Whether nothing of this owner's is to be followed in the engine's thread now."""
+        """Return whether the owner's grammars must not be followed in the engine's thread now."""
         until_s = self._out_until.get(owner)
         return until_s is not None and self._clock() < until_s

@@ -1,8 +1,8 @@
-"""A grammar that begins where the model has finished thinking.
+"""A grammar that begins after the model's reasoning.
 
-What is inside is free, but for end tokens: an answer that ends in the middle of it would not fit
-the grammar. Where thinking begins and ends is said by single tokens, so the state follows from the
-tokens of the answer alone: after a hand-off, a replay and a wrong guess it is what it was.
+Within the reasoning all tokens are allowed except end tokens: an answer that ends there would not
+fit the grammar. Single tokens begin and end the reasoning, so the state follows from the answer's
+tokens alone: it is the same after a hand-off, a replay and a rejected draft.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ class ThinkingGrammar:
         num_tokens: int = 0,
         num_before: int | None = None,
     ) -> None:
-        """Behind `num_tokens` of the answer. `inner` is behind what follows the first `num_before`
-        of them, or at its beginning if that is None. `end_token_ids` are the model's."""
+        """Start after `num_tokens` of the answer.
+
+        `inner` is the state after the tokens that follow the first `num_before`; at its beginning
+        if that is None. `end_token_ids` are the model's.
+        """
         self._inner = inner
         self._thinking = thinking
         self._end_token_ids = frozenset(end_token_ids)
         self._num_tokens = num_tokens
-        #: How many tokens there are up to where `inner` begins; None: that is still to come.
+        #: Number of tokens before `inner` begins; None: it has not begun.
         self._num_before = num_before
 
     @property
@@ -92,7 +95,7 @@ class ThinkingGrammar:
         if self._num_before is not None:
             self._inner.rollback(min(num_tokens, self._num_tokens - self._num_before))
         self._num_tokens -= num_tokens
-        # What began with its very first token begins anew with another one.
+        # Reasoning that began with the first removed token begins anew with another one.
         if self._num_before is not None and self._num_tokens < max(self._num_before, 1):
             self._num_before = None
 
@@ -106,9 +109,9 @@ class ThinkingGrammar:
 
 
 def answer_begin(token_ids: Sequence[int], thinking: Thinking) -> int | None:
-    """How many tokens of an answer come before what its grammar is about.
+    """Return how many tokens of an answer come before the grammar's own.
 
-    None: that is still to come, or nothing has come at all.
+    None: the grammar has not begun, or there are no tokens.
     """
     if not token_ids:
         return None

@@ -1,1 +1,1 @@
-"""Where KV lies."""
+"""The memory of the KV cache."""

@@ -1,4 +1,4 @@
-"""The memory of an engine's KV blocks: one arena of bytes, and how its users see it."""
+"""The memory of an engine's KV blocks: one arena of bytes, with views for its users."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class KVArena:
         device: torch.device,
         num_scratch_blocks: int = 0,
     ) -> None:
-        """Scratch blocks lie behind the others, and no sequence ever owns one."""
+        """Allocate. Scratch blocks follow the others; no sequence ever owns one."""
         num_blocks += num_scratch_blocks
         self.layout = layout
         dtype = getattr(torch, layout.dtype)
-        #: None where the blocks live on an accelerator.
+        #: None if the blocks are on an accelerator.
         self.memory: KVMemory | None = None
         self._prefault: Prefault | None = None
         if device.type == "cpu":
@@ -52,7 +52,7 @@ class KVArena:
 
     @property
     def device(self) -> torch.device:
-        """Where the blocks live."""
+        """Device of the blocks."""
         return self.blocks.device
 
     @property
@@ -66,12 +66,12 @@ class KVArena:
         return self.blocks.view(torch.uint8)
 
     def reach(self, num_blocks: int) -> None:
-        """The first `num_blocks` blocks are in use: have the memory of the next ones made ready."""
+        """Prepare the memory of the next blocks, given that the first `num_blocks` are in use."""
         if self._prefault is not None:
             self._prefault.reach(num_blocks * self.layout.block_bytes)
 
     def close(self) -> None:
-        """Give the memory back. The engine must not step any more."""
+        """Free the memory. The engine must not step any more."""
         self.blocks = torch.empty(0)
         self.groups = ()
         if self._prefault is not None:

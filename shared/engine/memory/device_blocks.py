@@ -1,6 +1,6 @@
-"""The blocks of a KV cache for connectors that move them where they are, without staging.
+"""The blocks of a KV cache for connectors that transfer them from the device, without staging.
 
-With CUDA it has never run: there was no device. On a device of type cpu the same is done without
+This has never run with CUDA: there was no device. On a device of type cpu the same is done without
 streams: that is how tests run it.
 """
 
@@ -23,12 +23,12 @@ class DeviceBlocks:
     """A `DeviceMemory` of one KV cache."""
 
     def __init__(self, kv_cache: torch.Tensor, layout: KVLayout) -> None:
-        """kv_cache: [blocks, …], contiguous, a block of `layout.block_bytes`."""
+        """Use `kv_cache`: [blocks, …], contiguous, a block of `layout.block_bytes`."""
         self.layout = layout
         self.num_blocks = len(kv_cache)
         self.num_bytes = self.num_blocks * layout.block_bytes
         self._rows = kv_cache.view(torch.uint8).view(self.num_blocks, layout.block_bytes)
-        # Copies need not wait for what is being computed.
+        # Copies need not wait for running computations.
         self._stream = torch.cuda.Stream(kv_cache.device) if self._rows.is_cuda else None
 
     @property
@@ -54,5 +54,5 @@ class DeviceBlocks:
             host = torch.empty(
                 gathered.shape, dtype=torch.uint8, pin_memory=self._stream is not None
             )
-            # Returns once the bytes are there.
+            # Returns after the bytes have arrived.
             return host.copy_(gathered).numpy()

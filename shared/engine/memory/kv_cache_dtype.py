@@ -1,4 +1,4 @@
-"""What the KV cache is kept as on a device."""
+"""The dtype of the KV cache on a device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FLOAT8_CAPABILITY = (8, 9)
 
 
 def torch_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """What blocks are made of.
+    """Return the dtype of the blocks.
 
     Raises:
         ConfigError: the name is unknown, or the device cannot convert such numbers.

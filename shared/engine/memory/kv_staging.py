@@ -1,6 +1,6 @@
-"""Copies KV blocks between a device and host memory that peers can map, beside the computing.
+"""Copies of KV blocks between a device and host memory that peers can map, during computation.
 
-On a device of type cpu the same copies are made in place of a stream's: that is how tests run it.
+On a device of type cpu the same copies are made without a stream: that is how tests run it.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: What is gathered on the device before it goes to the host, or the other way: enough for the bus
-#: to run at full speed, and small beside the KV cache.
+#: Size of the buffer on the device: enough for the full speed of the bus, and small beside the KV
+#: cache.
 _BOUNCE_BYTES = 64 << 20
-#: A bus is filled by few programs; the others are for computing.
+#: Few programs fill a bus; the others are for computing.
 _MAX_PROGRAMS = 32
 
 
 class KVStaging:
     """A `BlockMover` for one KV cache, and the host memory of its pool.
 
-    Copies run in a stream of their own, in the order of the calls, one at a time. `close` it when
-    no connector uses the memory any more, and before the cache goes.
+    Copies run in a stream of their own, in the order of the calls, one at a time. Call `close` when
+    no connector uses the memory any more, and before the cache is freed.
     """
 
     def __init__(self, kv_cache: torch.Tensor, layout: KVLayout, num_host_blocks: int) -> None:
-        """kv_cache: [blocks, layers, 2, kv heads, block size, row elements], contiguous.
+        """Allocate. kv_cache: [blocks, layers, 2, kv heads, block size, row elements], contiguous.
 
-        Raises ConfigError if the memory cannot be had, or pinned.
+        Raises:
+            ConfigError: the memory cannot be allocated or pinned.
         """
         self.memory = KVMemory(layout, num_host_blocks)
-        if kv_cache.itemsize == 1:  # not every kernel knows every type of 8 bits; bytes they do
+        if kv_cache.itemsize == 1:  # not every kernel supports every 8-bit type; all support bytes
             kv_cache = kv_cache.view(torch.uint8)
         self._cache = kv_cache
         self._implementation = "triton" if kv_cache.device.type == "cuda" else "torch"
@@ -104,7 +105,7 @@ class KVStaging:
             self._finish()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         with self._lock:
             if self._stream is not None:
                 self._stream.synchronize()
@@ -137,7 +138,7 @@ class KVStaging:
 
 
 def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Neighbours in memory: first block, place in `blocks`, number."""
+    """Yield runs of neighbours in memory: first block, index in `blocks`, number."""
     start = 0
     for place in range(1, len(blocks) + 1):
         if place == len(blocks) or blocks[place] != blocks[place - 1] + 1:

@@ -1,4 +1,4 @@
-"""The shape of a model's KV blocks, and how many there are."""
+"""The shape of a model's KV blocks, and their number."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
     """Return the shape of the model's blocks.
 
     Raises:
-        ConfigError: they cannot have the KV dtype that is asked for.
+        ConfigError: they cannot have the requested KV dtype.
     """
     kv_dtype = torch_dtype(config.kv_cache_dtype, loaded.dtype, torch.device(config.device))
     groups = tuple(_group(loaded.spec, layers) for layers in loaded.spec.kv_groups)
@@ -47,7 +47,7 @@ def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
 
 
 def read_namespace(loaded: LoadedModel, layout: KVLayout) -> bytes:
-    """What the hashes of the model's blocks start from."""
+    """Return the root of the hashes of the model's blocks."""
     return namespace_hash(
         model_fingerprint=loaded.fingerprint,
         dtype=_name(loaded.dtype),
@@ -81,10 +81,11 @@ def plan_memory(
 def choose_num_blocks(
     config: EngineConfig, layout: KVLayout, *, max_model_len: int, measure: Callable[[int], int]
 ) -> int:
-    """As configured, or what the share of free memory holds, but no more than could be in use.
+    """Return the number of blocks: as configured, or what the share of free memory holds.
 
-    What the largest step takes is part of the share. Where all blocks that could be in use take
-    less than half of it, steps have enough, and nothing is measured.
+    Not more than could be in use. The largest step's memory is part of the share. If all blocks
+    that could be in use take less than half of the share, steps have enough, and nothing is
+    measured.
 
     Raises:
         ConfigError: there is not even room for one block.
@@ -99,7 +100,7 @@ def choose_num_blocks(
         if most * layout.block_bytes > _free_bytes(config) // 2:
             longest = min(max_model_len, _longest(_free_bytes(config), layout))
             num_bytes = measure(longest)
-            # What the step has left behind is not free any more.
+            # Memory that the step keeps is not free any more.
             num_blocks = min((_free_bytes(config) - num_bytes) // layout.block_bytes, most)
             log.info(
                 "kv_sized", num_blocks=max(0, num_blocks), step_mib=round(num_bytes / 2**20, 1)
@@ -115,7 +116,7 @@ def choose_num_blocks(
 def choose_max_model_len(
     config: EngineConfig, layout: KVLayout, *, num_blocks: int, model_limit: int
 ) -> int:
-    """As configured, or as long as the model and the pool allow.
+    """Return the longest sequence: as configured, or what model and pool allow.
 
     Raises:
         ConfigError: the configured length does not fit the model or the pool.
@@ -142,7 +143,7 @@ def choose_max_model_len(
 
 
 def _longest(num_bytes: int, layout: KVLayout) -> int:
-    """Tokens of the longest sequence that so much memory could hold."""
+    """Return the tokens of the longest sequence that the memory could hold."""
     return max(1, num_bytes // layout.block_bytes // layout.num_groups * layout.block_size)
 
 

@@ -1,1 +1,1 @@
-"""What `LLM` adds to an engine."""
+"""The parts of `LLM` beyond the engine."""

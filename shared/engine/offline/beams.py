@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from shared.request.sampling_params import SamplingParams
     from shared.text.tokenizer import Tokenizer
 
-    #: Prompt, resumed tokens and parameters in, the next token's alternatives out; in one batch.
+    #: Function from prompts, resumed tokens and parameters to the next tokens' candidates; one
+    #: batch.
     Step = tuple[tuple[int, ...], tuple[int, ...], SamplingParams]
     Compute = Callable[[Sequence[Step]], list[PositionLogprobs]]
 
@@ -39,7 +40,7 @@ class PromptBeams:
         max_model_len: int,
     ) -> None:
         self.prompt_ids = prompt_ids
-        # A prompt that leaves no room at all is for the engine to refuse.
+        # The engine refuses a prompt that leaves no room.
         room = max(1, max_model_len - len(prompt_ids))
         sampling = replace(
             sampling,
@@ -52,7 +53,7 @@ class PromptBeams:
     def outputs(
         self, n: int, tokenizer: Tokenizer | None, *, skip_special_tokens: bool
     ) -> tuple[CompletionOutput, ...]:
-        """The `n` best answers. Without a tokenizer their texts are empty."""
+        """Return the `n` best answers. Without a tokenizer their texts are empty."""
         return tuple(
             CompletionOutput(
                 index=index,
@@ -79,7 +80,7 @@ class PromptBeams:
 
 
 def run_searches(searches: Sequence[PromptBeams], compute: Compute) -> None:
-    """Run all to their ends."""
+    """Run all searches to their ends."""
     while open_searches := [each for each in searches if not each.search.is_done]:
         steps = [
             (each.prompt_ids, beam.token_ids, each.search.step_sampling())

@@ -1,4 +1,4 @@
-"""How `LLM` samples where the caller says nothing: as the model's authors recommend."""
+"""Default sampling of `LLM`, as the model's authors recommend."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from shared.errors import ConfigError, InvalidRequestError
 from shared.request.sampling_params import SamplingParams
 from shared.text.generation_defaults import FILE, GenerationDefaults
 
-#: What vLLM's parameters have unless told otherwise.
+#: vLLM's defaults.
 _MAX_TOKENS = 16
 
 
 def read_default_sampling(model_dir: Path, generation_config: str) -> SamplingParams:
-    """The parameters that generation_config.json recommends.
+    """Return the parameters that generation_config.json recommends.
 
-    `generation_config`: `auto` is the model's file, `vllm` none, anything else a folder with one.
+    `generation_config`: `auto` is the model's file, `vllm` none, any other value a folder with one.
 
     Raises:
         ConfigError: there is no such folder, or a value in the file is wrong.

@@ -1,4 +1,4 @@
-"""What may stand for a prompt in the calls of `LLM`: vLLM's forms."""
+"""The forms of a prompt in the calls of `LLM`: vLLM's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from shared.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: A text, token ids, or a mapping with `prompt` or `prompt_token_ids` and perhaps `cache_salt`.
+    #: A text, token ids, or a mapping with `prompt` or `prompt_token_ids` and optional
+    #: `cache_salt`.
     Prompt = str | Sequence[int] | Mapping[str, Any]
 
 _KEYS = ("prompt", "prompt_token_ids", "cache_salt")
@@ -20,7 +21,7 @@ _KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPrompt:
-    """One prompt. `text` is as the caller gave it, None for token ids alone."""
+    """One prompt. `text` is the caller's text, None for token ids alone."""
 
     text: str | None
     token_ids: tuple[int, ...]
@@ -30,10 +31,10 @@ class ReadPrompt:
 def read_prompts(
     prompts: Prompt | Sequence[Prompt], encode: Callable[[str], Sequence[int]]
 ) -> list[ReadPrompt]:
-    """One prompt or several, each in any form.
+    """Return one prompt or several, each in any form.
 
     Raises:
-        InvalidRequestError: something is none of these forms; `param` names the key.
+        InvalidRequestError: a prompt has none of these forms; `param` names the key.
     """
     if isinstance(prompts, str | Mapping) or _is_ids(prompts):
         return [_read(prompts, encode)]
@@ -77,7 +78,7 @@ def _read_ids(ids: Any, key: str) -> tuple[int, ...]:
 
 
 def _is_ids(prompts: Any) -> TypeGuard[Sequence[int]]:
-    """Whether it is one prompt's token ids; a list without anything is no prompts at all."""
+    """Return whether a value is the token ids of one prompt; an empty list is a list of prompts."""
     return _is_list(prompts) and bool(prompts) and _is_id(prompts[0])
 
 

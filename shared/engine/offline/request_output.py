@@ -1,4 +1,4 @@
-"""What `LLM` returns: finished answers with their texts."""
+"""The results of `LLM`: finished answers with their texts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class CompletionOutput:
     token_ids: tuple[int, ...]
     logprobs: tuple[PositionLogprobs, ...]
     finish_reason: FinishReason | None
-    #: The stop string or the token that ended it, if one did.
+    #: The stop string or token that ended it, if one did.
     stop_reason: str | int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOutput:
-    """One prompt with its answers. Of tokens without a tokenizer, the texts are empty."""
+    """One prompt with its answers. Without a tokenizer, the texts of tokens are empty."""
 
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
@@ -41,7 +41,7 @@ class RequestOutput:
 
 @dataclass(slots=True)
 class GrowingOutput:
-    """An answer while it is written."""
+    """An answer while it is generated."""
 
     index: int
     text: AnswerText | None
@@ -54,9 +54,9 @@ class GrowingOutput:
     stop_reason: str | int | None = None
 
     def take(self, event: EngineEvent) -> bool:
-        """Add what happened; returns whether a stop string was found, so that no more is needed.
+        """Add an event; return whether a stop string was found, so that generation can end.
 
-        Raises the error that ended it, if one did.
+        Raises the error that ended the answer, if one did.
         """
         match event:
             case Admitted() if self.num_cached_tokens is None:
@@ -70,7 +70,7 @@ class GrowingOutput:
         return False
 
     def output(self) -> CompletionOutput:
-        """The finished answer."""
+        """Return the finished answer."""
         return CompletionOutput(
             index=self.index,
             text="".join(self.pieces),

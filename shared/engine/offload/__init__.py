@@ -1,1 +1,1 @@
-"""KV blocks in host memory and on disk: the bytes behind shared/kv/offload, and their movers."""
+"""KV blocks in host memory and on disk: the storage behind shared/kv/offload, and its threads."""

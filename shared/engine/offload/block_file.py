@@ -1,7 +1,7 @@
-"""One KV block in a file: a header that says what it is, then its bytes.
+"""One KV block in a file: a header that identifies the block, then its bytes.
 
 A file appears under its name complete or not at all (written beside it, then renamed). Nothing is
-synced: what a power failure leaves half written fails its checksum and is a miss. Little-endian:
+synced: a file left incomplete by a power failure fails its checksum and is a miss. Little-endian:
 
     "BATONKVB" | version u32 | group u32 | namespace 32 | block hash 32 | layout u64 | bytes u64
     | xxh3-64 of the bytes u64 | xxh3-64 of all before u64 | the bytes
@@ -32,7 +32,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 class CorruptBlockError(Exception):
-    """The file is not what its name says, or not complete."""
+    """The file is not the block that its name says, or not complete."""
 
 
 def write_block(
@@ -47,7 +47,7 @@ def write_block(
     """Write a block's file, replacing one of that name.
 
     Raises:
-        OSError: nothing is left behind.
+        OSError: no part of the file is left.
     """
     block_hash, group = key[:HASH_BYTES], group_of(key)
     fields = _FIELDS.pack(
@@ -68,11 +68,13 @@ def write_block(
 def read_block(
     path: Path, out: NDArray[np.uint8], *, namespace: bytes, key: bytes, layout: int
 ) -> int:
-    """Read a block into `out`, whose content is worth nothing if this fails; its checksum.
+    """Read a block into `out` and return its checksum.
+
+    After an error the content of `out` is invalid.
 
     Raises:
         CorruptBlockError: it is another block, shorter, longer, or its bytes have changed.
-        OSError: it cannot be read; FileNotFoundError if it is not there.
+        OSError: it cannot be read; FileNotFoundError if it does not exist.
     """
     with path.open("rb", buffering=0) as file:
         header = file.read(HEADER_BYTES)
@@ -85,7 +87,7 @@ def read_block(
             num_read += num
         if file.read(1):
             raise CorruptBlockError("it is longer than its header says")
-        # The time of its last use: a restart finds the blocks in the order of these.
+        # Time of its last use: after a restart, blocks are ordered by it.
         os.utime(file.fileno())
     expected = _FIELDS.unpack_from(header)[-1]
     actual = int(checksum_blocks([out])[0])

@@ -40,7 +40,10 @@ SUFFIX = ".kv"
 
 
 class BlockFolder:
-    """Block files by hash. `open` it; its calls come from one thread; `close` gives it free."""
+    """Block files by hash.
+
+    Call `open` first; call from one thread only; `close` unlocks the folder.
+    """
 
     def __init__(self, path: Path, lock: int, namespace: bytes, layout: KVLayout) -> None:
         self.path = path
@@ -51,15 +54,15 @@ class BlockFolder:
 
     @classmethod
     def open(cls, root: Path, namespace: bytes, layout: KVLayout) -> BlockFolder:
-        """Take the namespace's sub-folder, making it if need be.
+        """Take the namespace's sub-folder; create it if needed.
 
         Raises:
-            ConfigError: it cannot be written to, or another worker has it.
+            ConfigError: it is not writable, or another worker has it.
         """
         path = root / namespace.hex()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            # Who can read KV blocks can read prompts.
+            # A reader of KV blocks can reconstruct prompts.
             path.chmod(0o700)
             lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -75,7 +78,7 @@ class BlockFolder:
         return cls(path, lock, namespace, layout)
 
     def scan(self) -> list[bytes]:
-        """Hashes of the files that look complete, least recently used first; others are deleted."""
+        """Return hashes of complete-looking files, least recently used first; delete others."""
         found: list[tuple[int, bytes]] = []
         for entry in self._entries():
             try:
@@ -97,10 +100,10 @@ class BlockFolder:
         *,
         used_at_s: float | None = None,
     ) -> None:
-        """`used_at_s` is when the block was last used, since the epoch; by default now.
+        """Write a block. `used_at_s`: time of its last use, in Unix seconds; by default now.
 
         Raises:
-            OSError: the file is not there.
+            OSError: the file was not written.
         """
         path = self._path_of(key)
         path.parent.mkdir(exist_ok=True)
@@ -116,7 +119,10 @@ class BlockFolder:
             os.utime(path, (used_at_s, used_at_s))
 
     def read(self, key: bytes, out: NDArray[np.uint8]) -> int:
-        """Returns the block's checksum. A corrupt file is deleted. Raises like `read_block`."""
+        """Read a block and return its checksum.
+
+        A corrupt file is deleted. Raises as `read_block`.
+        """
         path = self._path_of(key)
         try:
             return read_block(path, out, namespace=self._namespace, key=key, layout=self._layout)
@@ -127,7 +133,7 @@ class BlockFolder:
             raise
 
     def remove(self, keys: Iterable[bytes]) -> None:
-        """Delete files. What cannot be deleted now is found again at the next start."""
+        """Delete files. A file that cannot be deleted now is found again at the next start."""
         for key in keys:
             try:
                 self._path_of(key).unlink(missing_ok=True)
@@ -135,7 +141,7 @@ class BlockFolder:
                 log.warning("kv_offload_delete_failed", block=key.hex(), error=str(error))
 
     def close(self) -> None:
-        """Let another worker have the folder."""
+        """Unlock the folder for other workers."""
         os.close(self._lock)
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
@@ -150,7 +156,7 @@ class BlockFolder:
 
 
 def _key_of(path: Path) -> bytes | None:
-    """The key that a file is named by, if it is in its place."""
+    """Return the key in a file's name, if the file is at its place."""
     try:
         key = bytes.fromhex(path.stem)
     except ValueError:

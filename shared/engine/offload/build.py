@@ -1,4 +1,4 @@
-"""The tiers below an engine's pool, put together from its settings."""
+"""The tiers below an engine's pool, made from its settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shared.kv.layout import KVLayout
 
 _GIB = 1 << 30
-#: Copies of evicted blocks that wait for the disk: what it takes to keep a fast one busy.
+#: Copies of evicted blocks that wait for the disk: enough to keep a fast disk busy.
 _MAX_PENDING_BYTES = 64 << 20
 
 
@@ -39,7 +39,7 @@ def build_offload(
     *,
     namespace: bytes,
 ) -> KVOffload | None:
-    """The tiers, with their threads running; None if there are none.
+    """Return the tiers, with their threads running; None if there are none.
 
     Raises:
         ConfigError: a size is too small or too large, or the folder cannot be used.
@@ -66,7 +66,7 @@ def build_offload(
     policy = config.kv_offload_policy
     host = BlockOffloadManager(num_slots, tier=BlockTier.HOST, policy=policy)
     rule = LoadRule(
-        # A block of tokens takes one of each group.
+        # A block of tokens uses one block of each group.
         block_size=layout.block_size / layout.num_groups,
         always=config.kv_offload_always_load,
     )

@@ -1,4 +1,4 @@
-"""All blocks that an engine finds by content: in its pool, and in the tiers below it."""
+"""All blocks that an engine finds by content: in its pool and in the tiers below it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CachedBlocks:
-    """The tiers of one engine, the pool being the first. Used in the engine's thread."""
+    """The tiers of one engine; the first is the pool. Use it in the engine's thread."""
 
     def __init__(self, pool: BlockPool, cache: PrefixCache, offload: KVOffload | None) -> None:
         self.offload = offload
@@ -31,7 +31,9 @@ class CachedBlocks:
         return self.offload is not None and self.offload.is_loading
 
     def count(self, block_hashes: Sequence[bytes], *, first_block: int = 0) -> int:
-        """How many leading blocks are here, in whatever tier, of a prefix from `first_block` on."""
+        """Return how many blocks of a prefix are cached without a gap from `first_block` on, in any
+        tier.
+        """
         groups = self._cache.num_groups
         num = self._cache.match(block_hashes, first_block=first_block).num_blocks
         if self.offload is None or not self._cache.enabled:
@@ -42,10 +44,10 @@ class CachedBlocks:
     def promote(
         self, block_hashes: Sequence[bytes], done: Callable[[], None], *, first_block: int = 0
     ) -> None:
-        """Load leading blocks that are in lower tiers only into the pool, where they are cached.
+        """Load the leading blocks that only lower tiers have into the pool, where they are cached.
 
-        `done` is called when that is over: at once, or in a later `poll`. It is no promise that all
-        are there.
+        `done` is called after that: at once, or in a later `poll`. Not all blocks may have arrived
+        then.
         """
         if self.offload is None:
             done()
@@ -65,37 +67,37 @@ class CachedBlocks:
             done()
 
         num_loading = self.offload.loads.load(behind[: len(blocks)], blocks, loaded)
-        # The load keeps those that it fills.
+        # The load holds the blocks that it fills.
         self._pool.release(blocks)
         if not num_loading:
             self._cache.unpin(pin)
             done()
 
     def poll(self) -> bool:
-        """Take note of copies that are over; whether any was."""
+        """Process finished copies; return whether there was one."""
         return self.offload is not None and self.offload.poll()
 
     def after_step(self, num_tokens: Iterable[int], seconds: float) -> None:
-        """Note a step that has ended, and store the blocks that it made final."""
+        """Record a step that has ended, and store the blocks that became final by it."""
         if self.offload is not None:
             self.offload.note_step(num_tokens, seconds)
             self.offload.stores.start()
 
     def take_changes(self) -> list[CacheChange]:
-        """What lookups in each tier gained and lost since the last call."""
+        """Return the changes of lookups in each tier since the last call."""
         changes = self._pool.changes.take()
         return changes if self.offload is None else changes + self.offload.take_changes()
 
     def snapshots(self) -> dict[BlockTier, list[bytes]]:
-        """Every hash that each tier finds now, once."""
+        """Return every hash that each tier finds now, once."""
         held = {BlockTier.DEVICE: self._pool.hashes()}
         return held if self.offload is None else held | self.offload.snapshots()
 
     def forget_all(self) -> int:
-        """Forget everything in all tiers; returns how many blocks of the pool had a hash.
+        """Drop everything in all tiers; return how many blocks of the pool had a hash.
 
         Raises:
-            UnavailableError: blocks are in use; nothing was forgotten.
+            UnavailableError: blocks are in use; nothing was dropped.
         """
         if self.offload is not None and not self.is_loading:
             self.offload.settle()
@@ -105,11 +107,11 @@ class CachedBlocks:
         return num
 
     def stats(self) -> dict[BlockTier, TierStats]:
-        """The state of each lower tier."""
+        """Return the state of each lower tier."""
         return {} if self.offload is None else self.offload.stats()
 
     def close(self) -> None:
-        """Give the lower tiers' memory and files back."""
+        """Free the lower tiers' memory and files."""
         if self.offload is not None:
             self.offload.close()
             self.offload = None

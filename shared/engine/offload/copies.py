@@ -1,4 +1,4 @@
-"""Copies between the engine's blocks and the host tier's, with checksums of what was copied."""
+"""Copies between the engine's blocks and the host tier's, with checksums of the copied bytes."""
 
 from __future__ import annotations
 
@@ -17,31 +17,35 @@ if TYPE_CHECKING:
 
 
 class BlockCopies(Protocol):
-    """The host tier's one region, and the way to it. Calls come from one thread."""
+    """The host tier's memory region, and copies to and from it. Call from one thread only."""
 
     @property
     def host(self) -> NDArray[np.uint8]:
-        """[slots, block bytes]"""
+        """The region: [slots, block bytes]."""
         ...
 
     def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
-        """Copy the engine's `blocks` to `slots`; returns the checksums of what arrived."""
+        """Copy the engine's `blocks` to `slots`; return the checksums of the copies."""
         ...
 
     def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> NDArray[np.uint64]:
-        """Copy `slots` to the engine's `blocks`; returns the checksums of what was copied."""
+        """Copy `slots` to the engine's `blocks`; return the checksums of the copied bytes."""
         ...
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         ...
 
 
 class MemoryCopies:
-    """For an engine whose blocks lie in host memory too: each byte is read once."""
+    """For an engine whose blocks are in host memory too: each byte is read once."""
 
     def __init__(self, engine_memory: KVMemory, num_slots: int) -> None:
-        """Raises ConfigError if the memory cannot be had."""
+        """Allocate.
+
+        Raises:
+            ConfigError: the memory cannot be allocated.
+        """
         self._memory = KVMemory(engine_memory.layout, num_slots)
         self._device = engine_memory.blocks
         self._host = self._memory.blocks
@@ -66,7 +70,7 @@ class MemoryCopies:
 
 
 class StagedCopies:
-    """For an engine whose blocks lie on an accelerator: the region is pinned host memory."""
+    """For an engine whose blocks are on an accelerator: the region is pinned host memory."""
 
     def __init__(self, staging: KVStaging) -> None:
         self._staging = staging

@@ -1,4 +1,4 @@
-"""The disk tier as the engine's thread sees it: its books, and whether the disk works."""
+"""The disk tier in the engine's thread: its index, and the health of the disk."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds for which a failing disk is not used.
+#: Time for which a failing disk is not used.
 RETRY_S = 30.0
 
 
 class _Health:
-    """The health of one direction. A failure is logged when it begins and when it is over."""
+    """The health of one direction. A failure is logged at its beginning and at its end."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -34,7 +34,7 @@ class _Health:
 
     @property
     def is_usable(self) -> bool:
-        """It works, or it is time to find out whether it does again."""
+        """Whether it works, or a new attempt is due."""
         return not self.is_failing or time.monotonic() >= self._retry_at_s
 
     def failed(self, error: Exception) -> None:
@@ -52,7 +52,7 @@ class _Health:
 
 
 class DiskTier:
-    """Blocks that the host tier evicted. A full or failing disk costs hits, and nothing else."""
+    """Blocks evicted by the host tier. A full or failing disk costs hits only."""
 
     def __init__(
         self, folder: BlockFolder, manager: BlockOffloadManager, *, max_pending_writes: int
@@ -65,7 +65,7 @@ class DiskTier:
         self._reading, self._writing = _Health("read"), _Health("write")
 
     def restore(self) -> None:
-        """Find what an earlier run left. What is over the capacity goes, the oldest first."""
+        """Find the blocks of an earlier run. Blocks over the capacity are removed, oldest first."""
         keys = self._folder.scan()
         num_surplus = max(0, len(keys) - self.manager.capacity)
         self._folder.remove(keys[:num_surplus])
@@ -79,11 +79,11 @@ class DiskTier:
         )
 
     def has(self, key: bytes) -> bool:
-        """Whether the block can be read."""
+        """Return whether the block can be read."""
         return self.manager.is_ready(key) and self._reading.is_usable
 
     def plan_writes(self, evicted: Slots) -> tuple[Slots, tuple[bytes, ...]]:
-        """Of what the host tier evicted: what to write, and which blocks to delete before."""
+        """Return which blocks evicted by the host tier to write, and what to delete before."""
         wanted = {key: slot for key, slot in evicted if key not in self.manager}
         if not self._writing.is_usable:
             self.counters.dropped_stores += len(wanted)
@@ -112,7 +112,7 @@ class DiskTier:
             self._writing.failed(job.error)
 
     def loaded(self, job: LoadJob, keys: Sequence[bytes]) -> tuple[bytes, ...]:
-        """A load is over that wanted `keys` from here; returns which blocks to delete."""
+        """Process a load of `keys` from here; return the blocks to delete."""
         self.manager.complete_load(keys)
         self.counters.loads += len(job.read)
         missing = next((key for key in keys if key not in job.read), None)
@@ -128,7 +128,7 @@ class DiskTier:
         return () if missing in self.manager else (missing,)
 
     def stats(self) -> TierStats:
-        """A snapshot."""
+        """Return a snapshot."""
         file_bytes = self._folder.file_bytes
         return TierStats(
             num_blocks=self.manager.num_ready,

@@ -1,7 +1,7 @@
 """The jobs of the tiers' threads, with their results.
 
-A job belongs to the engine's thread before it is submitted and after it came back; in between to
-the threads.
+A job belongs to the engine's thread before it is submitted and after it is returned; in between to
+the tiers' threads.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ class StoreJob:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LoadJob:
-    """Copy a prefix's next blocks to blocks of the engine, from the tier where each one is.
+    """Copy the next blocks of a prefix to blocks of the engine, each from its tier.
 
-    What is on disk goes through slots of the host tier.
+    Blocks on disk go through slots of the host tier.
     """
 
     keys: tuple[bytes, ...]
     tiers: tuple[BlockTier, ...]
     slots: tuple[int, ...]
     blocks: tuple[int, ...]
-    #: Gets the number of leading blocks that arrived, in the engine's thread.
+    #: Called with the number of leading blocks that arrived, in the engine's thread.
     done: Callable[[int], None]
     spills: Slots = ()
     was_read: bool = False
-    #: Of those on disk: what is in its slot now.
+    #: For blocks on disk: the present content of the block's slot.
     read: set[bytes] = field(default_factory=set)
-    #: The first block that did not arrive, and why.
+    #: The first block that did not arrive, and the reason.
     num_loaded: int = 0
     error: Exception | None = None
     queued_s: float = field(default_factory=time.monotonic)
-    #: Seconds in the queue and on the way, for each step.
+    #: Seconds in the queue and in work, for each step.
     seconds: dict[BlockTier, float] = field(default_factory=dict)
     finished_s: float = 0.0
 
     def keys_in(self, tier: BlockTier) -> tuple[bytes, ...]:
-        """The keys of the blocks that come from `tier`."""
+        """Return the keys of the blocks that come from `tier`."""
         return tuple(key for key, there in zip(self.keys, self.tiers, strict=True) if there is tier)
 
 
@@ -71,7 +71,7 @@ class WriteJob:
     key: bytes
     data: NDArray[np.uint8]
     checksum: int
-    #: Seconds since the epoch; None is now.
+    #: Unix seconds; None: now.
     used_at_s: float | None = None
     error: Exception | None = None
     seconds: float = 0.0

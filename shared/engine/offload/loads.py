@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class PrefixLoads:
-    """Finds prefixes in the tiers, and knows what is on its way from there."""
+    """Finds prefixes in the tiers, and tracks blocks that are being loaded."""
 
     def __init__(self, tiers: TierSet, rule: LoadRule) -> None:
         self._tiers = tiers
         self._rule = rule
-        #: Blocks on their way from disk: other sequences that need them wait.
+        #: Blocks being loaded from disk: other sequences that need them wait.
         self._promoting: set[bytes] = set()
-        #: They pass through the host tier, and must leave room there for others.
+        #: Limit of those: they go through the host tier, and must leave room there for others.
         self._max_from_disk = max(1, tiers.host.capacity // 2)
 
     def find(self, keys: Iterable[bytes]) -> list[BlockTier] | None:
-        """The tier of each leading block that can be loaded; None: ask again after a `poll`."""
+        """Return the tier of each leading block that can be loaded; None: not yet known."""
         host, disk = self._tiers.host, self._tiers.disk
         tiers: list[BlockTier] = []
         room = self._max_from_disk
@@ -47,7 +47,7 @@ class PrefixLoads:
         return tiers
 
     def num_worth(self, keys: Iterable[bytes]) -> int | None:
-        """How many leading blocks come sooner from here than by computing; None as in `find`."""
+        """Return how many leading blocks load faster than they compute; None as in `find`."""
         tiers = self.find(keys)
         return None if tiers is None else self._rule.num_worth(tiers, time.monotonic())
 
@@ -56,8 +56,9 @@ class PrefixLoads:
     ) -> int:
         """Fill `blocks`, which are in use, with `keys`, which `find` has found.
 
-        Returns how many are on their way. If there are any, `done` gets the number of leading ones
-        that arrived and were verified, in a later `poll`; until then the blocks stay in use.
+        Returns the number of blocks being loaded. If it is not 0, `done` is called in a later
+        `poll` with the number of leading blocks that arrived and were verified; until then the
+        blocks stay in use.
         """
         tiers = (self.find(keys) or [])[: len(keys)]
         from_disk = [key for key, tier in zip(keys, tiers, strict=False) if tier is BlockTier.DISK]
@@ -65,7 +66,7 @@ class PrefixLoads:
         slots = dict(zip(from_host, self._tiers.host.prepare_load(from_host), strict=True))
         plan = self._tiers.host.prepare_store(from_disk) if from_disk else StorePlan()
         if plan is None:
-            # No room to pass through: load what comes before the first block on disk.
+            # No room to go through the host tier: load the blocks before the first one on disk.
             num = tiers.index(BlockTier.DISK)
             self._tiers.host.complete_load(from_host[num:])
             tiers, plan, from_disk = tiers[:num], StorePlan(), []
@@ -100,7 +101,7 @@ class PrefixLoads:
             self._tiers.remove(disk.loaded(job, from_disk))
         num = job.num_loaded
         if num < len(job.keys) and job.keys[num] not in unread:
-            # Its bytes in host memory are not those that were stored, or could not be copied.
+            # Its bytes in host memory differ from those stored, or could not be copied.
             self._tiers.counters.failed_loads += 1
             self._tiers.counters.corrupt_blocks += isinstance(job.error, CorruptBlockError)
             host.forget(job.keys[num])

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from shared.kv.change_log import CacheChange
     from shared.kv.offload.load_rule import LoadRule
 
-#: At shutdown what the host tier holds goes to disk, as far as this allows.
+#: Time at shutdown for writing the host tier's content to disk.
 _FLUSH_S = 5.0
-#: Steps with fewer tokens say little about how long a prompt takes.
+#: Steps with fewer tokens do not show how long a prompt takes.
 _MIN_MEASURED_TOKENS = 32
 
 
 class KVOffload:
-    """The tiers below one pool. `close` it before the engine's memory goes."""
+    """The tiers below one pool. Call `close` before the engine's memory is freed."""
 
     def __init__(self, tiers: TierSet, rule: LoadRule, *, block_bytes: int) -> None:
         self.stores = HostStores(tiers)
@@ -62,20 +62,20 @@ class KVOffload:
         self._threads.on_done = callback
 
     def note_step(self, num_tokens: Iterable[int], seconds: float) -> None:
-        """A step computed so many tokens of each of its sequences."""
+        """Record a step that computed this number of tokens of each of its sequences."""
         counts = list(num_tokens)
         total = sum(counts)
         if total >= _MIN_MEASURED_TOKENS and total > len(counts):
             self._rule.note_computed(total, seconds, time.monotonic())
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """A sequence wants this prefix."""
+        """Record that a sequence uses this prefix."""
         self._host.touch(reversed(keys))
         if self._disk is not None:
             self._disk.manager.touch(reversed(keys))
 
     def poll(self) -> bool:
-        """Process the jobs that have ended; returns whether there was one."""
+        """Process the jobs that have ended; return whether there was one."""
         jobs, self._deferred = self._deferred, []
         while not self._threads.done.empty():
             jobs.append(self._threads.done.get())
@@ -84,15 +84,15 @@ class KVOffload:
         return bool(jobs)
 
     def wait(self) -> None:
-        """`poll`, once there is something. Only while something is on its way."""
+        """Wait for a job, then `poll`. Call it only while a job is in progress."""
         if not self._deferred:
             self._deferred.append(self._threads.done.get())
         self.poll()
 
     def end_stores(self) -> bool:
-        """Wait until no store uses blocks of the pool; whether one did. They take milliseconds.
+        """Wait until no store uses blocks of the pool; return whether one did. Takes milliseconds.
 
-        Called before a sequence would be preempted for want of a block.
+        Called before a sequence would be preempted for lack of a block.
         """
         had_stores = self.stores.num_storing > 0
         while self.stores.num_storing:
@@ -109,7 +109,7 @@ class KVOffload:
             self.wait()
 
     def clear(self) -> None:
-        """Forget everything. Only after `settle`."""
+        """Drop everything. Call it only after `settle`."""
         self.stores.forget()
         self._host.clear()
         if self._disk is not None:
@@ -117,23 +117,23 @@ class KVOffload:
             self._disk.manager.clear()
 
     def references(self) -> Counter[int]:
-        """Blocks of the pool that are being copied, and how often."""
+        """Return the blocks of the pool that are being copied, and the number of copies of each."""
         return Counter(block for job in self._tiers.jobs for block in job.blocks)
 
     def take_changes(self) -> list[CacheChange]:
-        """What the tiers gained and lost since the last call."""
+        """Return the changes of the tiers since the last call."""
         changes = self._host.changes.take()
         return changes if self._disk is None else changes + self._disk.manager.changes.take()
 
     def snapshots(self) -> dict[BlockTier, list[bytes]]:
-        """Every block that each tier holds now."""
+        """Return every block that each tier has now."""
         held = {BlockTier.HOST: self._host.ready_keys()}
         if self._disk is not None:
             held[BlockTier.DISK] = self._disk.manager.ready_keys()
         return held
 
     def stats(self) -> dict[BlockTier, TierStats]:
-        """A snapshot."""
+        """Return a snapshot."""
         host = TierStats(
             num_blocks=self._host.num_ready,
             num_bytes=self._host.num_ready * self._block_bytes,
@@ -146,13 +146,13 @@ class KVOffload:
         return {BlockTier.HOST: host, BlockTier.DISK: self._disk.stats()}
 
     def check_integrity(self) -> None:
-        """Raise InternalError if the books of a tier contradict themselves."""
+        """Raise InternalError if the index of a tier contradicts itself."""
         self._host.check_integrity()
         if self._disk is not None:
             self._disk.manager.check_integrity()
 
     def close(self) -> None:
-        """Finish what is on its way, save the host tier to disk, end the threads."""
+        """Finish jobs in progress, save the host tier to disk, end the threads."""
         self.on_news(lambda: None)
         self.stores.forget()
         self.settle()
@@ -173,7 +173,7 @@ class KVOffload:
             self._disk.written(job)
 
     def _flush(self, disk: DiskTier) -> None:
-        """Write what only the host tier holds, the most wanted first."""
+        """Write blocks that only the host tier has, most wanted first."""
         keys = self._host.ready_keys()[-disk.manager.capacity :]
         slots = self._host.prepare_load(keys)
         start_s, end_s = time.time(), time.monotonic() + _FLUSH_S

@@ -1,4 +1,4 @@
-"""What the tiers hold and have done, for metrics."""
+"""State and counters of the tiers, for metrics."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 class TierCounters:
     """Counted since start, in the engine's thread. Blocks, unless the name says otherwise."""
 
-    #: Blocks that sequences and peers used.
+    #: Blocks used by sequences and peers.
     hits: int = 0
     loads: int = 0
     stores: int = 0
     evictions: int = 0
-    #: Should have arrived here, and did not: no room, or the disk was too slow or is away.
+    #: Blocks that should have been stored here and were not: no room, or a slow or failing disk.
     dropped_stores: int = 0
     failed_stores: int = 0
     failed_loads: int = 0
-    #: Of the failed loads: bytes that were not those that had been stored.
+    #: Failed loads whose bytes differed from those stored.
     corrupt_blocks: int = 0
     load_seconds: float = 0.0
     store_seconds: float = 0.0
@@ -31,6 +31,6 @@ class TierStats:
     num_blocks: int
     num_bytes: int
     capacity_bytes: int
-    #: Whether blocks are stored and loaded at the moment.
+    #: Whether blocks are stored and loaded at present.
     is_available: bool
     counters: dict[str, float]

@@ -11,21 +11,22 @@ if TYPE_CHECKING:
 
     from shared.engine.offload.tier_set import TierSet
 
-#: Blocks of one copy: short enough for loads to get in between.
+#: Blocks per copy: few enough for loads to start in between.
 _BATCH_BLOCKS = 16
 _MAX_STORING_BLOCKS = 128
 
 
 class HostStores:
-    """Final blocks in the order in which they became so, and those on their way."""
+    """Final blocks in order, and those being copied."""
 
     def __init__(self, tiers: TierSet) -> None:
         self._tiers = tiers
-        #: So few that neither the pool nor the host tier is short of blocks because of them.
+        #: Limit of copies in progress: neither the pool nor the host tier is short of blocks by
+        #: them.
         self._max_storing = max(
             1, min(tiers.pool.num_blocks // 8, tiers.host.capacity // 2, _MAX_STORING_BLOCKS)
         )
-        #: Not yet on their way. A dict for its order.
+        #: Copy not begun. A dict for its order.
         self._candidates: dict[bytes, None] = {}
         #: Blocks of the pool that are being copied.
         self.num_storing = 0
@@ -36,15 +37,15 @@ class HostStores:
         return len(self._candidates)
 
     def note_final(self, keys: Iterable[bytes]) -> None:
-        """These blocks of the pool can be stored from now on."""
+        """Add blocks of the pool that can be stored from now on."""
         self._candidates.update(dict.fromkeys(keys))
 
     def forget(self) -> None:
-        """Drop the noted blocks whose copy has not begun."""
+        """Drop the added blocks whose copy has not begun."""
         self._candidates.clear()
 
     def start(self) -> None:
-        """Send as many blocks as may be on their way."""
+        """Submit as many blocks as may be in progress."""
         while self._candidates and self.num_storing < self._max_storing:
             keys, blocks = self._next_batch()
             plan = self._tiers.host.prepare_store(keys)
@@ -73,7 +74,7 @@ class HostStores:
         self._tiers.counters.store_seconds += job.seconds
 
     def _next_batch(self) -> tuple[list[bytes], list[int]]:
-        """Candidates that are still in the pool, and not in the host tier."""
+        """Return candidates that are still in the pool, and not in the host tier."""
         keys: list[bytes] = []
         blocks: list[int] = []
         room = min(_BATCH_BLOCKS, self._max_storing - self.num_storing)

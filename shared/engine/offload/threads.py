@@ -1,6 +1,6 @@
 """The two threads that move bytes: one copies memory, one reads and writes files.
 
-So a slow disk never holds up a copy. Every job is told back on `done`, except removals.
+So a slow disk never delays a copy. Every job comes back on `done`, except removals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class _DiskQueue:
-    """Reads go first: sequences wait for them. They never depend on a write that is queued."""
+    """Reads first: sequences wait for them. They never depend on a queued write."""
 
     def __init__(self) -> None:
         self._reads: deque[LoadJob] = deque()
@@ -38,7 +38,7 @@ class _DiskQueue:
         self._changed = threading.Condition()
 
     def put(self, job: LoadJob | WriteJob | RemoveJob | None) -> None:
-        """None ends the thread, once everything before it is done."""
+        """Add a job. None ends the thread after all earlier jobs."""
         with self._changed:
             if isinstance(job, LoadJob):
                 self._reads.append(job)
@@ -54,12 +54,12 @@ class _DiskQueue:
 
 
 class TierThreads:
-    """Moves bytes between the tiers. `start` first; `close` finishes what was submitted."""
+    """Moves bytes between the tiers. Call `start` first; `close` finishes submitted jobs."""
 
     def __init__(self, copies: BlockCopies, folder: BlockFolder | None) -> None:
-        #: Jobs that are over, in order.
+        #: Finished jobs, in order.
         self.done: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        #: Called in a thread of these whenever `done` has got something.
+        #: Called in one of these threads after a job was added to `done`.
         self.on_done: Callable[[], None] = lambda: None
         self._copies = copies
         self._folder = folder
@@ -86,17 +86,20 @@ class TierThreads:
             self._disk_queue.put(job)
 
     def read(self, job: LoadJob) -> None:
-        """Queue the reading of what a load wants from disk."""
+        """Queue the disk reads of a load."""
         self._disk_queue.put(job)
 
     def write_of(self, key: bytes, slot: int) -> WriteJob:
-        """The job that writes a slot's block to disk. No copy into the slot may be running."""
+        """Return the job that writes a slot's block to disk.
+
+        No copy into the slot may be running.
+        """
         return WriteJob(
             key=key, data=self._copies.host[slot].copy(), checksum=int(self._checksums[slot])
         )
 
     def close(self) -> None:
-        """End the threads and give the memory and the folder back."""
+        """End the threads and free the memory and the folder."""
         self._copy_queue.put(None)
         self._threads[0].join()
         if self._folder is not None:
@@ -114,7 +117,7 @@ class TierThreads:
             self.run_disk(job)
 
     def run_copy(self, job: StoreJob | LoadJob) -> None:
-        """The next part of a job that copies memory. In the copying thread."""
+        """Run the next part of a job that copies memory, in the copying thread."""
         try:
             for key, slot in job.spills:
                 self.submit(self.write_of(key, slot))
@@ -127,13 +130,13 @@ class TierThreads:
                 return
             else:
                 self._load(job)
-        except Exception as error:  # whatever it was, its owner must hear of it
+        except Exception as error:  # any error must reach the job's owner
             log.exception("kv_offload_copy_failed")
             job.error = error
         self._tell(job)
 
     def run_disk(self, job: LoadJob | WriteJob | RemoveJob) -> None:
-        """Read, write or delete a job's files. In the disk's thread."""
+        """Read, write or delete a job's files, in the disk's thread."""
         folder = self._folder
         if folder is None:
             raise InternalError("there is no disk tier")
@@ -157,7 +160,7 @@ class TierThreads:
         job.seconds = time.monotonic() - start_s
 
     def _read(self, job: LoadJob, folder: BlockFolder) -> None:
-        """Fill the slots of what is on disk, up to the first that fails."""
+        """Fill the slots of blocks on disk, up to the first that fails."""
         job.was_read = True
         try:
             for key, tier, slot in zip(job.keys, job.tiers, job.slots, strict=True):
@@ -170,7 +173,7 @@ class TierThreads:
         job.seconds[BlockTier.DISK], job.queued_s = now_s - job.queued_s, now_s
 
     def _load(self, job: LoadJob) -> None:
-        """Copy what is in its slot, and compare it with what was put there."""
+        """Copy the content of slots, and compare it with what was stored."""
         num = 0
         for key, tier in zip(job.keys, job.tiers, strict=True):
             if tier is BlockTier.DISK and key not in job.read:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TierSet:
-    """The tiers' books, and the threads that move the bytes. Used in the engine's thread."""
+    """The tiers' indexes, and the threads that move the bytes. Use it in the engine's thread."""
 
     pool: BlockPool
     host: BlockOffloadManager
@@ -27,11 +27,11 @@ class TierSet:
     threads: TierThreads
     #: Counters of the host tier.
     counters: TierCounters = field(default_factory=TierCounters)
-    #: Submitted and not yet over: those with references to blocks of the pool.
+    #: Submitted, unfinished jobs with references to blocks of the pool.
     jobs: set[StoreJob | LoadJob] = field(default_factory=set)
 
     def submit(self, job: StoreJob | LoadJob) -> None:
-        """Let the threads have it. Its blocks keep the reference that this adds."""
+        """Submit a job to the threads. It holds a reference to its blocks."""
         self.pool.acquire(job.blocks)
         self.jobs.add(job)
         self.threads.submit(job)
@@ -42,7 +42,7 @@ class TierSet:
         self.pool.release(job.blocks)
 
     def make_room(self, plan: StorePlan) -> Slots:
-        """Let what the host tier evicts go to disk; returns what must be written."""
+        """Move blocks evicted by the host tier to disk; return the writes."""
         self.counters.evictions += len(plan.evicted)
         if self.disk is None or not plan.evicted:
             return ()
@@ -51,6 +51,6 @@ class TierSet:
         return writes
 
     def remove(self, keys: tuple[bytes, ...]) -> None:
-        """Delete files, before anything is written that is submitted later."""
+        """Delete files, before any write that is submitted later."""
         if keys:
             self.threads.submit(RemoveJob(keys=keys))

@@ -1,1 +1,1 @@
-"""From a schedule to events: steps that are launched, finished and told of."""
+"""From a schedule to events: steps are launched, collected and reported."""

@@ -1,4 +1,4 @@
-"""The steps of an engine, and its speculation, put together from its settings."""
+"""An engine's step pipeline and its speculation, made from its settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ def build_pipeline(
     postprocessor: Postprocessor,
     counters: EngineCounters,
 ) -> StepPipeline:
-    """Raises ConfigError if the speculation that is asked for cannot be had here."""
+    """Return the pipeline.
+
+    Raises:
+        ConfigError: the configured speculation is not available here.
+    """
     return StepPipeline(
         scheduler,
         StepPlanner(max_num_seqs=config.max_num_seqs, vocab_size=parts.loaded.spec.vocab_size),
@@ -57,7 +61,7 @@ def _build_speculator(
     *,
     max_model_len: int,
 ) -> Speculator | None:
-    """The engine's speculation; None if the settings turn it off."""
+    """Return the engine's speculation; None if the settings turn it off."""
     settings = config.speculation
     if settings is None:
         return None

@@ -1,4 +1,4 @@
-"""What an engine counts."""
+"""Counters of an engine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import Counter
 from shared.telemetry.buckets import STEP_TOKENS
 from shared.telemetry.plain_histogram import PlainHistogram
 
-#: What `EngineStats.counters` counts since start.
+#: Names of the counters in `EngineStats.counters`, all since start.
 COUNTERS = (
     "engine_steps",
-    # Those with prompts in them, their tokens, and what they took in microseconds.
+    # Steps with prompts in them, their tokens, and their time in microseconds.
     "prefill_steps",
     "prefill_step_tokens",
     "prefill_step_us",
@@ -20,7 +20,7 @@ COUNTERS = (
     "prefix_cache_queries",
     "prefix_cache_hits",
     "transfers_completed",
-    # Failed, or not begun because so little was left to compute.
+    # Failed, or not begun because too little was left to compute.
     "transfers_unused",
     "requests_aborted",
     "requests_failed",
@@ -31,7 +31,7 @@ COUNTERS = (
 
 
 class EngineCounters(Counter[str]):
-    """`COUNTERS`, and how many tokens the steps had. Written to per step, never per token."""
+    """`COUNTERS`, and the number of tokens per step. Updated per step, never per token."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(COUNTERS, 0))

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LaunchedStep:
-    """Places in its plan and its result are places in `num_new_tokens`."""
+    """Indexes in its plan and its result are those of `num_new_tokens`."""
 
     num_new_tokens: Mapping[Sequence, int]
-    #: Those of its sequences that are sampled, in the order of the batch.
+    #: Its sequences that are sampled, in the order of the batch.
     sampled: list[Sequence]
     running: RunningStep
     #: Whether the next step must wait until this one is collected.
     is_synchronous: bool
     #: time.monotonic() when it was scheduled.
     began_s: float
-    #: What guessing took before it; None if no proposer was asked.
+    #: Time of the proposer before it; None if no proposer was asked.
     guessing_s: float | None = None
-    #: Whether it took what one of many such steps takes: not where overlapping began or ended.
+    #: Whether its time is typical: not if overlapping began or ended with it.
     is_steady: bool = True

@@ -1,4 +1,4 @@
-"""From a schedule to the plan of a step: what a runner has to be told of the sequences."""
+"""Conversion of a schedule to the plan of a step, the input of a runner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORD_BITS = 32
 
 
 class StepPlanner:
-    """Gives each running sequence a row of the runner, and keeps track of what the runner knows.
+    """Assigns a row of the runner to each running sequence, and tracks what the runner has got.
 
     The runner must get every plan, in order.
     """
@@ -32,9 +32,9 @@ class StepPlanner:
         self._num_words = -(-vocab_size // _WORD_BITS)
 
     def plan(self, num_new_tokens: Mapping[Sequence, int]) -> StepPlan:
-        """Compute so many tokens of each sequence after those that are computed or in flight.
+        """Return the plan for computing these numbers of tokens after those computed or in flight.
 
-        The sequences' progress is not changed. Raises what a grammar raises that has no mask.
+        The sequences' progress is unchanged. Raises the error of a grammar that has no mask.
         """
         plan = StepPlan(num_new_tokens=list(num_new_tokens.values()))
         owners = self._owners
@@ -51,7 +51,7 @@ class StepPlanner:
             plan.rows.append(row)
             plan.firsts.append(first)
             if seq.num_unknown_tokens:
-                # A zero for now: its row says which token comes there.
+                # A zero for now: the row of the token tells where it comes from.
                 plan.fed.append(len(plan.token_ids))
                 plan.fed_rows.append(row)
                 plan.token_ids += [0] * num
@@ -72,7 +72,7 @@ class StepPlanner:
         return plan
 
     def _tell(self, seq: Sequence, plan: StepPlan) -> int:
-        """What is new in the sequence's row, which is returned."""
+        """Add what is new in the sequence's row; return the row."""
         row = seq.row
         if row is None or self._owners[row] is not seq:
             row = self._take_row(seq)
@@ -90,7 +90,7 @@ class StepPlanner:
 
     def _take_row(self, seq: Sequence) -> int:
         if not self._free_rows:
-            # The planner is not told when a sequence stops running. It needs no row then.
+            # The planner is not notified when a sequence stops running. It needs no row then.
             for row, owner in enumerate(self._owners):
                 if owner is not None and (owner.status is not Status.RUNNING or owner.row != row):
                     self._owners[row] = None
@@ -102,7 +102,7 @@ class StepPlanner:
         return row
 
     def _choose_now(self, place: int, seq: Sequence, plan: StepPlan) -> None:
-        """The host must know what is chosen before it can go on."""
+        """Make the step synchronous: the host must know its tokens before it can continue."""
         plan.is_synchronous = True
         draft = seq.draft
         if draft is not NO_DRAFT:
@@ -123,7 +123,7 @@ def _start(row: int, seq: Sequence) -> RowStart:
 
 
 def _score(place: int, seq: Sequence, first: int, num: int) -> PromptScore:
-    """Each token of the prompt is scored behind the one in front of it."""
+    """Return the score of prompt tokens, each given the tokens before it."""
     end = min(first + num + 1, seq.num_prompt_tokens)
     tokens = seq.token_ids[first + 1 : end].tolist()
     return PromptScore(place, tokens, seq.request.sampling.prompt_logprobs or 0)

@@ -1,4 +1,4 @@
-"""What a computed step means for its sequences: progress, tokens, ends."""
+"""The results of a computed step for its sequences: progress, tokens, ends."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Postprocessor:
-    """Applies the results of a step to the sequences and tells the caller about them."""
+    """Applies the results of a step to the sequences and returns their events."""
 
     def __init__(self, scheduler: Scheduler, *, max_model_len: int) -> None:
         self._scheduler = scheduler
         self.max_model_len = max_model_len
 
     def launched(self, step: LaunchedStep) -> None:
-        """Note what is in flight from now on."""
+        """Mark the step's tokens as in flight."""
         for seq, num_new_tokens in step.num_new_tokens.items():
             seq.num_in_flight_tokens += num_new_tokens
         for seq in step.sampled:
@@ -42,8 +42,9 @@ class Postprocessor:
             )
 
     def landed(self, step: LaunchedStep) -> list[tuple[int, Sequence]]:
-        """Note what is no longer in flight; the sequences that ran on until now, with their places
-        in the plan, are returned.
+        """Mark the step's tokens as no longer in flight; return the sequences that still run.
+
+        With their indexes in the plan.
         """
         for seq in step.sampled:
             seq.num_unknown_tokens -= 1
@@ -58,9 +59,9 @@ class Postprocessor:
         return running
 
     def apply(self, step: LaunchedStep, result: StepResult) -> list[EngineEvent]:
-        """Events of one step, in the order of the batch.
+        """Return the events of one step, in the order of the batch.
 
-        Tokens of sequences that have ended since it was launched are dropped.
+        Tokens of sequences that have ended since the launch are dropped.
         """
         events: list[EngineEvent] = []
         token_ids, logprobs = result.token_ids, result.logprobs
@@ -71,7 +72,7 @@ class Postprocessor:
             token_id = token_ids.get(place)
             is_sampled = token_id is not None or place in token_ids
             if token_id is None and is_sampled:
-                # Its KV is suspect too: it never becomes visible.
+                # Its KV is suspect too: it is never published.
                 self._scheduler.finish(seq)
                 events.append(Failed(request_id=seq.request_id, error=_nothing_to_sample(seq)))
                 continue
@@ -87,7 +88,7 @@ class Postprocessor:
         return events
 
     def fail_unmasked(self) -> list[EngineEvent]:
-        """End the sequences whose grammar cannot go on."""
+        """End the sequences whose grammar cannot continue."""
         events: list[EngineEvent] = []
         for seq in self._scheduler.running.copy():
             error = None if seq.grammar is None else seq.grammar.error
@@ -97,7 +98,7 @@ class Postprocessor:
         return events
 
     def finish_reason(self, seq: Sequence) -> FinishReason | None:
-        """Whether the sequence's last token ends it."""
+        """Return why the sequence's last token ends it; None if it does not."""
         reason = finish_reason_for(
             seq.token_ids[-1],
             seq.request.sampling,
@@ -121,7 +122,7 @@ class Postprocessor:
         num_draft_tokens: int = 0,
         num_accepted_tokens: int = 0,
     ) -> NewTokens:
-        """Give tokens out, and finish the sequence if there is a reason."""
+        """Return the event with tokens, and finish the sequence if there is a reason."""
         stop_token_id = seq.token_ids[-1] if reason is FinishReason.STOP else None
         if reason is not None:
             self._scheduler.finish(seq)
@@ -137,7 +138,7 @@ class Postprocessor:
         )
 
     def _may_end(self, seq: Sequence, token_id: int) -> bool:
-        """A cheap look at whether the last token could end the sequence: mostly it cannot."""
+        """Return quickly whether the last token could end the sequence: usually it cannot."""
         request, num_tokens = seq.request, len(seq.token_ids)
         return (
             num_tokens >= self.max_model_len
@@ -147,10 +148,10 @@ class Postprocessor:
         )
 
     def _take_verified(self, seq: Sequence, verified: Verified) -> list[EngineEvent]:
-        """Tokens up to the first that ends the sequence: those behind it were never sampled.
+        """Return the tokens up to the first that ends the sequence: later ones are dropped.
 
-        The KV of the last token, if that was a draft, counts as not computed, as it would be
-        without drafts; that of rejected ones is overwritten before any step reads it.
+        The KV of the last token, if that was a draft, counts as not computed, as without drafts.
+        The KV of rejected drafts is overwritten before any step reads it.
         """
         draft, seq.draft = seq.draft, NO_DRAFT
         num_taken, reason = 0, None

@@ -1,9 +1,9 @@
-"""Steps from their schedule to their events, one after the other or overlapped.
+"""Steps from their schedule to their events, synchronous or overlapped.
 
-Overlapped, a step is scheduled and launched while the one before it still runs: its input tokens
-are fed on the device, and the host learns one step late that a sequence has ended. What was
-computed of it by then is dropped. Sequences whose next token needs the host's knowledge of the last
-make their steps synchronous, and so does a shortage of blocks: no sequence is preempted in flight.
+Overlapped, a step is scheduled and launched while the previous one still runs: its input tokens are
+fed on the device, and the host learns one step late that a sequence has ended. The tokens computed
+for it meanwhile are dropped. Sequences whose next token requires the last one on the host make
+their steps synchronous, and so does a shortage of blocks: no sequence is preempted in flight.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StepPipeline:
         self._postprocessor = postprocessor
         self._counters = counters
         self._speculator = speculator
-        # Hidden states of a step are gone when the next one is launched.
+        # Hidden states of a step are lost when the next one is launched.
         self._overlap = overlap and not (speculator is not None and speculator.hidden_needs)
         self._output = SchedulerOutput(budget=0)
         self._in_flight: LaunchedStep | None = None
@@ -69,11 +69,13 @@ class StepPipeline:
 
     @property
     def scheduled(self) -> Mapping[Sequence, int]:
-        """The tokens of the step that was scheduled last."""
+        """Number of new tokens by sequence in the last scheduled step."""
         return self._output.num_new_tokens
 
     def schedule(self) -> tuple[list[EngineEvent], bool]:
-        """What can be told before anything is computed, and whether anything was scheduled."""
+        """Schedule a step; return the events known before its computation, and whether it is not
+        empty.
+        """
         if not self._scheduler.running:
             self._began_s = time.monotonic()
         events = self._speculate()
@@ -87,7 +89,10 @@ class StepPipeline:
         return events, bool(output.num_new_tokens or output.admitted or output.preempted)
 
     def _speculate(self) -> list[EngineEvent]:
-        """Guess, where that is worth it. All tokens must be known: nothing is in flight then."""
+        """Make drafts if that is worthwhile.
+
+        All tokens must be known: nothing is in flight then.
+        """
         speculator, running = self._speculator, self._scheduler.running
         if speculator is None:
             return []
@@ -99,12 +104,12 @@ class StepPipeline:
         return events
 
     def finish(self) -> list[EngineEvent]:
-        """Launch what was scheduled, and collect what is over or must not be overlapped."""
+        """Launch the scheduled step; collect steps that are finished or must not be overlapped."""
         earlier, num_new_tokens = self._take_in_flight(), self._output.num_new_tokens
         if num_new_tokens:
             try:
                 self._in_flight = self._launch(num_new_tokens)
-            except Exception as error:  # the batch fails, the engine goes on
+            except Exception as error:  # an error of the batch; the engine continues
                 log.exception("step_failed", request_ids=_ids(num_new_tokens))
                 return self._collect(earlier) + self._fail(num_new_tokens, error)
             self._in_flight.is_steady = earlier is not None or not self._overlaps(self._in_flight)
@@ -116,26 +121,26 @@ class StepPipeline:
 
     @property
     def accepted_per_pos(self) -> tuple[int, ...]:
-        """Drafts that were right, by their place; empty without speculation."""
+        """Numbers of accepted drafts by position; empty without speculation."""
         return () if self._speculator is None else tuple(self._speculator.accepted_per_pos)
 
     def receive_states(self, seq: Sequence, placed: PlacedStates, first_position: int) -> None:
-        """A peer has sent the hidden states of all tokens from `first_position` on."""
+        """Take the hidden states of all tokens from `first_position` on, which a peer has sent."""
         if self._speculator is not None:
             self._speculator.receive(seq, placed, first_position)
 
     @property
     def draft_blocks(self) -> Iterable[int]:
-        """Blocks of the pool that a proposer holds."""
+        """The pool's blocks that a proposer holds."""
         return () if self._speculator is None else self._speculator.blocks.held
 
     def close(self) -> None:
-        """Let a proposer give back what it holds."""
+        """Let a proposer release its blocks."""
         if self._speculator is not None:
             self._speculator.close()
 
     def abandon(self) -> None:
-        """Forget the step in flight, if there is one."""
+        """Drop the step in flight, if there is one."""
         self._in_flight = None
 
     def _launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:
@@ -158,7 +163,7 @@ class StepPipeline:
         return self._overlap and not step.is_synchronous
 
     def _wait(self) -> list[EngineEvent]:
-        """Collect what is in flight before anything else is launched."""
+        """Collect the step in flight before the next launch."""
         step = self._take_in_flight()
         if step is not None:
             step.is_steady = False
@@ -169,7 +174,7 @@ class StepPipeline:
             return []
         try:
             result = self._runner.collect(step.running)
-        except Exception as error:  # the batch fails, and what was built on it
+        except Exception as error:  # an error of the batch, and of the step launched after it
             log.exception("step_failed", request_ids=_ids(step.num_new_tokens))
             later = self._take_in_flight()
             seqs = dict.fromkeys(step.num_new_tokens)
@@ -198,9 +203,9 @@ class StepPipeline:
         return events
 
     def _measure(self, step: LaunchedStep, result: StepResult) -> float:
-        """Seconds that a step took, with the host's work since the one before was collected.
+        """Return the time [s] of a step, with the host's work since the previous collection.
 
-        Those with prompts in them are counted: what a prefix costs.
+        The time of steps with prompts in them is also counted as the cost of prefixes.
         """
         now_s = time.monotonic()
         took_s = now_s - max(step.began_s, self._collected_s)
@@ -213,7 +218,7 @@ class StepPipeline:
         return took_s
 
     def _fail(self, seqs: Iterable[Sequence], error: Exception) -> list[EngineEvent]:
-        """End those of `seqs` that have not ended by now."""
+        """End the sequences of `seqs` that have not ended yet."""
         running = [seq for seq in seqs if seq.status is Status.RUNNING]
         self._counters["requests_failed"] += len(running)
         for seq in running:
@@ -234,7 +239,7 @@ def _ids(seqs: Iterable[Sequence]) -> list[str]:
 
 
 def failure(seq: Sequence, error: Exception) -> Failed:
-    """The last event of a sequence whose step failed."""
+    """Return the last event of a sequence whose step failed."""
     reason = InternalError(f"request {seq.request_id}: the step failed: {error!r}")
     reason.__cause__ = error
     return Failed(request_id=seq.request_id, error=reason)

@@ -1,1 +1,1 @@
-"""From logits to tokens. Stateless: a token depends on its logits, parameters and position only."""
+"""Sampling. Stateless: a token depends on its logits, parameters and position only."""

@@ -1,4 +1,4 @@
-"""Tokens that must not come, and biases. Each function changes `logits` [n, vocab] in place."""
+"""Forbidden tokens and biases. Each function changes `logits` [n, vocab] in place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEVER = float("-inf")
 
 
 def keep_allowed_tokens(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
-    """Rule out everything but `allowed_token_ids`."""
+    """Forbid all tokens but `allowed_token_ids`."""
     for row, state in enumerate(states):
         if state.params.allowed_token_ids is not None:
             allowed = list(state.params.allowed_token_ids)
@@ -25,7 +25,7 @@ def keep_allowed_tokens(logits: torch.Tensor, states: Sequence[SamplingState]) -
 
 
 def rule_out_bad_words(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
-    """Rule out the last token of every bad word whose other tokens the output ends with."""
+    """Forbid the last token of every bad word whose other tokens end the output."""
     for row, state in enumerate(states):
         words = state.params.bad_words_token_ids
         last_tokens = [word[-1] for word in words if state.output_ends_with(word[:-1])]
@@ -34,9 +34,9 @@ def rule_out_bad_words(logits: torch.Tensor, states: Sequence[SamplingState]) ->
 
 
 def hold_back_final_tokens(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
-    """Rule out end and stop tokens until there are `min_tokens`.
+    """Forbid end and stop tokens before `min_tokens`.
 
-    Where a grammar leaves nothing else, its end comes early: nothing longer would be valid.
+    If a grammar allows nothing else, its end is allowed: no longer text would be valid.
     """
     for row, state in enumerate(states):
         if state.num_output_tokens < state.params.min_tokens:

@@ -1,4 +1,4 @@
-"""Rules out every token that a sequence's grammar does not allow next."""
+"""Mask of the tokens that a sequence's grammar does not allow next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORD_BITS = 32
 
 
 def follow_grammars(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
-    """Rule out, in place in `logits` [n, vocab], what the states' masks do not allow."""
+    """Forbid, in place in `logits` [n, vocab], tokens outside the states' masks."""
     masks = {row: state.mask for row, state in enumerate(states) if state.mask is not None}
     if not masks:
         return
@@ -26,12 +26,12 @@ def follow_grammars(logits: torch.Tensor, states: Sequence[SamplingState]) -> No
 
 
 def allowed_tokens(bits: torch.Tensor, vocab_size: int, device: torch.device) -> torch.Tensor:
-    """bool [n, vocab_size] on `device`, of int32 [n, ceil(vocab_size / 32)] on the host."""
+    """Return bool [n, vocab_size] on `device` from int32 [n, ceil(vocab_size / 32)] on the host."""
     if device.type == "cpu":
         octets = bits.numpy().view(np.uint8)
         flags = np.unpackbits(octets, axis=-1, count=vocab_size, bitorder="little")
         return torch.from_numpy(flags.view(np.bool_))
-    # 32 times as much would cross the bus otherwise.
+    # Expanded on the host, the copy would be 32 times as large.
     words = bits.to(device, non_blocking=True).unsqueeze(-1)
     places = torch.arange(_WORD_BITS, dtype=torch.int32, device=device)
     return ((words >> places) & 1).bool().flatten(1)[:, :vocab_size]

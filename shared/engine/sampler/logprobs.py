@@ -1,4 +1,4 @@
-"""Log probabilities for the answer."""
+"""Log probabilities of sampled tokens and of their alternatives."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def position_logprobs(
     logprobs: torch.Tensor, token_ids: Sequence[int], num_top: Sequence[int]
 ) -> list[PositionLogprobs]:
-    """One record per row of `logprobs` [n, vocab]: the row's token, and its best alternatives.
+    """Return per row of `logprobs` [n, vocab] the row's token and its best alternatives.
 
-    A token's rank is one more than the number of tokens that are more likely.
+    A token's rank is one more than the number of more likely tokens.
     """
     chosen = torch.tensor(token_ids, device=logprobs.device).unsqueeze(-1)
     chosen_logprobs = logprobs.gather(-1, chosen)
@@ -39,7 +39,7 @@ def position_logprobs(
 
 
 def _top(token_ids: list[int], logprobs: list[float]) -> tuple[TokenLogprob, ...]:
-    """Candidates, best first. Equally likely ones share the better rank."""
+    """Return the candidates, best first. Equally likely ones share the better rank."""
     top: list[TokenLogprob] = []
     for place, (token_id, logprob) in enumerate(zip(token_ids, logprobs, strict=True), start=1):
         rank = top[-1].rank if top and top[-1].logprob == logprob else place

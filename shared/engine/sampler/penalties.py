@@ -1,4 +1,4 @@
-"""Penalties for tokens that were seen before: repetition over prompt and output, presence and
+"""Penalties for tokens that occurred before: repetition over prompt and output, presence and
 frequency over the output only. One gather and one scatter for the whole batch.
 """
 
@@ -42,7 +42,7 @@ def apply_penalties(logits: torch.Tensor, states: Sequence[SamplingState]) -> No
 def _seen_tokens(
     state: SamplingState,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
-    """Distinct tokens with what their logits are divided by (or times) and reduced by."""
+    """Return distinct tokens with their factor and their reduction of logits."""
     params = state.params
     all_tokens = np.array(state.token_ids, dtype=np.int64)
     output, counts = np.unique(all_tokens[state.num_prompt_tokens :], return_counts=True)

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of what they are for, so that nothing has to be remembered.
+"""Random numbers that are a function of their use, so that no state is needed.
 
 Philox4x32-10 of J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel random numbers: as
 easy as 1, 2, 3" (SC 2011): a keyed bijection of 128-bit counters. The key is the request's seed;
@@ -26,10 +26,10 @@ _NUM_ROUNDS = 10
 
 
 class Purpose(IntEnum):
-    """What a number is drawn for; each has a stream of its own. Never renumber."""
+    """The use of a number; each use has a stream of its own. Never renumber."""
 
     SAMPLE = 0
-    #: Whether a drawn draft is accepted, what replaces a rejected one, and drawing the draft.
+    #: Acceptance of a drawn draft, replacement of a rejected one, drawing of the draft.
     ACCEPT = 1
     RECOVER = 2
     DRAFT = 3
@@ -41,7 +41,7 @@ def uniforms(
     positions: Sequence[int],
     purpose: Purpose = Purpose.SAMPLE,
 ) -> NDArray[np.float64]:
-    """One number in [0, 1) per (seed, sample index, position), each with 53 random bits."""
+    """Return one number in [0, 1) per (seed, sample index, position), with 53 random bits each."""
     num = len(seeds)
     seed = np.array(seeds, dtype=np.uint64)
     counter = np.zeros((4, num), dtype=np.uint64)

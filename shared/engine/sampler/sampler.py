@@ -1,8 +1,8 @@
-"""Chooses one token per sequence.
+"""Sampling of one token per sequence.
 
-The order is vLLM's: log probabilities of the raw logits; then, in 32 bits: what the grammar allows,
+The order is vLLM's: log probabilities of the raw logits; then, in 32 bits: the grammar's mask,
 allowed tokens, bad words, `min_tokens`, bias, custom processors, penalties, temperature, min-p,
-top-k, top-p. Then the most likely token, or the one at which the cumulative distribution, in the
+top-k, top-p. Then the most likely token, or the token at which the cumulative distribution, in the
 order of the vocabulary, passes a random number that depends on (seed, sample index, position)
 alone.
 """
@@ -49,14 +49,14 @@ _STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The token of one sequence, or None where no token was left with a finite logit."""
+    """The token of one sequence, or None if no token has a finite logit."""
 
     token_id: int | None
     logprobs: PositionLogprobs | None = None
 
 
 def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sampled]:
-    """One token per row of `logits` [n, vocab], which may be overwritten."""
+    """Return one token per row of `logits` [n, vocab], which may be overwritten."""
     logits = logits.float()
     wanting = [row for row, state in enumerate(states) if state.params.logprobs is not None]
     raw_logprobs = logits[wanting].log_softmax(dim=-1) if wanting else None
@@ -74,7 +74,7 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample
 
 
 def adjust(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
-    """Apply in place, to float32 `logits` [n, vocab], what comes before the temperature."""
+    """Apply all steps before the temperature, in place, to float32 `logits` [n, vocab]."""
     if any(state.changes_logits for state in states):
         for stage in _STAGES:
             stage(logits, states)
@@ -90,12 +90,12 @@ def _choose(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int |
         top_p=logits.new_tensor([p.top_p for p in params]),
         min_p=logits.new_tensor([p.min_p for p in params]),
     ).tolist()
-    # Nothing allowed gives -inf, a broken model NaN; neither may become text.
+    # No allowed token gives -inf, a broken model NaN; neither may become text.
     return [None if token_id < 0 else token_id for token_id in chosen]
 
 
 def _numbers(states: Sequence[SamplingState]) -> NDArray[np.float64]:
-    """The random number of each sequence; 0 for those that need none."""
+    """Return the random number of each sequence; 0 for sequences that need none."""
     numbers = np.zeros(len(states))
     rows = [row for row, state in enumerate(states) if not state.params.is_greedy]
     if rows:

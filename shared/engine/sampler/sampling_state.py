@@ -1,4 +1,4 @@
-"""What the sampler must know of one sequence."""
+"""The sampler's view of one sequence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class AttachedProcessor(Protocol):
-    """A custom logits processor with what it remembers of one sequence."""
+    """A custom logits processor with its state of one sequence."""
 
-    #: Among all processors of the engine: the order in which they run.
+    #: Index among all processors of the engine: they run in this order.
     place: int
     processor: Any
 
     def state_for(self, sampling: SamplingState) -> Any:
-        """Return the state that knows all of the output's tokens, and no other."""
+        """Return the state after exactly the output's tokens."""
         ...
 
 
@@ -41,19 +41,22 @@ class SamplingState:
     def __init__(
         self, params: SamplingParams, token_ids: array[int], num_prompt_tokens: int
     ) -> None:
-        """`token_ids`, prompt and output, is not copied: the caller adds what is sampled."""
+        """Make the state.
+
+        `token_ids`, prompt and output, is not copied: the caller appends tokens.
+        """
         self.params = params
         self.token_ids = token_ids
         self.num_prompt_tokens = num_prompt_tokens
         self.final_token_ids = sorted(params.final_token_ids)
-        #: Custom logits processors that this request wants, in order; see `ProcessorSet.attach`.
+        #: Custom logits processors that apply to this request, in order; see `ProcessorSet.attach`.
         self.processors: tuple[AttachedProcessor, ...] = ()
-        #: int32 [ceil(vocab / 32)] on the host: the tokens that the sequence's grammar allows
-        #: behind `token_ids`. None: it has no grammar.
+        #: int32 [ceil(vocab / 32)] on the host: the tokens that the sequence's grammar allows after
+        #: `token_ids`. None: it has no grammar.
         self.mask: Tensor | None = None
 
     def ahead(self, draft_ids: Sequence[int], mask: Tensor | None = None) -> SamplingState:
-        """The state as it would be behind these tokens, on a copy of the tokens."""
+        """Return the state after these further tokens, on a copy of the tokens."""
         later = copy(self)
         later.token_ids = self.token_ids[:]
         later.token_ids.extend(draft_ids)
@@ -62,21 +65,21 @@ class SamplingState:
 
     @property
     def changes_logits(self) -> bool:
-        """Whether anything but temperature and the filters touches the logits."""
+        """Whether any step other than temperature and filters changes the logits."""
         return bool(self.mask is not None or self.processors or self.params.changes_logits)
 
     @property
     def position(self) -> int:
-        """Where the token to sample will stand, counted from the prompt's beginning."""
+        """Position of the next token, counted from the beginning of the prompt."""
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens sampled so far."""
+        """Number of sampled tokens."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     def output_ends_with(self, token_ids: tuple[int, ...]) -> bool:
-        """Whether the output so far, the prompt left out, ends like this."""
+        """Return whether the output, without the prompt, ends with these tokens."""
         num = len(token_ids)
         if num > self.num_output_tokens:
             return False

@@ -1,1 +1,1 @@
-"""Which sequences run, with which blocks."""
+"""Scheduling: which sequences run, and their blocks."""

@@ -1,4 +1,4 @@
-"""Gives sequences their blocks, and shows the finished ones to the prefix cache."""
+"""Assignment of blocks to sequences; full blocks are published to the prefix cache."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrefixHit:
-    """Blocks that a sequence can start from."""
+    """Cached blocks with which a sequence can start."""
 
     found: PrefixBlocks
-    #: Leading blocks of the prefix that are final; the step that is being scheduled computes the
-    #: rest.
+    #: Leading blocks of the prefix that are final; the step being scheduled computes the others.
     num_final: int
 
     @property
     def num_blocks(self) -> int:
-        """The number of blocks of tokens in the prefix."""
+        """Number of blocks of tokens in the prefix."""
         return self.found.num_blocks
 
     @property
@@ -43,17 +42,17 @@ class PrefixHit:
 
 
 class BlockManager:
-    """Between the scheduler, which thinks in tokens, and the pool, which thinks in blocks.
+    """Connects the scheduler, which counts tokens, with the pool, which counts blocks.
 
-    A block that a lookup can find is full and never written again; so the blocks that a sequence
-    writes to are always its own. Besides the cache's blocks, a sequence can start from those that
-    another one fills in the same step: every layer writes all keys and values of a step before it
-    reads any. No lookup outside the step finds these before they are final.
+    A block that a lookup can find is full and never written again, so a sequence writes only to
+    blocks of its own. Besides cached blocks, a sequence can start from blocks that another one
+    fills in the same step: every layer writes all keys and values of a step before it reads any. No
+    lookup outside the step finds these before they are final.
     """
 
-    #: Records the content of published blocks; None: it is not recorded.
+    #: Record of the content of published blocks; None: none.
     contents: ContentLog | None = None
-    #: Makes a proposer release so many of the pool's blocks, if there is one.
+    #: Makes a proposer release a number of the pool's blocks; None without a proposer.
     reclaim: Callable[[int], None] | None = None
 
     def __init__(
@@ -69,7 +68,7 @@ class BlockManager:
         self._offload = offload
         self.block_size = block_size
         self._num_groups = cache.num_groups
-        #: Key to the block that the step being scheduled fills.
+        #: By key: the block that the step being scheduled fills.
         self._scheduled: dict[bytes, int] = {}
 
     def begin_step(self) -> None:
@@ -77,7 +76,7 @@ class BlockManager:
         self._scheduled.clear()
 
     def will_fill(self, seq: Sequence, num_tokens: int) -> None:
-        """The step being scheduled computes the sequence up to `num_tokens`."""
+        """Record that the step being scheduled computes the sequence up to `num_tokens`."""
         first, end = seq.num_published_blocks, num_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(num_tokens, self.block_size)
@@ -86,7 +85,7 @@ class BlockManager:
                     self._scheduled.setdefault(block_key(block_hash, group), block)
 
     def match_prefix(self, seq: Sequence) -> PrefixHit:
-        """Blocks that the sequence could start from. At least one token is left over.
+        """Return the blocks from which the sequence could start. At least one token is left out.
 
         A sequence that wants logprobs of its prompt gets none: they come from computing it. A
         sequence whose blocks a peer fills is not part of the step, which may fail without it: it
@@ -102,7 +101,7 @@ class BlockManager:
         return PrefixHit(found, num_final)
 
     def num_loadable(self, seq: Sequence, hit: PrefixHit) -> int | None:
-        """How many blocks behind those that were hit are better loaded than computed.
+        """Return how many blocks after the hits load faster than they compute.
 
         None: that is not yet known; ask again when a load is over. A sequence that starts from
         blocks of this step must be part of the step, so it loads nothing.
@@ -114,9 +113,10 @@ class BlockManager:
         return None if num is None else num // self._num_groups
 
     def load(self, seq: Sequence, num_blocks: int, done: Callable[[int], None]) -> bool:
-        """Load that many blocks behind those that were hit, if that is still possible.
+        """Load that many blocks after the hits; return whether a load has begun.
 
-        `done` gets the number of those that arrived; `join_loaded` tells the sequence.
+        `done` is called with the number of arrived blocks; pass them to the sequence with
+        `join_loaded`.
         """
         if self._offload is None:
             return False
@@ -130,17 +130,20 @@ class BlockManager:
         return self._offload.loads.load(self._keys(seq.block_hashes[behind]), blocks, loaded) > 0
 
     def join_loaded(self, seq: Sequence, num_blocks: int) -> None:
-        """These blocks behind those that were hit are final, and need no computing."""
+        """Add arrived blocks after the hits: they are final and need no computation."""
         seq.num_computed_tokens += num_blocks * self.block_size
         seq.num_cached_tokens = seq.num_final_tokens = seq.num_computed_tokens
         self.publish(seq)
 
     def num_tokens_in(self, num_full_blocks: int) -> int:
-        """Tokens that full blocks hold."""
+        """Return the number of tokens in full blocks."""
         return num_full_blocks * self.block_size
 
     def try_admit(self, seq: Sequence, hit: PrefixHit, *, num_spare_blocks: int) -> bool:
-        """Give the sequence blocks for all its tokens, if that leaves `num_spare_blocks` free."""
+        """Give the sequence blocks for all its tokens; return whether `num_spare_blocks` stay free.
+
+        Without that many, the sequence gets none.
+        """
         hit_blocks, groups = hit.found.blocks, self._num_groups
         num_new = self._num_blocks(seq.num_tokens) - hit.num_blocks
         num_spare_blocks *= groups
@@ -162,7 +165,9 @@ class BlockManager:
         return True
 
     def try_grow(self, seq: Sequence, num_tokens: int) -> bool:
-        """Make room for the KV of the first `num_tokens` tokens, if there are blocks for it."""
+        """Make room for the KV of the first `num_tokens` tokens; return whether enough blocks are
+        free.
+        """
         if num_tokens <= len(seq.tables[0]) * self.block_size:
             return True
         num_new = self._num_blocks(num_tokens) - seq.num_blocks
@@ -173,7 +178,7 @@ class BlockManager:
         return True
 
     def grow_ahead(self, seq: Sequence, num_tokens: int, *, num_spare_blocks: int) -> int:
-        """Make room for up to `num_tokens` drafts behind the last token; returns for how many.
+        """Make room for up to `num_tokens` drafts after the last token; return for how many.
 
         Takes free blocks only, and leaves `num_spare_blocks` of them free.
         """
@@ -186,7 +191,7 @@ class BlockManager:
         return num_tokens
 
     def shrink(self, seq: Sequence) -> None:
-        """Take back the blocks behind the last token, which only rejected drafts were in."""
+        """Free the blocks after the last token, which held only rejected drafts."""
         num_needed = self._num_blocks(seq.num_tokens)
         if num_needed < seq.num_blocks:
             for table in seq.tables:
@@ -195,7 +200,7 @@ class BlockManager:
             seq.num_tabled_blocks = min(seq.num_tabled_blocks, num_needed)
 
     def publish(self, seq: Sequence) -> None:
-        """Let lookups find the blocks that became full and final. Call after the step."""
+        """Publish the blocks that became full and final. Call it after the step."""
         first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
@@ -210,14 +215,14 @@ class BlockManager:
                 self._offload.stores.note_final(self._keys(hashes[first:]))
 
     def free(self, seq: Sequence) -> None:
-        """Take all blocks away. The only way in which a sequence's blocks go back."""
+        """Free all blocks of a sequence. No other method frees them."""
         for table in seq.tables:
             self._pool.release(table)
             del table[:]
         self.free_states(seq)
 
     def free_states(self, seq: Sequence) -> None:
-        """Take back what it has for its hidden states, if anything."""
+        """Free the blocks for its hidden states, if it has any."""
         if seq.states is not None:
             self._pool.release(seq.states.blocks)
             seq.states = None
@@ -240,12 +245,12 @@ class BlockManager:
         return block_keys(block_hashes, self._num_groups)
 
     def _extend(self, seq: Sequence, num_blocks: int) -> None:
-        """So many blocks more in each table; they are free."""
+        """Extend each table by this number of blocks, which must be free."""
         for table in seq.tables:
             table.extend(self._pool.allocate(num_blocks))
 
     def _place_states(self, seq: Sequence, num_spare_blocks: int) -> None:
-        """Take blocks for hidden states that a peer sends or gets, if enough blocks are spare."""
+        """Take blocks for hidden states to be sent or received, if enough blocks are spare."""
         wish = seq.request.states
         if wish is None or not (seq.awaits_transfer or seq.request.hold_blocks):
             return
@@ -257,13 +262,13 @@ class BlockManager:
             seq.states = PlacedStates(wish.format, first, skipped, blocks)
 
     def _has_free(self, num_blocks: int) -> bool:
-        """Whether so many are free, once what was only kept for drafts has been given back."""
+        """Return whether this number is free, after a proposer released blocks if needed."""
         if num_blocks > self._pool.num_free and self.reclaim is not None:
             self.reclaim(num_blocks - self._pool.num_free)
         return num_blocks <= self._pool.num_free
 
     def _wait_for(self, num_blocks: int) -> bool:
-        """Let blocks come back that are only being copied; whether that is enough."""
+        """Wait for blocks that are only being copied; return whether that is enough."""
         if self._offload is None or not self._offload.end_stores():
             return False
         return num_blocks <= self._pool.num_free

@@ -1,4 +1,4 @@
-"""Room in a step for drafts: tokens of its budget, and blocks behind a sequence's last token."""
+"""Room in a step for drafts: token budget, and blocks after a sequence's last token."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def add_drafts(
     seqs: list[Sequence], output: SchedulerOutput, blocks: BlockManager, *, num_spare_blocks: int
 ) -> None:
-    """Let the step check as much of the sequences' drafts as there is room for.
+    """Add as much of the sequences' drafts to the step as there is room for.
 
-    Comes after every running sequence has its one token: no sequence waits, or is preempted,
-    for a guess. What is left of a draft is what the step computes.
+    Call it after every running sequence has its one token: no sequence waits, or is preempted, for
+    a draft. Drafts are cut to the part that the step computes.
     """
     for seq in seqs:
         draft, num = seq.draft, 0
@@ -31,7 +31,7 @@ def add_drafts(
 
 
 def first_of(draft: Draft, num_tokens: int) -> Draft:
-    """The beginning of a draft."""
+    """Return the beginning of a draft."""
     if num_tokens >= len(draft.token_ids):
         return draft if draft.token_ids else NO_DRAFT
     if not num_tokens:

@@ -1,7 +1,7 @@
-"""Which sequences a step may take: those whose mask of allowed tokens is there in time.
+"""Gate for sequences with a grammar: a step takes those whose mask is ready in time.
 
-Masks are computed elsewhere while the engine goes on. One that is late holds up its own sequence,
-which a later step takes, and no other.
+Masks are computed elsewhere while the engine continues. A late mask delays only its own sequence,
+which a later step takes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from shared.engine.sequence.sequence import Sequence
 
-#: A step waits for so long for the masks of all its sequences together, and a little for each.
+#: Time that a step waits for the masks of all its sequences in total, and a little for each.
 MAX_WAIT_S = 0.001
 _WAIT_EACH_S = 0.00005
 
@@ -26,7 +26,7 @@ class MaskGate:
         self._left_s = 0.0
 
     def open(self, running: Iterable[Sequence]) -> None:
-        """Ask for all masks, so that they are computed side by side."""
+        """Request all masks, so that they are computed in parallel."""
         self._left_s = MAX_WAIT_S
         for seq in running:
             if seq.grammar is not None:
@@ -34,7 +34,7 @@ class MaskGate:
                 self._left_s += _WAIT_EACH_S
 
     def lets(self, seq: Sequence) -> bool:
-        """Whether the sequence's next token can be sampled."""
+        """Return whether the sequence's next token can be sampled."""
         if seq.grammar is None:
             return True
         began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the scheduler decided for one step."""
+"""The scheduler's decision for one step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step: how many tokens of which sequences, in the order of the batch."""
+    """One step: the number of tokens of each sequence, in the order of the batch."""
 
     budget: int
     num_new_tokens: dict[Sequence, int] = field(default_factory=dict)
     admitted: list[Admitted] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
-    #: A sequence would have to be preempted, which is not allowed while a step is in flight.
+    #: Whether a sequence would have to be preempted, which is not allowed with a step in flight.
     is_blocked: bool = False
     num_cache_queries: int = 0
     num_cache_hits: int = 0
@@ -30,16 +30,16 @@ class SchedulerOutput:
         self.budget -= num_new_tokens
 
     def add_draft(self, seq: Sequence, num_drafts: int) -> None:
-        """Check so many guesses behind the last token of `seq`, which is computed in this step."""
+        """Check this number of drafts after the last token of `seq`, which this step computes."""
         self.num_new_tokens[seq] += num_drafts
         self.budget -= num_drafts
 
     def drop(self, seq: Sequence) -> None:
-        """Compute nothing of `seq` after all. Only for a step without admissions."""
+        """Remove `seq` from the step. Only for a step without admissions."""
         self.budget += self.num_new_tokens.pop(seq, 0)
 
     def admit(self, seq: Sequence) -> None:
-        """Tell that `seq` has its blocks, and count its hits if it never had any before."""
+        """Record the admission of `seq`, and count its hits at its first admission."""
         self.admitted.append(
             Admitted(
                 request_id=seq.request_id,

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 def last_admitted(running: Seq[Sequence]) -> Sequence | None:
-    """First come, first served: the one that was admitted last."""
+    """Return the victim of first come, first served: the last admitted sequence."""
     return next((seq for seq in reversed(running) if seq.may_be_preempted), None)
 
 
 def least_urgent(running: Seq[Sequence]) -> Sequence | None:
-    """Priority: the highest (priority, arrival)."""
+    """Return the victim by priority: the highest (priority, arrival)."""
     return max(
         (seq for seq in running if seq.may_be_preempted),
         key=lambda seq: (seq.request.priority, seq.arrival),
@@ -48,7 +48,7 @@ def least_urgent(running: Seq[Sequence]) -> Sequence | None:
 
 
 class Scheduler:
-    """Owns every sequence that was added and has not ended, with all its blocks."""
+    """Owns every sequence that was added and has not ended, with its blocks."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Scheduler:
         self.loading: dict[str, Sequence] = {}
         self.receiving: dict[str, Sequence] = {}
         self.held: dict[str, Sequence] = {}
-        #: Ended, but a step in flight still writes to their blocks.
+        #: Ended sequences to whose blocks a step in flight still writes.
         self.draining: list[Sequence] = []
         self.sequences: dict[str, Sequence] = {}
-        #: Sequences that ended or were preempted since the speculator emptied this list.
+        #: Sequences that ended or were preempted since the speculator last cleared this list.
         self.departed: list[Sequence] = []
-        #: Whether `departed` is kept, because a speculator empties it.
+        #: Whether `departed` is filled, because a speculator clears it.
         self.notes_departed = False
-        #: Sequences whose loads have ended, and whose admission is not reported yet.
+        #: Sequences whose loads have ended, with an admission still to be reported.
         self._joined: list[Sequence] = []
 
     @property
@@ -94,10 +94,10 @@ class Scheduler:
         self.waiting.add(seq)
 
     def schedule(self, *, may_preempt: bool = True) -> SchedulerOutput:
-        """Choose what to compute, taking the blocks for it. An empty step changes nothing.
+        """Choose what to compute, and take blocks for it. An empty step changes nothing.
 
         If a sequence would have to be preempted without `may_preempt`, the output is blocked: it
-        must not be computed. Blocks that it has taken stay with their sequences.
+        must not be computed. Blocks taken so far stay with their sequences.
         """
         output = SchedulerOutput(self._max_num_batched_tokens)
         self.blocks.begin_step()
@@ -109,12 +109,12 @@ class Scheduler:
         return output
 
     def advance(self, seq: Sequence, num_new_tokens: int) -> None:
-        """Count tokens that a step computed: their KV is final."""
+        """Advance by the tokens that a step computed: their KV is final."""
         seq.num_computed_tokens += num_new_tokens
         self.blocks.publish(seq)
 
     def settle(self, seq: Sequence) -> None:
-        """Collected a step of a sequence that had ended: its blocks may go once none is left."""
+        """Count a collected step of an ended sequence; after its last one, free its blocks."""
         if seq.status is Status.ENDED and not seq.num_in_flight_tokens:
             self.draining.remove(seq)
             self.blocks.free(seq)
@@ -122,9 +122,9 @@ class Scheduler:
     def end_transfer(self, seq: Sequence, *, received: bool, first_token: int | None) -> None:
         """End a sequence's transfer, after the last write to its blocks: let the sequence run.
 
-        If all was `received` and verified, its KV is final, except that without a first token the
-        last one is computed again, to sample from. Otherwise nothing received is used. A first
-        token was sampled and given out elsewhere; the sequence's grammar allows it.
+        If all blocks were `received` and verified, their KV is final, except that without a first
+        token the last token is computed again, to sample from. Otherwise nothing received is used.
+        A first token was sampled and passed on elsewhere; the sequence's grammar allows it.
         """
         del self.receiving[seq.request_id]
         self.blocks.free_states(seq)
@@ -139,7 +139,7 @@ class Scheduler:
         self.running.append(seq)
 
     def finish(self, seq: Sequence) -> None:
-        """Stop computing. Blocks are freed, or kept if the request says so."""
+        """Stop computing a sequence. Its blocks are freed, or kept if the request says so."""
         self._leave(seq)
         if seq.request.hold_blocks and seq.num_blocks:
             seq.status = Status.HELD
@@ -148,12 +148,12 @@ class Scheduler:
             self._end(seq)
 
     def release(self, seq: Sequence) -> None:
-        """Free the blocks of a sequence in any state; nothing of it remains."""
+        """Free the blocks of a sequence in any state, and drop the sequence."""
         self._leave(seq)
         self._end(seq)
 
     def abandon(self) -> list[Sequence]:
-        """Drop everything without tidying up; returns the sequences that had not ended."""
+        """Drop all sequences without freeing blocks; return those that had not ended."""
         unfinished = [seq for seq in self.sequences.values() if seq.status is not Status.HELD]
         for seq in unfinished:
             if seq.status is Status.WAITING:
@@ -290,7 +290,7 @@ class Scheduler:
         return True
 
     def _end_load(self, seq: Sequence, num_blocks: int) -> None:
-        """So many blocks behind its cached ones have arrived: go on from there."""
+        """Continue a sequence after the arrival of this number of blocks after its hits."""
         if seq.status is not Status.LOADING:
             return  # it has ended
         del self.loading[seq.request_id]
@@ -306,7 +306,7 @@ class Scheduler:
 
     def _enter(self, seq: Sequence) -> None:
         if seq.awaits_transfer:
-            # One transfer per request: after a preemption it is computed here.
+            # One transfer per request: after a preemption the prompt is computed here.
             seq.awaits_transfer = False
             seq.status = Status.RECEIVING
             self.receiving[seq.request_id] = seq
@@ -315,7 +315,7 @@ class Scheduler:
             self.running.append(seq)
 
     def _num_growing(self) -> int:
-        """Count the sequences that may soon need a block: one is kept free for each of them."""
+        """Return the number of sequences that may soon need a block: one is kept free for each."""
         active = (*self.running, *self.loading.values(), *self.receiving.values())
         return sum(1 for seq in active if not seq.request.hold_blocks)
 
@@ -323,7 +323,7 @@ class Scheduler:
 def build_scheduler(
     pool: BlockPool, cache: PrefixCache, offload: KVOffload | None, config: EngineConfig
 ) -> Scheduler:
-    """Return the scheduler of an engine with these settings; it has nothing to do yet."""
+    """Return an idle scheduler of an engine with these settings."""
     return Scheduler(
         BlockManager(pool, cache, block_size=config.block_size, offload=offload),
         max_num_seqs=config.max_num_seqs,
@@ -335,7 +335,7 @@ def build_scheduler(
 
 
 def check_scheduler(scheduler: Scheduler, *, draft_blocks: Iterable[int] = ()) -> None:
-    """Raise InternalError if a sequence or a block is lost, or is in two places.
+    """Raise InternalError if a sequence or a block is lost, or in two places.
 
     `draft_blocks` are held by a proposer.
     """

@@ -22,11 +22,11 @@ class WaitingQueue(Protocol):
         ...
 
     def head(self) -> Sequence | None:
-        """The sequence that is admitted next; None if the queue is empty."""
+        """Return the sequence to admit next; None if the queue is empty."""
         ...
 
     def remove(self, seq: Sequence) -> None:
-        """Take out a sequence that is in the queue."""
+        """Remove a sequence that is in the queue."""
         ...
 
     def __len__(self) -> int: ...
@@ -48,11 +48,11 @@ class FcfsQueue:
         self._queue.move_to_end(seq.request_id, last=False)
 
     def head(self) -> Sequence | None:
-        """The sequence that has waited longest."""
+        """Return the sequence that has waited longest."""
         return next(iter(self._queue.values()), None)
 
     def remove(self, seq: Sequence) -> None:
-        """Take out a sequence, in O(1)."""
+        """Remove a sequence, in O(1)."""
         del self._queue[seq.request_id]
 
     def __len__(self) -> int:
@@ -60,10 +60,10 @@ class FcfsQueue:
 
 
 class PriorityQueue:
-    """Lowest (priority, arrival) first. A preempted sequence is as old as it ever was."""
+    """Lowest (priority, arrival) first. A preempted sequence keeps its arrival."""
 
     def __init__(self) -> None:
-        # Removed sequences stay in the heap until they come to its top.
+        # Removed sequences stay in the heap until they reach its top.
         self._heap: list[tuple[int, int, Sequence]] = []
         self._present: dict[str, Sequence] = {}
 
@@ -77,7 +77,7 @@ class PriorityQueue:
         self.add(seq)
 
     def head(self) -> Sequence | None:
-        """The most urgent sequence."""
+        """Return the most urgent sequence."""
         while self._heap:
             seq = self._heap[0][2]
             if self._present.get(seq.request_id) is seq:
@@ -86,7 +86,7 @@ class PriorityQueue:
         return None
 
     def remove(self, seq: Sequence) -> None:
-        """In O(1), or O(log n) if it is the head."""
+        """Remove a sequence, in O(1), or O(log n) if it is the head."""
         del self._present[seq.request_id]
         if self._heap[0][2] is seq:
             heapq.heappop(self._heap)

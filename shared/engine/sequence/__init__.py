@@ -1,1 +1,1 @@
-"""One request inside the engine: what it asks, its state, and what is told of it."""
+"""One request in the engine: its parameters, its state, its events."""

@@ -1,4 +1,4 @@
-"""What comes out of the engine: small records, in the order in which things happened."""
+"""Events of the engine: small records, in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shared.kv.change_log import CacheChange as CacheChange  # part of what the engine says
+from shared.kv.change_log import CacheChange as CacheChange  # part of the engine's interface
 
 if TYPE_CHECKING:
     from shared.engine.prompt_states import PlacedStates
@@ -25,11 +25,11 @@ class Admitted:
     """
 
     request_id: str
-    #: By group of layers that share a block table; equally long.
+    #: By group of layers that share a block table; all of equal length.
     tables: tuple[tuple[int, ...], ...]
     num_cached_tokens: int
     num_final_tokens: int
-    #: Blocks for its hidden states, if it wants them and there was room.
+    #: Blocks for its hidden states, if it asked for them and there was room.
     states: PlacedStates | None = None
     #: time.monotonic() of the admission; a reader may get the event later.
     at_s: float = field(default_factory=time.monotonic, compare=False)
@@ -55,18 +55,18 @@ class NewTokens(msgspec.Struct, frozen=True, kw_only=True):
     #: With the first tokens only: one entry per prompt token, None for the first.
     prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
     finish_reason: FinishReason | None = None
-    #: The token that stopped it, if that was a stop or end token; it is in `token_ids`.
+    #: The stop or end token that ended the answer, if one did; it is in `token_ids`.
     stop_token_id: int | None = None
-    #: Guesses that the step checked for this sequence, and how many of these were right.
+    #: Drafts that the step checked for this sequence, and how many were accepted.
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The engine gave the sequence up. Its last event.
+    """An error ended the sequence. Its last event.
 
-    Its blocks are free, or, with `hold_blocks`, kept until `release` like after any other end.
+    Its blocks are free, or, with `hold_blocks`, kept until `release` as after any other end.
     """
 
     request_id: str

@@ -1,4 +1,4 @@
-"""The interfaces of a grammar that a sequence follows."""
+"""The interfaces of a sequence's grammar."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ if TYPE_CHECKING:
 
 
 class Matcher(Protocol):
-    """How far one sequence has come in its grammar. One thread at a time."""
+    """The position of one sequence in its grammar. One thread at a time."""
 
     @property
     def is_terminated(self) -> bool:
-        """Whether an end token was accepted: nothing may follow."""
+        """Whether an end token was accepted: no token may follow."""
         ...
 
     def fill_mask(self, bits: Tensor, row: int) -> None:
-        """Write which tokens may come next into `bits[row]`. Not once it is terminated.
+        """Write the mask of the next token into `bits[row]`. Do not call it after termination.
 
         bits: int32 [rows, ceil(vocab / 32)] on the host; bit i % 32 of word i // 32 is token i's.
         """
         ...
 
     def accept(self, token_id: int) -> bool:
-        """Go on by this token. False, and nothing has changed, if it may not come next."""
+        """Advance by this token; return False without any change if it is not allowed."""
         ...
 
     def rollback(self, num_tokens: int) -> None:
-        """Take back the tokens that were accepted last, the end token included."""
+        """Take back the last accepted tokens, the end token included."""
         ...
 
 
 class Grammar(Matcher, Protocol):
-    """A matcher of the engine's: a step takes only sequences whose mask is there.
+    """A matcher for the engine: a step takes only sequences whose mask is ready.
 
-    Where it is not, `accept` and `fill_mask` wait for it, and raise UnavailableError or
+    If it is not, `accept` and `fill_mask` wait for it, and raise UnavailableError or
     InvalidRequestError if none will come.
     """
 
     @property
     def error(self) -> Exception | None:
-        """Why it cannot go on, if it cannot: then the mask will never be there."""
+        """Error because of which it cannot continue, if any: then the mask never becomes ready."""
         ...
 
     def ask_mask(self) -> None:
-        """Begin to compute the mask of the next token; returns at once."""
+        """Start to compute the mask of the next token; return at once."""
         ...
 
     def wait_mask(self, timeout_s: float, *, patiently: bool = False) -> bool:
-        """Whether the mask of the next token is there within this time. Asks for it, too.
+        """Return whether the mask of the next token is ready within this time; request it, too.
 
-        A matcher that has kept a caller waiting in vain keeps none waiting again until it is quick
-        again, but for those that wait `patiently`. The end of a grammar needs no mask.
+        After a wait in vain no later call waits until the matcher is fast again, except with
+        `patiently`. The end of a grammar needs no mask.
         """
         ...

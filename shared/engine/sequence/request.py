@@ -1,4 +1,4 @@
-"""What goes into the engine: token ids, how to sample, and where the prompt's KV comes from."""
+"""Input of the engine: token ids, sampling parameters, and the source of the prompt's KV."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class KVSource(StrEnum):
-    """Where the prompt's KV comes from."""
+    """Source of the prompt's KV."""
 
     #: The engine computes it.
     COMPUTE = "compute"
-    #: A peer fills the reserved blocks. The sequence waits, holding them, until
-    #: `complete_transfer` or `fail_transfer` is called.
+    #: A peer fills the reserved blocks. The sequence holds them and waits until `complete_transfer`
+    #: or `fail_transfer` is called.
     TRANSFER = "transfer"
 
 
@@ -35,21 +35,21 @@ class EngineRequest:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     resumed_token_ids: tuple[int, ...] = ()
-    #: Lower runs first, as in vLLM; only the priority policy looks at it.
+    #: Lower runs first, as in vLLM; only the priority policy uses it.
     priority: int = 0
     #: Isolates the prefix cache; derived by the router from the tenant, never from the client.
     cache_salt: bytes = b""
     kv_source: KVSource = KVSource.COMPUTE
     #: A prefill for a peer: sample exactly one token with these parameters, whatever `max_tokens`
-    #: says, and keep the blocks until `release`, because they are being sent.
+    #: is, and keep the blocks until `release`, because they are being sent.
     hold_blocks: bool = False
-    #: Blocks for the prompt's hidden states, beside those for its KV, if there are enough: with
-    #: `KVSource.TRANSFER` a peer fills them, with `hold_blocks` the engine.
+    #: Blocks for the prompt's hidden states, in addition to those for its KV, if enough are free:
+    #: with `KVSource.TRANSFER` a peer fills them, with `hold_blocks` the engine.
     states: StatesWish | None = None
-    #: `sampling.grammar` for this request alone, behind its resumed tokens: `GrammarCompiler` has
-    #: it, and is asked before the request is queued. The engine moves it on.
+    #: The state of `sampling.grammar` for this request, after its resumed tokens. `GrammarCompiler`
+    #: makes it before the request is queued. The engine advances it.
     grammar: Grammar | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """A request that draws tokens without a seed gets a fresh one here, and nowhere later."""
+        """Draw a seed for a request that samples without one. This is the only place that does."""
         object.__setattr__(self, "sampling", self.sampling.with_seed())

@@ -1,4 +1,4 @@
-"""One sequence inside the engine: its tokens, its blocks, and how far its KV has got."""
+"""One sequence in the engine: its tokens, its blocks, and the progress of its KV."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Sequence:
     def __init__(
         self, request: EngineRequest, *, arrival: int, identity: KVIdentity, num_groups: int = 1
     ) -> None:
-        """`num_groups` is that of the model's layers that share block tables."""
+        """Make a sequence. `num_groups`: groups of the model's layers that share block tables."""
         self.request = request
         self.arrival = arrival
         self.identity = identity
@@ -79,9 +79,9 @@ class Sequence:
         self.token_ids = array("q", request.prompt_token_ids)
         self.token_ids.extend(request.resumed_token_ids)
         self.num_prompt_tokens = len(request.prompt_token_ids)
-        #: In front of the next output token; None: any may come.
+        #: Grammar of the next output token; None: any token is allowed.
         self.grammar = request.grammar
-        #: Whether anything but temperature and the filters touches its logits.
+        #: Whether any step other than temperature and filters changes its logits.
         self.changes_logits = request.sampling.changes_logits or self.grammar is not None
         self.is_greedy = request.sampling.is_greedy
         self.final_token_ids = request.sampling.final_token_ids
@@ -91,20 +91,20 @@ class Sequence:
         self.num_in_flight_tokens = 0
         #: Tokens that those steps sample; they exist on the device only, until they are collected.
         self.num_unknown_tokens = 0
-        #: The last unknown token will end it, whatever it is: there is nothing more to compute.
+        #: Whether the last unknown token ends it in any case: there is nothing more to compute.
         self.awaits_end = False
-        #: Its next token cannot be sampled before the host knows the last one, or says more about
-        #: it than its id: steps with this sequence are collected before the next is scheduled.
+        #: Whether sampling its next token requires the last one on the host, or returns more than
+        #: its id: steps with this sequence are collected before the next is scheduled.
         self.needs_host_tokens = self.changes_logits or request.sampling.logprobs is not None
-        #: Guesses that the step which is scheduled, or being computed, checks. Not tokens yet.
+        #: Drafts that the scheduled or running step checks. Not tokens yet.
         self.draft = NO_DRAFT
-        #: Its row at the runner, and how many of its blocks and tokens the runner was told of.
+        #: Its row in the runner, and how many of its blocks and tokens the runner has got.
         self.row: int | None = None
         self.num_tabled_blocks = 0
         self.num_told_tokens = 0
         #: Found in the prefix cache at the last admission.
         self.num_cached_tokens = 0
-        #: Of these, what was final at the admission: the rest its own step computes.
+        #: Those of them that were final at the admission: its own step computes the others.
         self.num_final_tokens = 0
         #: By group of layers: its blocks. All tables are equally long.
         self.tables = tuple(array("i") for _ in range(num_groups))
@@ -113,44 +113,46 @@ class Sequence:
         self.num_published_blocks = 0
         self.awaits_transfer = request.kv_source is KVSource.TRANSFER
         self.was_admitted = False
-        #: None: not wanted, or given out already. One entry per prompt token that has been seen.
+        #: None: not requested, or passed on already. One entry per computed prompt token.
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
         if request.sampling.prompt_logprobs is not None and not request.resumed_token_ids:
             self.prompt_logprobs = [None]
 
     @property
     def request_id(self) -> str:
-        """The caller's name for it."""
+        """The caller's id of the request."""
         return self.request.request_id
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of each table."""
+        """Number of blocks in each table."""
         return len(self.tables[0])
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output so far."""
+        """Number of tokens of prompt and output."""
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
-        """Sampled here or before it was resumed."""
+        """Number of output tokens, including resumed ones."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def num_pending_tokens(self) -> int:
-        """Tokens whose KV must be computed before the next one can be sampled."""
+        """Number of tokens whose KV must be computed before the next one can be sampled."""
         num_tokens = len(self.token_ids) + self.num_unknown_tokens
         return num_tokens - self.num_computed_tokens - self.num_in_flight_tokens
 
     @property
     def may_be_preempted(self) -> bool:
-        """Blocks that a peer writes or reads must stay where they are."""
+        """Whether it may be preempted: blocks that a peer writes or reads must stay."""
         return self.status is Status.RUNNING and not self.request.hold_blocks
 
     def full_block_hashes(self, num_tokens: int, block_size: int) -> list[bytes]:
-        """Hashes of the full blocks of the first `num_tokens` tokens; computed once each."""
+        """Return the hashes of the full blocks of the first `num_tokens` tokens; each is computed
+        once.
+        """
         num_blocks = num_tokens // block_size
         num_known = len(self.block_hashes)
         if num_known < num_blocks:
@@ -160,14 +162,14 @@ class Sequence:
         return self.block_hashes[:num_blocks]
 
     def append_token(self, token_id: int) -> bool:
-        """Add an output token. False, and nothing has changed, if its grammar does not allow it."""
+        """Append an output token; return False without any change if its grammar forbids it."""
         if self.grammar is not None and not self.grammar.accept(token_id):
             return False
         self.token_ids.append(token_id)
         return True
 
     def forget_progress(self) -> None:
-        """Back to the queue: the blocks are gone, the tokens stay."""
+        """Reset to the queue: the blocks are gone, the tokens stay."""
         self.status = Status.WAITING
         self.row = None
         self.draft = NO_DRAFT

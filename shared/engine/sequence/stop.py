@@ -1,4 +1,4 @@
-"""When a sequence ends. Stop strings are text and therefore not known here."""
+"""The end of a sequence. Stop strings are text and therefore not handled here."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def finish_reason_for(
     max_model_len: int,
     final_token_ids: AbstractSet[int] | None = None,
 ) -> FinishReason | None:
-    """Whether the token just sampled, counted in both numbers, is the last one.
+    """Return the reason if the token just sampled, counted in both numbers, is the last one.
 
     `num_output_tokens` includes resumed tokens; `num_tokens` is the prompt and the output.
-    `final_token_ids` saves asking `sampling` for them every time.
+    `final_token_ids` saves repeated calls of `sampling` for them.
     """
     if final_token_ids is None:
         final_token_ids = sampling.final_token_ids
-    # `min_tokens` holds no end back that a grammar leaves no choice but.
+    # `min_tokens` does not delay an end that is a grammar's only choice.
     is_early = num_output_tokens < sampling.min_tokens and sampling.grammar is None
     if token_id in final_token_ids and not is_early:
         return FinishReason.STOP
@@ -45,5 +45,5 @@ def finish_reason_for(
 def is_last_token(
     sampling: SamplingParams, *, num_output_tokens: int, num_tokens: int, max_model_len: int
 ) -> bool:
-    """Whether no token may follow the last one, counted in both numbers, whatever it is."""
+    """Return whether no token may follow the last one, whatever it is."""
     return num_output_tokens >= sampling.max_tokens or num_tokens >= max_model_len

@@ -1,1 +1,1 @@
-"""Tokens are guessed, and the model checks several guesses in one step."""
+"""Speculation: a proposer drafts tokens, and the model checks several of them in one step."""

@@ -1,7 +1,7 @@
-"""Prompt lookup: what followed the last tokens where they occurred first.
+"""Prompt lookup: copy the tokens after the first occurrence of the last tokens.
 
-A. Saxena, "Prompt lookup decoding" (2023): answers that quote, correct or continue what is in the
-context can be guessed from it, without a model.
+A. Saxena, "Prompt lookup decoding" (2023): answers that quote, correct or continue the context can
+be drafted from it, without a model.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.base import DraftWish, ObservedStep, ProposerContext
 
-#: Tokens that are indexed per sequence and step: a long prompt is taken in over several, so that
-#: no step waits for it.
+#: Tokens indexed per sequence and step: a long prompt is indexed over several steps, so that no
+#: step waits for it.
 _INDEXED_PER_STEP = 8192
 
 
 class NgramIndex:
-    """Where each n-gram of a growing sequence ended first, for every n of a range.
+    """End of the first occurrence of each n-gram of a growing sequence, for a range of n.
 
     A token costs one entry per n, whatever the length of the sequence.
     """
@@ -32,18 +32,18 @@ class NgramIndex:
     def __init__(self, shortest: int, longest: int) -> None:
         self._shortest = shortest
         self._longest = longest
-        #: By n, from `shortest`: n-gram to the place behind its first occurrence.
+        #: By n, from `shortest`: n-gram to the index after its first occurrence.
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(shortest, longest + 1)]
-        #: Of the n-grams that end with the last token, by n: that place, if they occurred before.
+        #: By n: that index for the n-gram that ends with the last token, if it occurred before.
         self._earlier: list[int | None] = [None] * len(self._ends)
-        #: What any n-gram begins with, one token shorter than the shortest; whether the last one
-        #: had occurred before.
+        #: Prefix of every n-gram, one token shorter than the shortest; whether the last one had
+        #: occurred before.
         self._stems: set[tuple[int, ...]] = {()}
         self.may_match = False
         self.num_tokens = 0
 
     def extend(self, token_ids: array[int], end: int) -> None:
-        """Take in the tokens up to `end`, of a sequence of which the first were taken in before."""
+        """Add the tokens up to `end` of a sequence whose first ones were added before."""
         for place in range(self.num_tokens + 1, end + 1):
             for offset, ends in enumerate(self._ends):
                 num = self._shortest + offset
@@ -58,14 +58,17 @@ class NgramIndex:
         self.num_tokens = max(self.num_tokens, end)
 
     def find(self) -> int | None:
-        """The place behind the first occurrence of the longest n-gram at the end, if earlier."""
+        """Return the index after the first occurrence of the longest n-gram at the end.
+
+        None if it has not occurred before.
+        """
         return next((place for place in reversed(self._earlier) if place is not None), None)
 
 
 def follow(token_ids: array[int], place: int, num_tokens: int) -> list[int]:
     """Return `num_tokens` tokens: copies of `token_ids` from `place` on, and then of themselves.
 
-    So the tokens behind `place` are repeated as a loop. `place` is before the end.
+    So the tokens after `place` are repeated as a loop. `place` is before the end.
     """
     period = len(token_ids) - place
     found = token_ids[place : place + num_tokens].tolist()
@@ -84,11 +87,11 @@ class NgramProposer:
 
     @property
     def hidden_needs(self) -> HiddenNeeds:
-        """None."""
+        """No hidden states."""
         return HiddenNeeds()
 
     def may_guess(self, seq: Sequence) -> bool:
-        """Whether an n-gram that ends with the next token can have occurred before."""
+        """Return whether an n-gram that ends with the next token can have occurred before."""
         index = self._index(seq)
         return index.num_tokens == seq.num_tokens and index.may_match
 
@@ -97,7 +100,7 @@ class NgramProposer:
         return [self._guess(wish) for wish in wishes]
 
     def observe(self, step: ObservedStep) -> None:
-        """The tokens themselves say everything."""
+        """Do nothing: all tokens are in the sequence."""
 
     def forget(self, seq: Sequence) -> None:
         """See `Proposer.forget`."""
@@ -118,7 +121,7 @@ class NgramProposer:
         return Draft(follow(seq.token_ids, place, wish.max_tokens))
 
     def _index(self, seq: Sequence) -> NgramIndex:
-        """With as many of its tokens as a step may take in."""
+        """Return the index of a sequence, extended by as many tokens as a step may add."""
         index = self._indexes.get(seq)
         if index is None:
             index = self._indexes[seq] = NgramIndex(self._shortest, self._longest)

@@ -1,4 +1,4 @@
-"""What the engine has answered before, as automata to look things up in. Bounded in memory."""
+"""Past answers of the engine, as automata for lookups. Bounded in memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from shared.engine.speculation.suffix_automaton import SuffixAutomaton, SuffixWr
 if TYPE_CHECKING:
     from array import array
 
-#: Tokens that one automaton takes in before the next is begun, and per step.
+#: Tokens that one automaton holds before the next is begun, and tokens added per step.
 _MOST_TOKENS = 262_144
 _TAKEN_PER_STEP = 256
-#: Tokens that may wait to be taken in; answers beyond that are not remembered.
+#: Tokens that may wait to be added; further answers are dropped.
 _MOST_WAITING = 65_536
 
 
@@ -21,7 +21,10 @@ class PastAnswers:
     """Two automata: the older one is dropped whenever the newer one is full."""
 
     def __init__(self, max_requests: int, depth: int) -> None:
-        """Between half and all of the last `max_requests` answers are remembered; 0: none."""
+        """Make the automata.
+
+        They hold between half and all of the last `max_requests` answers; 0: none.
+        """
         self._most_per_automaton = -(-max_requests // 2)
         self._depth = depth
         self.automata: list[SuffixAutomaton] = []
@@ -29,19 +32,19 @@ class PastAnswers:
         self._num_tokens = 0
         self._waiting: deque[array[int]] = deque()
         self._num_waiting = 0
-        #: Of the first that waits: how much of it was taken in.
+        #: Number of added tokens of the first waiting answer.
         self._writer: SuffixWriter | None = None
         self._num_written = 0
 
     def add(self, token_ids: array[int]) -> None:
-        """Remember an answer; it is taken in bit by bit."""
+        """Queue an answer, which is added in several steps."""
         fits = self._num_waiting + len(token_ids) <= _MOST_WAITING
         if self._most_per_automaton and fits and len(token_ids) > 1:
             self._waiting.append(token_ids)
             self._num_waiting += len(token_ids)
 
     def take_in(self, num_tokens: int = _TAKEN_PER_STEP) -> None:
-        """Take in so many of the tokens that wait."""
+        """Add this number of waiting tokens."""
         while num_tokens and self._waiting:
             token_ids = self._waiting[0]
             if self._writer is None:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from shared.engine.speculation.base import Proposer, ProposerContext
 
-#: Where packages announce factories: a callable that takes a `ProposerContext`.
+#: Group of entry points for factories: callables that take a `ProposerContext`.
 ENTRY_POINT_GROUP = "baton.proposers"
 
-#: Imported when they are asked for: most engines never speculate.
+#: Imported on first use: most engines never speculate.
 BUILT_IN = {
     "ngram": "shared.engine.speculation.ngram:NgramProposer",
     "suffix": "shared.engine.speculation.suffix:SuffixProposer",
@@ -28,7 +28,7 @@ BUILT_IN = {
 
 
 def create_proposer(context: ProposerContext) -> Proposer:
-    """The proposer that the settings name.
+    """Return the proposer of the settings.
 
     Raises:
         ConfigError: there is none of this name, or it cannot be made here.

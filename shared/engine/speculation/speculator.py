@@ -1,4 +1,4 @@
-"""Asks the proposer for drafts before a step; reports the results to it and the measurements."""
+"""Gets drafts from the proposer before a step; reports results and measurements afterwards."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Weight of the newest draft in what is usual.
+#: Weight of the newest draft in the mean.
 _NEWEST = 0.1
-#: Rows of hidden states that exist beside the blocks at a time.
+#: Rows of hidden states that may exist outside the blocks at a time.
 _STATES_AT_ONCE = 1024
 
 
@@ -47,18 +47,18 @@ _STATES_AT_ONCE = 1024
 class StepReport:
     """The measurements of a step."""
 
-    #: Tokens that were computed, drafts included.
+    #: Computed tokens, drafts included.
     num_rows: int
     took_s: float
-    #: What guessing took before it; None if the proposer was not asked.
+    #: Time of the proposer before it; None if it was not called.
     guessing_s: float | None
-    #: Whether it took what one of many such steps takes.
+    #: Whether the step's time is typical.
     is_steady: bool
     hidden: KeptHidden | None
 
 
 class Speculator:
-    """Everything of an engine that concerns guesses, except for computing and judging them."""
+    """The speculation of an engine, except for the computation and the check of drafts."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class Speculator:
         self._max_model_len = max_model_len
         self._switch = SpeculationSwitch() if config.adaptive else None
         self._paces: dict[Sequence, DraftPace] = {}
-        #: Recent mean of accepted tokens per draft over all sequences; expected of a new one.
+        #: Recent mean of accepted tokens per draft over all sequences; expected of a new sequence.
         self._usual = FIRST_MEAN
-        #: Accepted draft tokens by their place in the draft.
+        #: Accepted draft tokens by their position in the draft.
         self.accepted_per_pos = [0] * config.max_draft_tokens
         self._broken = False
-        #: Seconds that guessing took for the step being prepared; None if there was no guessing.
+        #: Time [s] of the proposer for the step being prepared; None if it was not called.
         self.guessing_s: float | None = None
 
     @property
@@ -94,9 +94,11 @@ class Speculator:
         return self._proposer.hidden_needs
 
     def wants_drafts(self, running: Seq[Sequence], *, must_wait: bool) -> bool:
-        """Whether the next step should have guesses. Ask once per step, then `draft` or not.
+        """Return whether the next step should have drafts.
 
-        `must_wait`: for that the step in flight has to end, where otherwise steps would overlap.
+        Call it once per step, then `draft` or not.
+
+        `must_wait`: drafts require the end of the step in flight; otherwise steps would overlap.
         """
         self.guessing_s = None
         num_seqs = len(running)
@@ -108,7 +110,7 @@ class Speculator:
         return not must_wait or self._is_worth_waiting(guessable)
 
     def draft(self, running: Seq[Sequence]) -> None:
-        """Put guesses on the sequences that decode. No step may be in flight."""
+        """Attach drafts to the sequences that decode. No step may be in flight."""
         start_s = time.monotonic()
         wishes = []
         for seq in running:
@@ -120,7 +122,7 @@ class Speculator:
                     wishes.append(DraftWish(seq, num))
         try:
             drafts = self._proposer.propose(wishes) if wishes else ()
-        except Exception:  # the answers do not depend on it
+        except Exception:  # answers do not depend on drafts
             log.exception("proposer_failed", method=self._config.method)
             self._broken = True
             drafts = [NO_DRAFT] * len(wishes)
@@ -129,22 +131,22 @@ class Speculator:
         self.guessing_s = time.monotonic() - start_s
 
     def forget(self, departed: list[Sequence]) -> None:
-        """These have lost their blocks; the list is emptied."""
+        """Drop the states of sequences that have lost their blocks, and clear the list."""
         for seq in departed:
             self._paces.pop(seq, None)
             self._proposer.forget(seq)
         departed.clear()
 
     def receive(self, seq: Sequence, placed: PlacedStates, first_position: int) -> None:
-        """A peer has sent the hidden states of all of its tokens from `first_position` on."""
-        end = seq.num_tokens - 1  # nothing is known yet of what follows the last token
+        """Pass on the hidden states of all tokens from `first_position` on, sent by a peer."""
+        end = seq.num_tokens - 1  # nothing is known yet about the token after the last one
         if self._broken or not isinstance(self._proposer, StatesReader):
             return
         try:
             for first in range(max(placed.begin, first_position), end, _STATES_AT_ONCE):
                 states = self._states.read(placed, first, min(_STATES_AT_ONCE, end - first))
                 self._proposer.receive(seq, first, states)
-        except Exception:  # the answers do not depend on it
+        except Exception:  # answers do not depend on drafts
             log.exception("proposer_failed", method=self._config.method)
             self._broken = True
 
@@ -158,10 +160,10 @@ class Speculator:
         before: Mapping[Sequence, tuple[int, int]],
         events: Iterable[EngineEvent],
     ) -> None:
-        """A step was collected.
+        """Process a collected step.
 
-        before: its sequences, in the order of the batch, each with the numbers of its computed
-        tokens and of all its tokens until now.
+        before: its sequences, in the order of the batch, each with its earlier numbers of computed
+        tokens and of all tokens.
         """
         checked = {
             event.request_id: (event.num_draft_tokens, event.num_accepted_tokens)
@@ -191,18 +193,18 @@ class Speculator:
             self._tell(step, parts)
 
     def close(self) -> None:
-        """Let the proposer give everything back."""
+        """Close the proposer."""
         self._proposer.close()
 
     def _is_worth_waiting(self, guessable: list[Sequence]) -> bool:
-        """Whether a look at any sequence of which a token is being computed may find something."""
+        """Return whether drafts are likely for any sequence of which a token is being computed."""
         paces = {seq: self._paces[seq] for seq in guessable if seq in self._paces}
         resting = {seq for seq, pace in paces.items() if pace.rests}
         try:
             for seq in guessable:
                 if seq.num_unknown_tokens and seq not in resting and self._proposer.may_guess(seq):
                     return True
-        except Exception:  # the answers do not depend on it
+        except Exception:  # answers do not depend on drafts
             log.exception("proposer_failed", method=self._config.method)
             self._broken = True
         for pace in paces.values():
@@ -218,9 +220,9 @@ class Speculator:
         return self._paces[seq].next_num(most)
 
     def _most(self, seq: Sequence, num_seqs: int) -> int:
-        """Drafts beyond which nothing could be accepted, or that were not asked for.
+        """Return the maximum of drafts: what could be accepted, and what the request allows.
 
-        A step gives one token more than it accepts drafts, so the last token needs none.
+        A step yields one token more than it accepts drafts, so the last token needs none.
         """
         sampling, num = seq.request.sampling, self._config.num_for_batch(num_seqs)
         if sampling.num_speculative_tokens is not None:
@@ -233,7 +235,7 @@ class Speculator:
         return max(0, min(num, left - 1))
 
     def _cut(self, wish: DraftWish, draft: Draft) -> Draft:
-        """What of a draft is worth computing: the one place where tokens are ruled out."""
+        """Return the part of a draft to compute: the only place where tokens are ruled out."""
         num = min(len(draft.token_ids), wish.max_tokens)
         for place in range(num):
             if not 0 <= draft.token_ids[place] < self._vocab_size:
@@ -256,7 +258,7 @@ class Speculator:
             self._paces[seq].note(num_drafted=num_drafted, num_accepted=num_accepted)
 
     def _measure(self, step: StepReport, parts: list[ObservedPart], *, num_seqs: int) -> None:
-        """Steps with prompts in them say nothing about decoding."""
+        """Measure a step, unless it has prompts in it: those show nothing about decoding."""
         num_rows = step.num_rows
         num_drafted = sum(part.num_drafted for part in parts)
         if self._switch is None or len(parts) != num_seqs or num_rows != num_seqs + num_drafted:
@@ -278,6 +280,6 @@ class Speculator:
             observed = ObservedStep(parts, step.hidden.final, step.hidden.by_layer)
         try:
             self._proposer.observe(observed)
-        except Exception:  # the answers do not depend on it
+        except Exception:  # answers do not depend on drafts
             log.exception("proposer_failed", method=self._config.method)
             self._broken = True

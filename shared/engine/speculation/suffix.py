@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.base import DraftWish, ObservedStep, ProposerContext
 
-#: Tokens of a sequence that are taken in per step, so that a long prompt delays no step.
+#: Tokens of a sequence added per step, so that a long prompt delays no step.
 _INDEXED_PER_STEP = 1024
-#: Tokens of a sequence that are remembered: when there are so many, the older half is forgotten.
+#: Maximum of a sequence's kept tokens: at this number the older half is dropped.
 _MOST_INDEXED = 65_536
-#: Contexts that are compared, from the longest on.
+#: Number of contexts that are compared, from the longest on.
 _MOST_CONTEXTS = 4
-#: A context that so many different tokens have followed says nothing.
+#: A context that was followed by this number of different tokens predicts nothing.
 _MOST_WAYS = 64
 
 
 @dataclass(slots=True)
 class _Place:
-    """How far a sequence has been matched against an automaton of other sequences."""
+    """The match of a sequence in an automaton of other sequences."""
 
     num_seen: int = 0
     state: int = ROOT
@@ -46,7 +46,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Memory:
-    """What is known of one sequence."""
+    """The data of one sequence."""
 
     first: int
     num_seen: int
@@ -56,7 +56,7 @@ class _Memory:
 
 
 class SuffixProposer:
-    """See the module. The parameters are vLLM's `suffix_decoding_*`."""
+    """See the module's text. The parameters are vLLM's `suffix_decoding_*`."""
 
     def __init__(self, context: ProposerContext) -> None:
         config = context.config
@@ -68,11 +68,11 @@ class SuffixProposer:
 
     @property
     def hidden_needs(self) -> HiddenNeeds:
-        """None."""
+        """No hidden states."""
         return HiddenNeeds()
 
     def may_guess(self, seq: Sequence) -> bool:
-        """Whether its last token has occurred before. A new one that has will be found then."""
+        """Return whether the last token has occurred before: then the next one may be found."""
         memory = self._update(seq)
         if memory.num_seen == seq.num_tokens and memory.writer.repeated[1]:
             return True
@@ -84,10 +84,10 @@ class SuffixProposer:
         return [self._guess(wish) for wish in wishes]
 
     def observe(self, step: ObservedStep) -> None:
-        """The tokens themselves say everything."""
+        """Do nothing: all tokens are in the sequence."""
 
     def forget(self, seq: Sequence) -> None:
-        """Remember the answer of a sequence that has ended."""
+        """Add the answer of a sequence that has ended to the past answers."""
         known = self._memories.pop(seq, None)
         if known is not None and seq.status is Status.ENDED:
             self._past.add(seq.token_ids[seq.num_prompt_tokens :])
@@ -126,7 +126,7 @@ class SuffixProposer:
 
     def _match(self, memory: _Memory, automaton: SuffixAutomaton, seq: Sequence) -> _Place:
         if automaton not in memory.places:
-            # Automata of old answers go; so do the places in them.
+            # Automata of old answers are dropped, and with them the matches.
             memory.places = {a: p for a, p in memory.places.items() if a in self._past.automata}
         place = memory.places.setdefault(automaton, _Place())
         if place.num_seen < seq.num_tokens - self._depth:
@@ -142,8 +142,8 @@ class SuffixProposer:
     def _best(
         self, automaton: SuffixAutomaton, state: int, length: int, max_tokens: int
     ) -> tuple[Draft, float]:
-        """The best continuation of this context or a shorter one, and what is expected of it."""
-        # So that a context and one token more are no longer than what is counted.
+        """Return the best continuation of this context or a shorter one, with its expected hits."""
+        # So that a context and one more token do not exceed the depth of counts.
         length = min(length, self._depth - 1)
         state = automaton.settle(state, length)
         best, most = NO_DRAFT, 0.0
@@ -161,13 +161,15 @@ class SuffixProposer:
     def _continue(
         self, automaton: SuffixAutomaton, state: int, length: int, num_tokens: int
     ) -> tuple[list[int], float]:
-        """The most frequent way on, and the sum of its tokens' estimated probabilities."""
+        """Return the most frequent continuation, and the sum of its tokens' estimated
+        probabilities.
+        """
         token_ids: list[int] = []
         prob, expected = 1.0, 0.0
         while len(token_ids) < num_tokens:
             num_ways = automaton.num_ways(state)
             if not num_ways and state != ROOT:
-                # Nothing has followed yet: go on from what has occurred elsewhere, too.
+                # No token has followed here: continue from other occurrences, too.
                 state = automaton.links[state]
                 length = automaton.lengths[state]
                 continue
@@ -185,7 +187,7 @@ class SuffixProposer:
 
 
 def _most_frequent(automaton: SuffixAutomaton, state: int) -> tuple[int, int, float]:
-    """A token, where it leads, and its share of all that followed. The smallest id among equals."""
+    """Return the most frequent token, its state, and its share; the smallest id among equals."""
     ways = [(automaton.counts[to], -token_id, to) for token_id, to in automaton.ways(state)]
     count, negative, following = max(ways)
     return -negative, following, count / sum(way[0] for way in ways)

@@ -19,14 +19,14 @@ ROOT = 0
 
 
 class SuffixAutomaton:
-    """At most two states per token, of 24 bytes and a table for those that branch."""
+    """At most two states per token, of 24 bytes and a table for states that branch."""
 
     def __init__(self) -> None:
-        #: Of each state: its longest substring, its suffix link, how often it occurred.
+        #: By state: its longest substring's length, its suffix link, its number of occurrences.
         self.lengths = array("i", [0])
         self.links = array("i", [-1])
         self.counts = array("i", [0])
-        #: Most states have one way on; the others have a table as well, of all their ways.
+        #: Most states have one transition; the others also have a table of all transitions.
         self._tokens = array("q", [-1])
         self._nexts = array("i", [-1])
         self._tables: dict[int, dict[int, int]] = {}
@@ -35,14 +35,14 @@ class SuffixAutomaton:
         return len(self.lengths)
 
     def step(self, state: int, token_id: int) -> int | None:
-        """The state behind this token; None if it never followed."""
+        """Return the state after this token; None if it never followed."""
         table = self._tables.get(state)
         if table is not None:
             return table.get(token_id)
         return self._nexts[state] if self._tokens[state] == token_id else None
 
     def ways(self, state: int) -> Iterator[tuple[int, int]]:
-        """Tokens that followed, and where each leads."""
+        """Yield the tokens that followed, and the state of each."""
         table = self._tables.get(state)
         if table is not None:
             yield from table.items()
@@ -50,14 +50,15 @@ class SuffixAutomaton:
             yield self._tokens[state], self._nexts[state]
 
     def num_ways(self, state: int) -> int:
-        """How many different tokens followed."""
+        """Return how many different tokens followed."""
         table = self._tables.get(state)
         return len(table) if table is not None else int(self._nexts[state] >= 0)
 
     def find(self, state: int, length: int, token_id: int) -> tuple[int, int]:
-        """The longest suffix of (state, length) and this token that has occurred, the same way.
+        """Return the longest suffix of (state, length) and this token that has occurred, in this
+        form.
 
-        The pair stands for one substring: the first state's last `length` tokens.
+        The pair represents one substring: the last `length` tokens of the state.
         """
         state = self.settle(state, length)
         while True:
@@ -70,15 +71,15 @@ class SuffixAutomaton:
             length = self.lengths[state]
 
     def settle(self, state: int, length: int) -> int:
-        """The state that stands for this substring now: states are split as tokens come."""
+        """Return the present state of this substring: states are split as tokens are added."""
         while state != ROOT and self.lengths[self.links[state]] >= length:
             state = self.links[state]
         return state
 
     def extend(self, last: int, token_id: int) -> int:
-        """Append to the sequence whose state is `last` (ROOT at first); its new state.
+        """Append to the sequence whose state is `last` (ROOT at first); return its new state.
 
-        Counts are not touched: see `SuffixWriter`.
+        Counts are unchanged: see `SuffixWriter`.
         """
         known = self.step(last, token_id)
         if known is not None:
@@ -103,7 +104,10 @@ class SuffixAutomaton:
         return added
 
     def _split(self, state: int, token_id: int, following: int) -> int:
-        """Give the shorter substrings of `following`, which now end elsewhere too, their own."""
+        """Return a new state for the shorter substrings of `following`.
+
+        They now end elsewhere too.
+        """
         half = self._add(self.lengths[state] + 1)
         self.links[half] = self.links[following]
         self.counts[half] = self.counts[following]
@@ -141,7 +145,7 @@ class SuffixWriter:
     def __init__(self, automaton: SuffixAutomaton, depth: int) -> None:
         self._automaton = automaton
         self._depth = depth
-        #: The whole sequence so far.
+        #: The whole sequence.
         self.last = ROOT
         #: Its last tokens, at most `depth`.
         self._recent, self._num_recent = ROOT, 0

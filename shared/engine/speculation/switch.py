@@ -1,12 +1,12 @@
-"""Whether guessing pays, measured while the engine runs.
+"""Whether speculation pays, measured while the engine runs.
 
-For each range of batch sizes it compares what steps with guesses took with what steps without them
-would have taken for the same tokens. Where guessing loses it is turned off, and tried again after a
-pause that doubles as long as it keeps losing. Where it wins, steps without guesses now and then
-keep the comparison honest.
+For each range of batch sizes it compares the time of steps with drafts with the time that steps
+without drafts would have taken for the same tokens. Where speculation loses, it is turned off, and
+tried again after a pause that doubles as long as it keeps losing. Where it wins, occasional steps
+without drafts keep the comparison current.
 
-Looking for guesses costs, too, where nothing is found: steps do not overlap then. If that is all
-that was tried, the pause stays short, since what comes next may be easy to guess.
+Looking for drafts has a cost even if none are found: steps do not overlap then. If the proposer
+only looked, the pause stays short, since drafts for the next tokens may be easy to find.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-#: Steps without guesses before the first with them.
+#: Steps without drafts before the first with them.
 _WARM_UP = 3
-#: Steps with guesses after which there are some without; and where guessing wins by far.
+#: Steps with drafts after which some have none; and the same where speculation wins by far.
 _PLAIN_EVERY = 64
 _PLAIN_SELDOM = 256
 _FAR = 1.25
-#: Steps with guesses before they are judged, or of looking in vain; how fast older ones fade.
+#: Steps with drafts, or fruitless looks, before they are judged; decay of older ones.
 _TRIAL = 8
 _VAIN_TRIAL = 24
-#: Guessing that is worth less than this share of what it takes is given up after so many steps.
+#: Speculation that gains less than this share of its time is given up after this number of steps.
 _HOPELESS, _FEW = 0.8, 3
-#: Fewer steps with anything to check, faded, are none.
+#: A smaller (decayed) number of steps with drafts counts as none.
 _ANY = 0.5
 _FADE = 0.97
 _SHORTEST_PAUSE = 64
 _LONGEST_PAUSE = 1024
-#: Weight of the newest step without guesses.
+#: Weight of the newest step without drafts.
 _NEWEST = 0.25
-#: What guessing may seem to lose without being turned off: measurements are that uncertain.
+#: Apparent loss at which speculation stays on: measurements are that uncertain.
 _TOLERANCE = 0.015
-#: A step that took more than so many times what its rows can take was held up by something else.
+#: A step that took more than this multiple of its rows' usual time was delayed by something else.
 _HICCUP = 1.5
 
 
@@ -42,16 +42,16 @@ _HICCUP = 1.5
 class _Range:
     """Batches of similar size."""
 
-    #: The first steps without guesses, and what one takes by now.
+    #: The first steps without drafts, and the present time of one.
     first_s: list[float] = field(default_factory=list)
     plain_s: float = 0.0
     num_plain: int = 0
     num_since_plain: int = 0
-    #: Steps that were tried with guesses: what they took, and what their tokens were worth.
+    #: Steps tried with drafts: their time, and the value of their tokens.
     took_s: float = 0.0
     worth_s: float = 0.0
     num_tried: int = 0
-    #: Of these, with anything to check; older ones fade.
+    #: Those of them with drafts to check; older ones decay.
     drafted: float = 0.0
     pause: int = _SHORTEST_PAUSE
     pause_left: int = 0
@@ -64,7 +64,10 @@ class SpeculationSwitch:
         self._ranges: dict[int, _Range] = {}
 
     def wants_drafts(self, num_seqs: int) -> bool:
-        """Whether the next step, of so many sequences, should have guesses. Once per step."""
+        """Return whether the next step, with this number of sequences, should have drafts.
+
+        Call it once per step.
+        """
         state = self._range(num_seqs)
         if state.pause_left:
             state.pause_left -= 1
@@ -74,18 +77,20 @@ class SpeculationSwitch:
         return state.num_plain >= _WARM_UP and state.num_since_plain < most
 
     def gain(self, num_seqs: int) -> float | None:
-        """Tokens per second with guesses, as a multiple of those without; None: not known yet."""
+        """Return tokens per second with drafts relative to those without; None: unknown yet."""
         state = self._range(num_seqs)
         return state.worth_s / state.took_s if state.took_s else None
 
     def note_plain(self, num_seqs: int, took_s: float) -> None:
-        """A step of nothing but one token for each of so many sequences, and no guessing."""
+        """Record a step of exactly one token for each of this number of sequences, without the
+        proposer.
+        """
         state = self._range(num_seqs)
         if state.num_plain < _WARM_UP:
             state.first_s.append(took_s)
             state.plain_s = median(state.first_s)
         else:
-            # A hiccup of the machine counts as a slow step, not as what it was.
+            # A delay of the machine counts as a slow step at most.
             state.plain_s += _NEWEST * (min(took_s, 2 * state.plain_s) - state.plain_s)
         state.num_plain += 1
         state.num_since_plain = 0
@@ -93,16 +98,16 @@ class SpeculationSwitch:
     def note_tried(
         self, num_seqs: int, *, num_rows: int, num_tokens: int, took_s: float, guessing_s: float
     ) -> None:
-        """A step with guessing, which took `guessing_s` of the whole, even if nothing was guessed.
+        """Record a step with a call of the proposer, which took `guessing_s` of the whole time.
 
-        It computed `num_rows` tokens, as many as sequences if nothing was found to guess, and gave
+        It computed `num_rows` tokens (one per sequence if there were no drafts), and yielded
         `num_tokens`.
         """
         state = self._range(num_seqs)
         state.num_since_plain += 1
         state.num_tried += 1
         state.drafted = _FADE * state.drafted + (num_rows > num_seqs)
-        # Rows are never dearer than steps of their own.
+        # Rows never take longer than steps of their own.
         most_s = state.plain_s * max(num_rows / num_seqs, _HICCUP) + guessing_s
         state.took_s = _FADE * state.took_s + min(took_s, most_s)
         state.worth_s = _FADE * state.worth_s + state.plain_s * num_tokens / num_seqs
@@ -126,5 +131,5 @@ class SpeculationSwitch:
         state.num_tried = 0
 
     def _range(self, num_seqs: int) -> _Range:
-        """1, 2, 3 to 4, 5 to 8, and so on."""
+        """Return the range of a batch size: 1, 2, 3 to 4, 5 to 8, and so on."""
         return self._ranges.setdefault((num_seqs - 1).bit_length(), _Range())

@@ -1,1 +1,1 @@
-"""One step on the device: its batch, the model, the tokens."""
+"""One step on the device: its batch, the model, the sampling."""

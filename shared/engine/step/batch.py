@@ -1,6 +1,6 @@
-"""A scheduled step as the tensors that the model takes, in one run of bytes.
+"""A scheduled step as the model's input tensors, in one contiguous buffer.
 
-The numbers of a step are written into one staging buffer, so that they reach a device in one copy.
+The numbers of a step are written into one staging buffer, so that one copy brings them to a device.
 Block tables are kept from step to step: only new blocks are added to a row.
 """
 
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All sequences' new tokens behind each other, on the model's device.
+    """All sequences' new tokens concatenated, on the model's device.
 
-    Lent by `BatchBuilder.lend`: the next one is written over it.
+    Lent by `BatchBuilder.lend`: the next batch overwrites it.
     """
 
     plan: StepPlan
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
     metadata: AttentionMetadata
-    #: Where each sequence's tokens begin, and after the last one the end.
+    #: Index of each sequence's first token, and the end after the last one.
     starts: list[int]
-    #: int64 [T]: see `BatchLayout`. None if nothing is fed on the device.
+    #: int64 [T]: see `BatchLayout`. None if no token is fed on the device.
     fed_rows: torch.Tensor | None
-    #: int64, ascending: where among the model's results those are that tokens are chosen from, of
-    #: each sequence that is sampled its last token's, and its drafts'; None if they are all.
+    #: int64, ascending: indexes, among the model's results, of the rows that tokens are chosen
+    #: from: the last token of each sampled sequence, and its drafts; None if they are all rows.
     logits_at: torch.Tensor | None
     #: int64 [len(plan.sampled)]
     sampled_rows: torch.Tensor
-    #: Tokens and sequences at the end that are padding.
+    #: Numbers of tokens and sequences at the end that are padding.
     num_padding: int
 
 
 class BatchBuilder:
     """Keeps a row of block ids per running sequence and group, and packs steps from them."""
 
-    #: Whether the model is to return the hidden states of all tokens in every step.
+    #: Whether the model must return the hidden states of all tokens in every step.
     keeps_hidden = False
 
     def __init__(
@@ -66,7 +66,10 @@ class BatchBuilder:
         num_groups: int = 1,
         scratch_block: int | None = None,
     ) -> None:
-        """`scratch_block` is what padding reads and writes; without it nothing can be padded."""
+        """Make the rows.
+
+        `scratch_block` is what padding reads and writes; without it no step is padded.
+        """
         self._buffers = buffers
         self._block_size = block_size
         self._scratch_block = scratch_block
@@ -75,14 +78,16 @@ class BatchBuilder:
 
     @contextmanager
     def lend(self, plan: StepPlan, *, pad_to: int | None = None) -> Iterator[Batch]:
-        """Lay out a plan. Each plan once, in order: its new blocks are taken.
+        """Lay out a plan. Each plan once, in order: its new blocks are added.
 
-        `pad_to` adds sequences of one token, up to that many, whose results are unused. Every
+        `pad_to` adds sequences of one token, up to that number, whose results are unused. Every
         sequence must have one new token then, and the block tables get their full width.
 
-        The batch must not be used behind the context. On a device that computes in the order of
-        its stream, what was launched within it may still run. Raises InternalError while another
-        batch is lent.
+        The batch must not be used after the context. On a device that computes in stream order,
+        work launched within the context may still run.
+
+        Raises:
+            InternalError: another batch is lent.
         """
         if self._is_lent:
             raise InternalError("a step is laid out while another one is being launched")
@@ -93,9 +98,9 @@ class BatchBuilder:
             self._is_lent = False
 
     def padding(self, size: int) -> Batch:
-        """A batch of `size` sequences whose results are not read.
+        """Lend a batch of `size` sequences whose results are not read.
 
-        What is recorded with it reads the same addresses again, whatever lies there then.
+        A graph recorded with it reads the same addresses later, with their content at that time.
         """
         with self.lend(StepPlan(), pad_to=size) as batch:
             return batch
@@ -178,7 +183,7 @@ class BatchBuilder:
                 table[new.row, new.first : new.first + len(block_ids)] = block_ids
 
     def _width(self, ends: NDArray[np.int64]) -> int:
-        """Blocks of the longest context, at least 1."""
+        """Return the number of blocks of the longest context, at least 1."""
         return max(1, -(-int(ends.max(initial=0)) // self._block_size))
 
     def _place_tokens(
@@ -189,7 +194,7 @@ class BatchBuilder:
         lens: NDArray[np.int32],
         starts: list[int],
     ) -> None:
-        """Positions, slots and block tables."""
+        """Write positions, slots and block tables."""
         num_tokens, width = starts[-1], packed.layout.table_width
         if num_tokens == len(lens):
             positions, row_of = firsts, rows
@@ -208,9 +213,9 @@ class BatchBuilder:
             np.take(table[:, :width], rows, axis=0, out=out, mode="clip")
 
     def _pad(self, packed: PackedStep, num_seqs: int, num_padding: int) -> None:
-        """Every padding row computes token 0 at position 0 of the scratch block.
+        """Let every padding row compute token 0 at position 0 of the scratch block.
 
-        Their slots differ while the block has room, and where two meet they hold the same bytes.
+        Their slots differ while the block has room; rows with equal slots write equal bytes.
         """
         assert self._scratch_block is not None
         at = packed.arrays
@@ -225,7 +230,7 @@ class BatchBuilder:
 
 
 def _logit_places(plan: StepPlan, starts: list[int]) -> list[int]:
-    """Of each sequence that is sampled: where its last token and its drafts are in the batch."""
+    """Return the indexes of each sampled sequence's last token and drafts in the batch."""
     if len(plan.token_ids) == len(plan.rows):
         return plan.sampled  # one token each
     num_drafts = plan.num_drafts

@@ -1,4 +1,4 @@
-"""The numbers of a step as one run of bytes, and its way to the device: one copy per step."""
+"""A step's numbers in one contiguous buffer, which one copy brings to the device."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Layouts whose views are remembered: a decoding batch has the same one step after step.
+#: Number of layouts whose views are cached: a decoding batch has the same one in many steps.
 _NUM_REMEMBERED = 64
-#: Every part begins at a multiple of this, so that a kernel compiled for one step fits all.
+#: Alignment of every part in bytes, so that a kernel compiled for one step fits all.
 _ALIGNMENT = 16
 _LONG, _INT = np.dtype(np.int64), np.dtype(np.int32)
 
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Where the parts of a step lie. Steps of equal layout have equal addresses."""
+    """The layout of a step's parts. Steps of equal layout have equal addresses."""
 
     num_tokens: int
     num_seqs: int
     #: Blocks per row of the block tables.
     table_width: int
-    #: Of layers that share block tables: each has tables and slots.
+    #: Groups of layers that share block tables: each has tables and slots.
     num_groups: int = 1
 
     @cached_property
     def parts(self) -> dict[str, tuple[int, np.dtype[np.int64] | np.dtype[np.int32], int]]:
-        """Name to offset in bytes, dtype and number of elements."""
+        """Offset in bytes, dtype and number of elements of each part, by name."""
         tokens, seqs = self.num_tokens, self.num_seqs
         sizes = (
             ("token_ids", _LONG, tokens),
@@ -45,8 +45,8 @@ class BatchLayout:
             ("slots", _LONG, self.num_groups * tokens),
             # Row of the sequence whose last sampled token, still on the device, goes here; or -1.
             ("fed_rows", _LONG, tokens),
-            # Of the sequences that are sampled: their tokens in the batch from which tokens are
-            # chosen, and their rows.
+            # For sampled sequences: indexes in the batch of the tokens to choose from, and their
+            # rows.
             ("logits_at", _LONG, tokens),
             ("sampled_rows", _LONG, seqs),
             ("query_start_loc", _INT, seqs + 1),
@@ -61,7 +61,7 @@ class BatchLayout:
 
     @cached_property
     def num_bytes(self) -> int:
-        """The number of bytes of all parts."""
+        """Number of bytes of all parts."""
         offset, dtype, num = self.parts["block_tables"]
         return offset + num * dtype.itemsize
 
@@ -72,27 +72,27 @@ class PackedStep:
 
     layout: BatchLayout
     arrays: Mapping[str, NDArray[np.int64] | NDArray[np.int32]]
-    #: Where they are on the device after `upload`; the same memory if the device is the host.
+    #: The tensors on the device after `upload`; the same memory if the device is the host.
     tensors: Mapping[str, torch.Tensor]
     buffer: int
 
 
 class StepBuffers(Protocol):
-    """Where steps are packed. One thread."""
+    """Buffers in which steps are packed. One thread."""
 
     def take(self, layout: BatchLayout) -> PackedStep:
-        """Memory to write a step into; what was uploaded from it before has arrived."""
+        """Return memory for a step; the last upload from it has arrived."""
         ...
 
     def upload(self, packed: PackedStep) -> Mapping[str, torch.Tensor]:
-        """The step on the device, in the order of the device's current stream."""
+        """Return the step on the device, in the order of the device's current stream."""
         ...
 
 
 class HostStepBuffers:
-    """For a model on the host: it reads what was written, where it was written.
+    """For a model on the host: it reads the written memory itself.
 
-    A step is overwritten by the next one, which begins when the model is done with it.
+    The next step overwrites a step; it begins after the model is done with that one.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -109,10 +109,10 @@ class HostStepBuffers:
 
 
 class StagedStepBuffers:
-    """Two buffers on the host, taken in turn, and one on the device at a fixed address.
+    """Two buffers on the host, used in turn, and one on the device at a fixed address.
 
-    The device's buffer is overwritten in stream order, so a step that still runs is not disturbed.
-    On a device of type cpu it copies too: that is how tests run this path.
+    The device's buffer is overwritten in stream order, so a running step is not disturbed. On a
+    device of type cpu it copies too: that is how tests run this path.
     """
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
@@ -122,7 +122,7 @@ class StagedStepBuffers:
             torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=is_cuda) for _ in range(2)
         ]
         self._views = [_Views(host, self._device, i) for i, host in enumerate(self._hosts)]
-        #: Recorded behind the last copy from each host buffer.
+        #: Recorded after the last copy from each host buffer.
         self._copied = [torch.cuda.Event() for _ in self._hosts] if is_cuda else []
         self._next = 0
 
@@ -153,7 +153,11 @@ class _Views:
         self._known: OrderedDict[BatchLayout, PackedStep] = OrderedDict()
 
     def of(self, layout: BatchLayout) -> PackedStep:
-        """Views for `layout`. Raises InternalError if it does not fit."""
+        """Return the views for `layout`.
+
+        Raises:
+            InternalError: it does not fit.
+        """
         packed = self._known.get(layout)
         if packed is None:
             packed = self._known[layout] = self._make(layout)
@@ -179,7 +183,7 @@ class _Views:
 
 
 def step_buffers(num_bytes: int, device: torch.device) -> StepBuffers:
-    """What suits the device."""
+    """Return the kind of buffers for the device."""
     if device.type == "cpu":
         return HostStepBuffers(num_bytes)
     return StagedStepBuffers(num_bytes, device)

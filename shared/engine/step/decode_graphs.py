@@ -30,9 +30,9 @@ class StepGraph(Protocol):
     """One recorded step."""
 
     def replay(self) -> torch.Tensor:
-        """Run it on what now is in its inputs; its output.
+        """Run it on the present content of its inputs; return its output.
 
-        Graphs share their memory: what is made of the output must be launched before any replay.
+        Graphs share their memory: launch the use of the output before any other replay.
         """
         ...
 
@@ -41,12 +41,12 @@ class GraphRecorder(Protocol):
     """Records work that always reads the same addresses."""
 
     def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
-        """Record what `step` does on the device; it may be called several times for that."""
+        """Record the work of `step` on the device; `step` may be called several times for that."""
         ...
 
 
 class EagerRecorder:
-    """Records nothing and calls the step anew: the same path on any device."""
+    """Records nothing and calls the step each time: the same path on any device."""
 
     def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
         """See `GraphRecorder.record`."""
@@ -63,7 +63,7 @@ class _EagerGraph:
 
 
 class CudaRecorder:
-    """CUDA graphs that share one memory pool, because only one of them runs at a time."""
+    """CUDA graphs that share one memory pool, since only one of them runs at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -71,8 +71,8 @@ class CudaRecorder:
 
     def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
         """See `GraphRecorder.record`."""
-        # Libraries set themselves up and kernels are compiled in the first calls, which a
-        # recording cannot contain; on a side stream, as torch.cuda.graph asks for.
+        # In their first calls, libraries initialise themselves and kernels are compiled, which a
+        # recording cannot contain; on a side stream, as torch.cuda.graph requires.
         stream = torch.cuda.Stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
@@ -99,12 +99,14 @@ class _CudaGraph:
 
 
 def graph_sizes(configured: Seq[int], max_num_seqs: int) -> tuple[int, ...]:
-    """Numbers of sequences that are recorded, ascending: as configured, or 1, 2, 4, 8, then by 16.
+    """Return the recorded numbers of sequences, ascending: as configured, or 1, 2, 4, 8, then by
+    16.
 
-    Always up to `max_num_seqs`: what a larger step made grow would be gone from under them.
+    The last one is always `max_num_seqs`: a larger step would reallocate memory that graphs refer
+    to.
 
     Raises:
-        ConfigError: a configured size is none.
+        ConfigError: a configured size is invalid.
     """
     if configured:
         if min(configured) < 1 or max(configured) > max_num_seqs:
@@ -118,7 +120,7 @@ def graph_sizes(configured: Seq[int], max_num_seqs: int) -> tuple[int, ...]:
 
 
 def padded_size(num_seqs: int, sizes: Seq[int]) -> int | None:
-    """The smallest of `sizes`, ascending, that takes `num_seqs`; None if none does."""
+    """Return the smallest of `sizes`, ascending, that fits `num_seqs`; None if none does."""
     return next((size for size in sizes if size >= num_seqs), None)
 
 
@@ -134,7 +136,7 @@ class DecodeGraphs:
         *,
         assumed_len: int,
     ) -> None:
-        """`assumed_len` is the context for which the model makes its choices while recording."""
+        """Prepare the recordings. The model makes its choices for contexts of `assumed_len`."""
         self._model = model
         self._kv_caches = kv_caches
         self._recorder = recorder
@@ -143,16 +145,16 @@ class DecodeGraphs:
         self._graphs: dict[int, tuple[StepGraph, list[int]]] = {}
 
     def size_for(self, plan: StepPlan) -> int | None:
-        """What to pad this step to; None if it must run eagerly."""
+        """Return the size to pad this step to; None if it must run eagerly."""
         return padded_size(len(plan.rows), self._sizes) if plan.is_decoding else None
 
     @torch.inference_mode()
     def record(self, padding: Callable[[int], Batch]) -> None:
-        """Record every size. `padding` makes a batch of that size which is nothing but padding.
+        """Record every size. `padding` makes a batch of that size of padding only.
 
-        The largest first: the smaller ones then fit into the memory that it took. Before that
-        everything runs once, because memory that a model keeps from call to call must have grown
-        to its full size before anything is recorded that refers to it.
+        The largest first: the smaller ones then fit into its memory. Before that everything runs
+        once, because memory that a model keeps between calls must have its full size before any
+        recording refers to it.
         """
         start = time.monotonic()
         for size in self._sizes:
@@ -165,7 +167,7 @@ class DecodeGraphs:
         log.info("graphs_ready", num=len(self._sizes), seconds=round(time.monotonic() - start, 1))
 
     def _step(self, batch: Batch, lengths: list[int]) -> Callable[[], torch.Tensor]:
-        """The model's work on this batch, whose contexts are as long as `lengths` says."""
+        """Run the model on this batch, whose contexts have these `lengths`."""
         metadata = replace(batch.metadata, seq_lens_list=lengths)
 
         def step() -> torch.Tensor:
@@ -177,8 +179,8 @@ class DecodeGraphs:
         return step
 
     def run(self, batch: Batch) -> torch.Tensor:
-        """Logits [size, vocab] of a padded batch, which lies where its size was recorded."""
+        """Return logits [size, vocab] of a padded batch, at the addresses of the recording."""
         graph, lengths = self._graphs[len(batch.token_ids)]
-        # A recorded model has made its choices; one that is called anew must know the lengths.
+        # A recorded model has made its choices; a model that is called again must know the lengths.
         lengths[:] = batch.metadata.seq_lens_list
         return graph.replay()

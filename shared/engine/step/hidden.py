@@ -1,4 +1,4 @@
-"""Hidden states that a step keeps beside its tokens."""
+"""Hidden states that a step returns beside its tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiddenNeeds:
-    """Which hidden states `observe` must bring. With any, steps never overlap."""
+    """The hidden states that `observe` must get. With any, steps never overlap."""
 
-    #: After the model's last norm: what its output head reads.
+    #: After the model's last norm: the input of its output head.
     final: bool = False
-    #: The residual stream as it enters these layers, counted from 0; `num_layers` means as it
-    #: leaves the last one, before the last norm.
+    #: The residual stream at the input of these layers, counted from 0; `num_layers` means the
+    #: output of the last one, before the last norm.
     layers: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
@@ -26,10 +26,10 @@ class HiddenNeeds:
 
 
 class CapturingModel(Protocol):
-    """A model that can say what `HiddenNeeds.layers` asks for.
+    """A model that can return the states of `HiddenNeeds.layers`.
 
-    A proposer that needs layers finds out when it is made whether its target can: the target has
-    these methods, or the proposer raises ConfigError and says which attention backend has them.
+    A proposer that needs layers checks at its construction that its target has these methods.
+    Otherwise it raises ConfigError, which names the attention backends that have them.
     """
 
     def capture_layers(self, layers: tuple[int, ...]) -> None:
@@ -37,7 +37,8 @@ class CapturingModel(Protocol):
         ...
 
     def captured(self) -> Mapping[int, Tensor]:
-        """Of the last `forward`: [num_tokens, hidden] by layer, of all its tokens.
+        """Return the states of the last `forward`: [num_tokens, hidden] by layer, of all its
+        tokens.
 
         They belong to the caller: no later call changes them.
         """

@@ -1,4 +1,4 @@
-"""What runs a model on its device, put together: KV storage, batches, graphs, runner."""
+"""The parts that run a model on its device: KV storage, batches, graphs, runner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelParts:
-    """Everything of an engine that knows tensors."""
+    """The parts of an engine that use tensors."""
 
     loaded: LoadedModel
     arena: KVArena
@@ -55,7 +55,7 @@ def build_model_parts(
         recorder = None
     elif recorder is None and device.type == "cuda":
         recorder = CudaRecorder(device)
-    # Padding of a recorded step needs somewhere to write to.
+    # Padding of a recorded step needs a block to write to.
     scratch_block = None if recorder is None else num_blocks
     arena = KVArena(
         layout,

@@ -1,7 +1,7 @@
-"""Runs the model as a plan says: forward, logits where they are needed, sampling.
+"""Runs the model on plans: forward, logits where needed, sampling.
 
 A step is launched and later collected. In between it runs on the device, and the next one may be
-launched behind it: tokens that the host has not seen are fed on the device.
+launched after it: tokens that the host has not got yet are fed on the device.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionMetadata
     from shared.request.answer import PositionLogprobs
 
-#: Rows of logits that exist at a time when the prompt's own logprobs are wanted.
+#: Maximum of rows of logits at a time for the prompt's own logprobs.
 _PROMPT_LOGPROB_ROWS = 256
 
 
 class CausalModel(Protocol):
-    """What the engine needs of a model."""
+    """The engine's interface of a model."""
 
     def forward(
         self,
@@ -47,27 +47,30 @@ class CausalModel(Protocol):
         kv_caches: Sequence[torch.Tensor],
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """Hidden states of the wanted tokens; writes all tokens' KV into their slots.
+        """Return hidden states of the needed tokens; write all tokens' KV into their slots.
 
         They belong to the caller: no later call changes them.
         """
         ...
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 [n, vocab] of hidden states [n, hidden].
+        """Return float32 logits [n, vocab] of hidden states [n, hidden].
 
-        They belong to the caller, who may write to them: no later call reads or changes them.
+        They belong to the caller, which may write to them: no later call reads or changes them.
         """
         ...
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step gave, by places of sequences in its plan. Those in a prompt sampled nothing."""
+    """The result of a step, by index of sequences in its plan.
 
-    #: None where no token was left with a finite logit.
+    Within a prompt nothing is sampled.
+    """
+
+    #: None if no token has a finite logit.
     token_ids: dict[int, int | None] = field(default_factory=dict)
-    #: Of those sequences that had drafts, instead.
+    #: For sequences with drafts, instead.
     verified: dict[int, Verified] = field(default_factory=dict)
     logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
@@ -75,11 +78,11 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class KeptHidden:
-    """Hidden states of all tokens of a step, [num_tokens, hidden] each; no later step's."""
+    """Hidden states of all tokens of a step, [num_tokens, hidden] each; they never change."""
 
     final: torch.Tensor
     by_layer: Mapping[int, torch.Tensor]
-    #: By place in the plan: where a sequence's rows begin.
+    #: By index in the plan: the first row of a sequence.
     first_rows: list[int]
 
 
@@ -87,17 +90,17 @@ class KeptHidden:
 class RunningStep:
     """A step that runs, or has run."""
 
-    #: What the host knows already.
+    #: The part of the result that the host has already.
     result: StepResult
-    #: The tokens that it does not know, and whose they are: places in the plan.
+    #: The tokens that it has not, and the indexes of their sequences in the plan.
     pending: PendingTokens | None
     pending_of: list[int]
-    #: The hidden states that a proposer needs of the step.
+    #: The hidden states of the step that a proposer needs.
     hidden: KeptHidden | None = None
 
 
 class ModelRunner:
-    """Holds the model and the KV caches, one per group of its layers."""
+    """Owns the model and the KV caches, one per group of its layers."""
 
     def __init__(
         self,
@@ -117,10 +120,10 @@ class ModelRunner:
         self._states = states
         self._graphs = graphs
         self._hidden_needs: HiddenNeeds | None = None
-        #: Whether the last step gave states that are to be sent.
+        #: Whether the last step returned states to be sent.
         self._captures_more = False
         device = kv_caches[0].device
-        #: Of each row: the token sampled last.
+        #: By row: the token sampled last.
         self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
         self._readback: Readback
         if device.type == "cuda":
@@ -129,7 +132,7 @@ class ModelRunner:
             self._readback = HostReadback()
 
     def keep_hidden(self, needs: HiddenNeeds) -> None:
-        """Bring hidden states with every step from now on. Steps must not overlap then."""
+        """Keep hidden states in every step from now on. Steps must not overlap then."""
         self._hidden_needs = needs
         self._batches.keeps_hidden = True
         self._states.capture((), needs.layers)
@@ -147,7 +150,7 @@ class ModelRunner:
             return self._launch(batch, is_recorded=size is not None)
 
     def _launch(self, batch: Batch, *, is_recorded: bool) -> RunningStep:
-        """Nothing of the batch may stay behind in what is returned."""
+        """Launch a step. The result must not refer to the batch."""
         if batch.fed_rows is not None:
             fed = self._last_tokens[batch.fed_rows.clamp(min=0)]
             batch.token_ids.copy_(torch.where(batch.fed_rows < 0, batch.token_ids, fed))
@@ -173,7 +176,7 @@ class ModelRunner:
         )
 
     def collect(self, step: RunningStep) -> StepResult:
-        """Wait for a step, and say what it gave. Steps are collected in order, each once.
+        """Wait for a step, and return its result. Collect steps in order, each once.
 
         Afterwards the KV of the step's tokens is final for every stream and every process.
         """
@@ -184,7 +187,7 @@ class ModelRunner:
         return step.result
 
     def _capture(self, plan: StepPlan) -> None:
-        """Have the next step give what its sequences, and a proposer, want of it."""
+        """Let the next step capture the states for its sequences and for a proposer."""
         needs = self._hidden_needs
         self._states.capture(plan.states.values(), () if needs is None else needs.layers)
         self._batches.keeps_hidden = needs is not None or bool(plan.states)
@@ -193,7 +196,7 @@ class ModelRunner:
     def _run_eagerly(
         self, batch: Batch, result: StepResult
     ) -> tuple[torch.Tensor | None, KeptHidden | None]:
-        """Logits of the sequences that are sampled, if any, and the states for a proposer."""
+        """Return logits of the sampled sequences, if any, and the states for a proposer."""
         hidden = self._model.forward(
             batch.token_ids, batch.positions, self._kv_caches, batch.metadata
         )
@@ -209,7 +212,7 @@ class ModelRunner:
         return logits, self._keep(hidden, batch)
 
     def _keep(self, hidden: torch.Tensor, batch: Batch) -> KeptHidden | None:
-        """What a proposer wants to see of the step; None if it wants nothing."""
+        """Return the part of the states that a proposer needs; None if it needs none."""
         if self._hidden_needs is None:
             return None
         by_layer: Mapping[int, torch.Tensor] = {}
@@ -220,7 +223,7 @@ class ModelRunner:
     def _choose(
         self, logits: torch.Tensor | None, batch: Batch, states: list[RowState], later: list[int]
     ) -> PendingTokens | None:
-        """Choose the tokens of those in `later`, on the device; None if the step is over."""
+        """Choose the tokens of sequences in `later`, on the device; None if the step has none."""
         if logits is None or not later:
             return self._readback.nothing()
         rows = batch.sampled_rows
@@ -228,7 +231,7 @@ class ModelRunner:
             at = torch.tensor(later, device=logits.device)
             logits, rows = logits[at], rows[at]
             states = [states[i] for i in later]
-        # Nothing is drafted here: the next token stands behind the last one that is computed.
+        # There are no drafts here: the next token follows the last computed one.
         ends, sampled = batch.metadata.seq_lens_list, batch.plan.sampled
         positions = [ends[sampled[i]] for i in later]
         chosen = choose_tokens(logits, states, positions)
@@ -236,7 +239,7 @@ class ModelRunner:
         return self._readback.start(chosen.for_host)
 
     def _score(self, hidden: torch.Tensor, score: PromptScore) -> list[PositionLogprobs]:
-        """Logprobs of prompt tokens: each is predicted by the hidden state before it."""
+        """Return logprobs of prompt tokens: each is predicted by the hidden state before it."""
         records: list[PositionLogprobs] = []
         for start in range(0, len(score.token_ids), _PROMPT_LOGPROB_ROWS):
             targets = score.token_ids[start : start + _PROMPT_LOGPROB_ROWS]
@@ -249,7 +252,7 @@ class ModelRunner:
 def _verify_at_once(
     logits: torch.Tensor, plan: StepPlan, states: list[RowState], result: StepResult
 ) -> None:
-    """Check the drafts, and sample for those that have none."""
+    """Check the drafts, and sample for sequences without drafts."""
     masks = {mask.place: mask.bits for mask in plan.masks}
     ends = list(accumulate(plan.num_new_tokens))
     rows = []
@@ -275,7 +278,7 @@ def _verify_at_once(
 def _sample_at_once(
     logits: torch.Tensor, plan: StepPlan, states: list[RowState], result: StepResult
 ) -> None:
-    """Sample for those whose next token the host must know before it can go on."""
+    """Sample for sequences whose next token the host must know before it can continue."""
     masks = {mask.place: mask.bits[0] for mask in plan.masks}
     now: list[int] = []
     sampling: list[SamplingState] = []

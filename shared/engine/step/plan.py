@@ -1,10 +1,4 @@
-"""What one step computes, as plain numbers: what a runner must know, and all that it is told.
-
-A runner keeps a row of its own per running sequence: its block tables, its sampling parameters, and
-its tokens where sampling looks at them. A plan says which rows change hands, what is new in the
-others, and what to compute. So a runner needs no sequence and no scheduler, and works as well in
-another process, which gets the same plans in the same order.
-"""
+"""The plan of one step, as plain numbers: the whole input of a runner."""
 
 from __future__ import annotations
 
@@ -22,12 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
-    """A row is another sequence's from now on: nothing is known of the one before."""
+    """The row belongs to another sequence from now on: its earlier content is dropped."""
 
     row: int
     params: SamplingParams
-    #: Whether a next token cannot be sampled before the host knows the last one, or says more
-    #: about it than its id.
+    #: Whether sampling a next token requires the last one on the host, or returns more than its id.
     needs_host: bool
     #: Prompt and output so far; empty unless `needs_host`.
     token_ids: array[int]
@@ -36,7 +29,7 @@ class RowStart:
 
 @dataclass(frozen=True, slots=True)
 class NewBlocks:
-    """Blocks of a row's tables, from place `first` on."""
+    """Blocks of a row's tables, from index `first` on."""
 
     row: int
     first: int
@@ -46,62 +39,62 @@ class NewBlocks:
 
 @dataclass(frozen=True, slots=True)
 class PromptScore:
-    """Logprobs of prompt tokens are wanted: of each behind the token in front of it."""
+    """Logprobs of prompt tokens are requested: of each, given the tokens before it."""
 
-    #: Of the sequence in the batch.
+    #: Index of the sequence in the batch.
     place: int
-    #: The tokens behind the first ones of the sequence that are computed in this step.
+    #: The tokens after the first ones of the sequence that this step computes.
     token_ids: list[int]
     num_top: int
 
 
 @dataclass(frozen=True, slots=True)
 class RowMasks:
-    """Which tokens a grammar allows."""
+    """The tokens that a grammar allows."""
 
-    #: Of the sequence in the batch.
+    #: Index of the sequence in the batch.
     place: int
     #: int32 [1 + drafts, ceil(vocab / 32)], on the host: bit i % 32 of word i // 32 is token i's.
-    #: Row i is for the token behind the first i drafts.
+    #: Row i is for the token after the first i drafts.
     bits: torch.Tensor
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step. Sequences are named by their places in the batch, tokens by theirs."""
+    """One step. Sequences are named by their index in the batch, tokens by theirs."""
 
-    #: Of each sequence: its row, the position of its first token in the step, how many tokens.
+    #: By sequence: its row, the position of its first token in the step, its number of tokens.
     rows: list[int] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     num_new_tokens: list[int] = field(default_factory=list)
-    #: All sequences' tokens behind each other, drafts included; 0 where one is fed.
+    #: All sequences' tokens concatenated, drafts included; 0 where one is fed on the device.
     token_ids: list[int] = field(default_factory=list)
-    #: Places of tokens that only the device knows, and the rows that sampled them last.
+    #: Indexes of tokens that only the device has, and the rows that sampled them last.
     fed: list[int] = field(default_factory=list)
     fed_rows: list[int] = field(default_factory=list)
-    #: Places of the sequences of which a next token is chosen, ascending.
+    #: Indexes of the sequences for which a next token is chosen, ascending.
     sampled: list[int] = field(default_factory=list)
-    #: By place: how many of a sequence's last tokens are drafts; only those with any.
+    #: By index: the number of a sequence's last tokens that are drafts; only sequences with any.
     num_drafts: dict[int, int] = field(default_factory=dict)
-    #: By place, float32 [drafts, vocab]: what drafts were drawn from, if they were.
+    #: By index, float32 [drafts, vocab]: the distributions of drafts that were drawn.
     draft_probs: dict[int, torch.Tensor] = field(default_factory=dict)
     #: Whether the host must have the tokens before the next step can be planned.
     is_synchronous: bool = False
     starts: list[RowStart] = field(default_factory=list)
     new_blocks: list[NewBlocks] = field(default_factory=list)
-    #: By row: tokens behind those that it was told of; only rows whose sampling looks at them.
+    #: By row: tokens after those sent before; only rows whose sampling uses them.
     new_tokens: dict[int, array[int]] = field(default_factory=dict)
     masks: list[RowMasks] = field(default_factory=list)
     scores: list[PromptScore] = field(default_factory=list)
-    #: By place: where the hidden states of a sequence's tokens go.
+    #: By index: where to write the hidden states of a sequence's tokens.
     states: dict[int, PlacedStates] = field(default_factory=dict)
 
     def next_position(self, place: int) -> int:
-        """Where the token behind a sequence's own, its drafts left out, will stand."""
+        """Return the position of the token after a sequence's own, without its drafts."""
         end = self.firsts[place] + self.num_new_tokens[place]
         return end - self.num_drafts.get(place, 0)
 
     @property
     def is_decoding(self) -> bool:
-        """Whether every sequence computes its last token, and nothing else is wanted."""
+        """Whether every sequence computes its last token only, without drafts, states or scores."""
         return len(self.token_ids) == len(self.sampled) and not (self.scores or self.states)

@@ -1,4 +1,4 @@
-"""Plans and results as bytes, for a runner in another process of the same machine."""
+"""Encoding of plans and results, for a runner in another process of the same machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Packed = tuple[str, list[int], bytes]
 
 
 def encode_plan(plan: StepPlan) -> bytes:
-    """Everything of a plan. Numbers keep all of their bits."""
+    """Return a plan as bytes. Numbers keep all of their bits."""
     return msgspec.msgpack.encode(
         {
             "rows": plan.rows,
@@ -53,7 +53,7 @@ def encode_plan(plan: StepPlan) -> bytes:
 
 
 def decode_plan(data: bytes) -> StepPlan:
-    """The plan that these bytes are. They must come from `encode_plan` of the same version."""
+    """Return the plan of these bytes. They must come from `encode_plan` of the same version."""
     given: dict[str, Any] = msgspec.msgpack.decode(data, strict=False)
     given["draft_probs"] = {at: _unpack(probs) for at, probs in given["draft_probs"].items()}
     given["starts"] = [_unpack_start(*start) for start in given["starts"]]
@@ -69,7 +69,7 @@ def decode_plan(data: bytes) -> StepPlan:
 
 
 def encode_result(result: StepResult) -> bytes:
-    """Everything of a result."""
+    """Return a result as bytes."""
     return msgspec.msgpack.encode(
         (
             result.token_ids,
@@ -84,7 +84,7 @@ def encode_result(result: StepResult) -> bytes:
 
 
 def decode_result(data: bytes) -> StepResult:
-    """The result that these bytes are."""
+    """Return the result of these bytes."""
     token_ids, verified, logprobs, prompt_logprobs = msgspec.msgpack.decode(data, strict=False)
     return StepResult(
         token_ids=token_ids,
@@ -125,7 +125,7 @@ def _unpack_start(
 
 
 def _tupled(value: Any) -> Any:
-    """The records have tuples where msgpack has lists."""
+    """Return a value with tuples where msgpack has lists."""
     return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""Brings a step's tokens to the host without holding up the device."""
+"""Copy of a step's tokens to the host without delaying the device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-#: Steps of which tokens may be on their way at a time: one that runs, one behind it.
+#: Steps whose tokens may be in transfer at a time: a running one, and one after it.
 _NUM_BUFFERS = 2
 
 
@@ -14,15 +14,15 @@ class PendingTokens(Protocol):
     """The tokens of a launched step."""
 
     def wait(self) -> list[int]:
-        """Wait until the step and everything before it has been computed; its tokens."""
+        """Wait until the step and everything before it has been computed; return its tokens."""
         ...
 
 
 class Readback(Protocol):
-    """The way from the device to the host."""
+    """Copies from the device to the host."""
 
     def start(self, tokens: torch.Tensor) -> PendingTokens:
-        """Bring int64 [n] to the host once the step that computes them is done."""
+        """Copy int64 [n] to the host after the step that computes them."""
         ...
 
     def nothing(self) -> PendingTokens | None:
@@ -34,7 +34,7 @@ class Readback(Protocol):
 
 
 class HostReadback:
-    """For a model on the host, which is done when it returns."""
+    """For a model on the host, which has finished when it returns."""
 
     def start(self, tokens: torch.Tensor) -> PendingTokens:
         """See `Readback.start`."""
@@ -55,7 +55,7 @@ class _OnHost:
 
 
 class PinnedReadback:
-    """Copies behind the step, into pinned memory; an event says when it has happened."""
+    """Copies to pinned memory after the step; an event reports the end."""
 
     def __init__(self, max_num_tokens: int) -> None:
         self._buffers = [

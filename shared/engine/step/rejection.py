@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def distribution(logits: torch.Tensor, params: SamplingParams) -> NDArray[np.float64]:
-    """Probabilities [n, vocab] after temperature and filters; a row that has none is all zeros.
+    """Return probabilities [n, vocab] after temperature and filters; zeros in a row without any.
 
     logits: float32 [n, vocab], which is overwritten. Not for greedy parameters.
     """
@@ -54,10 +54,10 @@ def accept_drawn(
     *,
     first_position: int,
 ) -> tuple[list[int], int]:
-    """The accepted drafts and one token more, and how many were accepted.
+    """Return the accepted drafts and one more token, and the number of accepted drafts.
 
-    target: [k + 1, vocab]; draft_probs: [k, vocab]; the first draft stands at `first_position`.
-    Without the token more, nothing was left to choose there.
+    target: [k + 1, vocab]; draft_probs: [k, vocab]; the first draft is at `first_position`. If no
+    token was left to choose, the additional token is missing.
     """
     num = len(draft_ids)
     positions = range(first_position, first_position + num + 1)
@@ -72,7 +72,7 @@ def accept_drawn(
             return list(draft_ids[:place]), place
         if accepts[place] * q[token_id] >= p[token_id]:
             left = np.maximum(p - q, 0.0)
-            # Rounding alone can leave nothing where both are the same.
+            # Only rounding can leave nothing, if both distributions are equal.
             token = _draw(left if left.any() else p, recovers[place])
             return [*draft_ids[:place], token], place
     if not target[num].any():
@@ -88,7 +88,7 @@ def _numbers(params: SamplingParams, positions: range, purpose: Purpose) -> NDAr
 
 
 def _draw(weights: NDArray[np.float64], number: float) -> int:
-    """Where the cumulative weights pass that share of their sum."""
+    """Return the index at which the cumulative weights pass that share of their sum."""
     reached = weights.cumsum()
     place = int(np.searchsorted(reached, number * reached[-1], side="right"))
     return min(place, int(np.flatnonzero(weights)[-1]))

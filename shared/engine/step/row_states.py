@@ -1,4 +1,4 @@
-"""What a runner remembers of its rows from step to step: how their tokens are chosen."""
+"""A runner's state of its rows between steps: how their tokens are chosen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RowState:
         self.params: SamplingParams = start.params
         self.is_greedy = start.params.is_greedy
         self.needs_host = start.needs_host
-        #: None where sampling looks at nothing but parameters and positions.
+        #: None if sampling uses parameters and positions only.
         self.sampling: SamplingState | None = None
         if start.needs_host:
             self.sampling = SamplingState(start.params, start.token_ids, start.num_prompt_tokens)
@@ -36,7 +36,7 @@ class RowStates:
         self._processors = processors
 
     def follow(self, plan: StepPlan) -> None:
-        """Take what the plan says is new. Each plan once, in order."""
+        """Apply what is new in the plan. Each plan once, in order."""
         for start in plan.starts:
             self._rows[start.row] = RowState(start, self._processors)
         for row, token_ids in plan.new_tokens.items():
@@ -45,6 +45,8 @@ class RowStates:
             sampling.token_ids.extend(token_ids)
 
     def sampled(self, plan: StepPlan) -> list[RowState]:
-        """Those of which a next token is chosen, in the order of the plan."""
+        """Return the states of sequences for which a next token is chosen, in the order of the
+        plan.
+        """
         states, rows = self._rows, plan.rows
         return [states[rows[place]] for place in plan.sampled]

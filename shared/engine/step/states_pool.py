@@ -1,4 +1,4 @@
-"""Where hidden states of prompts are written and read."""
+"""Storage of prompts' hidden states in the pool's blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 
 class StatesPool:
-    """The arena's blocks, seen as rows of hidden states."""
+    """The arena's blocks, as rows of hidden states."""
 
     def __init__(self, loaded: LoadedModel, arena: KVArena) -> None:
         self._config = loaded.spec
@@ -36,9 +36,9 @@ class StatesPool:
         self._bytes = arena.bytes()
 
     def format(self, needs: HiddenNeeds) -> StatesFormat | None:
-        """How such states are kept here; None if this model cannot give them, or they are too long.
+        """Return the format of states; None if this model has none, or they are too long.
 
-        Workers whose models and layouts are equal come to the same.
+        Workers with equal models and layouts have equal formats.
         """
         can_capture = hasattr(self._model, "capture_layers")
         num_layers, dtype = self._config.num_layers, str(self._dtype).removeprefix("torch.")
@@ -58,7 +58,7 @@ class StatesPool:
         )
 
     def write(self, placed: PlacedStates, first_position: int, states: Tensor) -> None:
-        """Keep the states [n, row_size] of the tokens from `first_position` on, as far as wanted.
+        """Write the requested states [n, row_size] of the tokens from `first_position` on.
 
         In the order of the device's stream.
         """
@@ -70,11 +70,11 @@ class StatesPool:
 
     @torch.inference_mode()
     def read(self, placed: PlacedStates, first_position: int, num_tokens: int) -> Tensor:
-        """A copy [num_tokens, row_size] of what was written, there or at the peer."""
+        """Return a copy [num_tokens, row_size] of written states, written here or by the peer."""
         at = self._places(placed, first_position, num_tokens)
         states = self._rows(placed.format)[at]
         if self._device.type == "cuda":
-            # The blocks may soon belong to a peer that writes to them beside our stream.
+            # A peer may soon own the blocks and write to them outside our stream.
             torch.cuda.current_stream(self._device).synchronize()
         return states
 
@@ -85,16 +85,16 @@ class StatesPool:
         return blocks.to(self._device), within.to(self._device)
 
     def _rows(self, form: StatesFormat) -> Tensor:
-        """[num_blocks, rows_per_block, row_size]"""
+        """Return the blocks as [num_blocks, rows_per_block, row_size]."""
         used = self._bytes[:, : form.rows_per_block * form.row_bytes]
         return used.view(self._dtype).view(-1, form.rows_per_block, form.row_size)
 
 
 class StatesKeeper:
-    """Lets a model give hidden states in those steps in which a sequence is to be sent with them.
+    """Captures hidden states in the steps in which a sequence's states are to be sent.
 
-    All other steps are as if there were none: they overlap, and compute the last layer for as few
-    tokens as ever.
+    All other steps are unaffected: they overlap, and compute the last layer for the needed tokens
+    only.
     """
 
     def __init__(self, model: object, pool: StatesPool) -> None:
@@ -103,7 +103,7 @@ class StatesKeeper:
         self._captured: tuple[int, ...] = ()
 
     def capture(self, placed: Iterable[PlacedStates], own: tuple[int, ...]) -> None:
-        """Have the next step's layers captured: those to be placed, and a proposer's `own`."""
+        """Capture layers in the next step: those to be sent, and a proposer's `own`."""
         wanted = {layer for each in placed for layer in each.format.layers}
         layers = tuple(sorted(wanted.union(own)))
         if layers != self._captured:
@@ -111,7 +111,7 @@ class StatesKeeper:
             self._captured = layers
 
     def keep(self, batch: Batch, final: Tensor) -> None:
-        """Write what the step gave, as its plan says; `final` is of all its tokens."""
+        """Write the states of the step as its plan says; `final` has all of its tokens."""
         by_layer: Mapping[int, Tensor] = {}
         if self._captured:
             by_layer = cast("CapturingModel", self._model).captured()

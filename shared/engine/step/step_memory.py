@@ -1,8 +1,8 @@
-"""How much memory the largest step takes besides weights and KV: found by computing it.
+"""Memory of the largest step besides weights and KV, measured by computing that step.
 
-A CPU may need minutes for it. What a step takes does not depend on the number of layers, as each
-works in the memory of the one before: so there the first two stand for all. (One is not enough: it
-adds to nothing yet.)
+A CPU may need minutes for it. The memory of a step does not depend on the number of layers, as each
+uses the memory of the one before: so on a CPU the first two represent all. (One is not enough: its
+result is not added to anything.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
 
-#: Drawn with filters: that takes the most.
+#: Sampling with filters: that takes the most memory.
 _SAMPLING = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, seed=0)
 _CLEAR_REFS, _RESET_PEAK = Path("/proc/self/clear_refs"), "5"
 _STATUS = Path("/proc/self/status")
@@ -61,7 +61,7 @@ def step_bytes(
     num_rows: int,
     max_model_len: int,
 ) -> int:
-    """Return the bytes that a step takes at most, of those that are not taken yet.
+    """Return the most bytes that a step takes, in addition to those in use.
 
     It computes `num_tokens` tokens, of which one has the longest context, and chooses tokens for
     `num_rows` sequences. What the model keeps for later steps is part of it. The rest is free again
@@ -77,9 +77,9 @@ def step_bytes(
 
 
 class _Step:
-    """One sequence's tokens at the end of a context as long as may be.
+    """One sequence's tokens at the end of the longest possible context.
 
-    All that is behind them in the context is one block, again and again.
+    All of the context before them is one block, repeated.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class _Step:
     ) -> None:
         self._model = loaded.model if device.type == "cuda" else loaded.model.first_layers(2)
         self._arena = KVArena(layout, layout.num_blocks(num_tokens), device=device)
-        # KV is no part of a step's memory: have it in place before anything is measured.
+        # KV is no part of a step's memory: write it before anything is measured.
         self._arena.blocks.zero_()
         num_blocks, first = layout.num_blocks(max_model_len), max(0, max_model_len - num_tokens)
 
@@ -123,7 +123,7 @@ class _Step:
 
 class _Meter(Protocol):
     def rise(self, action: Callable[[], None]) -> int:
-        """Return by how many bytes the memory in use was over that before, at most."""
+        """Return the maximum increase [bytes] of the memory in use."""
         ...
 
     def give_back(self) -> None:
@@ -163,7 +163,7 @@ class _CudaMeter:
 
 
 def _status(name: str) -> int:
-    """A size of this process, in bytes."""
+    """Return a size of this process in bytes."""
     for line in _STATUS.read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

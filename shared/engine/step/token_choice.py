@@ -1,8 +1,7 @@
-"""Chooses tokens without the host: what `sampler.sample` gives where nothing but temperature and
-the filters touches the logits.
+"""Choice of tokens on the device: equal to `sampler.sample` if only temperature and filters apply.
 
-A token's random number depends on its position alone, which is known before the tokens in front of
-it are. So a step can be sampled, and the next one fed, before the host has seen any of it.
+A token's random number depends on its position alone, which is known before the tokens before it
+are. So a step can be sampled, and the next one fed, before the host has got any of the tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from shared.engine.step.row_states import RowState
 
-#: What `Chosen.for_host` says of a row without a finite logit.
+#: Value in `Chosen.for_host` for a row without a finite logit.
 NOTHING = -1
 
 
@@ -29,16 +28,16 @@ NOTHING = -1
 class Chosen:
     """Tokens of a step, on the device: both int64 [n]."""
 
-    #: Always ids that exist: the next step computes them before the host has checked them.
+    #: Always valid ids: the next step computes them before the host has checked them.
     to_feed: torch.Tensor
-    #: The same, but NOTHING where no token was left to choose.
+    #: The same, but NOTHING if no token was left to choose.
     for_host: torch.Tensor
 
 
 def choose_tokens(logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]) -> Chosen:
-    """One token per row of `logits` [n, vocab], float32, which may be overwritten.
+    """Return one token per row of `logits` [n, vocab], float32, which may be overwritten.
 
-    positions: where each token will stand, counted from the prompt's beginning.
+    positions: position of each token, counted from the prompt's beginning.
     """
     if all(state.is_greedy for state in states):
         return _most_likely(logits)
@@ -56,7 +55,7 @@ def choose_tokens(logits: torch.Tensor, states: Seq[RowState], positions: Seq[in
     # One copy to the device, in 64 bits because the random numbers need them.
     packed = torch.from_numpy(np.vstack([numbers, temperatures, np.array(filters).T]))
     on_device = packed.to(logits.device, non_blocking=True)
-    # Nothing allowed gives -inf, a broken model NaN; neither may become text.
+    # No allowed token gives -inf, a broken model NaN; neither may become text.
     tokens = choose(
         logits,
         on_device[0],
@@ -70,7 +69,7 @@ def choose_tokens(logits: torch.Tensor, states: Seq[RowState], positions: Seq[in
 
 
 def _most_likely(logits: torch.Tensor) -> Chosen:
-    """The first of the most likely tokens: nothing about the sequences has to reach the device."""
+    """Return the first of the most likely tokens; nothing about the sequences is copied."""
     if logits.device.type == "cpu":
         # Ten times as fast as PyTorch's on one thread.
         rows = logits.numpy()

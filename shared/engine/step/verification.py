@@ -1,11 +1,11 @@
-"""Which drafts the model agrees with, and what it says behind the last of these.
+"""Check of drafts against the model, and the token after the accepted ones.
 
 A sequence with k drafts has k + 1 rows of logits: row i follows its tokens and the first i drafts.
 Drafts that were chosen, not drawn, are compared with the token that would be sampled without them,
-with the number of its own position: so the answer is the same with and without speculation, for
-every seed, and a draft is accepted with the probability that the model gives it. Drawn drafts are
-accepted or rejected by `rejection`. Whatever a row's sampling parameters look at, such as
-penalties and bad words, sees the drafts in front of the row as tokens.
+with the random number of its own position: so the answer is the same with and without speculation,
+for every seed, and a draft is accepted with the probability that the model gives it. Drawn drafts
+are accepted or rejected by `rejection`. Everything that a row's sampling parameters use, such as
+penalties and bad words, sees the drafts before the row as tokens.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a step gave for one sequence."""
+    """The result of a step for one sequence."""
 
-    #: The accepted drafts and one token more.
+    #: The accepted drafts and one more token.
     token_ids: list[int]
-    #: One per token, if they are wanted.
+    #: One per token, if requested.
     logprobs: list[PositionLogprobs]
     num_accepted: int
-    #: Behind these tokens none was left to choose: the sequence cannot go on.
+    #: Whether no token was left to choose after these: the sequence cannot continue.
     is_stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A sequence whose drafts, which may be none, a step checks."""
+    """A sequence with the drafts, perhaps none, that a step checks."""
 
     state: RowState
-    #: Where the token behind its own will stand, which the first draft guesses.
+    #: Position of the token after its own, which is the first draft's.
     position: int
     draft_ids: Seq[int] = ()
-    #: float32 [len(draft_ids), vocab]: what they were drawn from, if they were.
+    #: float32 [len(draft_ids), vocab]: the distributions of drafts that were drawn.
     probs: torch.Tensor | None = None
     #: As in `RowMasks`; None without a grammar.
     masks: torch.Tensor | None = None
 
     def ahead(self, num_drafts: int) -> SamplingState:
-        """What sampling looks at, behind so many of the drafts. Only if the row needs the host."""
+        """Return the sampling state after this number of drafts. Only if the row needs the host."""
         sampling = self.state.sampling
         assert sampling is not None
         mask = None if self.masks is None else self.masks[num_drafts]
@@ -83,7 +83,7 @@ def verify(logits: torch.Tensor, rows: Seq[Drafted]) -> list[Verified]:
 
 
 def _sample_rows(logits: torch.Tensor, rows: Seq[Drafted]) -> list[Sampled]:
-    """What every row of `logits` gives when all drafts in front of it are tokens."""
+    """Return the result of every row of `logits`, given all drafts before it as tokens."""
     each = [(row, num) for row in rows for num in range(1 + len(row.draft_ids))]
     simple = [at for at, (row, _) in enumerate(each) if not row.state.needs_host]
     if len(simple) == len(each):
@@ -105,7 +105,7 @@ def _choose_rows(logits: torch.Tensor, rows: Seq[tuple[Drafted, int]]) -> list[S
 
 
 def _compare(rows: Seq[Sampled], draft_ids: Seq[int]) -> Verified:
-    """Rows of one sequence, up to the first that contradicts its draft."""
+    """Return the rows of one sequence up to the first that contradicts its draft."""
     token_ids: list[int] = []
     logprobs: list[PositionLogprobs] = []
     for place, row in enumerate(rows):
@@ -120,7 +120,7 @@ def _compare(rows: Seq[Sampled], draft_ids: Seq[int]) -> Verified:
 
 
 def _accept_drawn(logits: torch.Tensor, row: Drafted) -> Verified:
-    """The same for drafts with a distribution: logits [k + 1, vocab], left as they are."""
+    """Do the same for drafts with a distribution: logits [k + 1, vocab], unchanged."""
     params = row.state.params
     assert row.probs is not None
     adjusted = logits.clone()

@@ -1,1 +1,1 @@
-"""Which KV blocks a lower tier keeps. Pure bookkeeping: no bytes, no torch, no I/O."""
+"""Bookkeeping of the KV blocks in a lower tier: no bytes, no torch, no I/O."""

@@ -1,9 +1,9 @@
-"""ARC: keeps what was wanted again apart from what was wanted once, so that a scan evicts little.
+"""ARC: separates blocks used once from blocks used again, so that a scan evicts little.
 
 N. Megiddo, D. S. Modha: "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003. T1 is
 `recent`, T2 `frequent`, B1 and B2 their ghosts, p the `target`. It differs from the paper where
 blocks come in batches: the target moves once for a whole batch before its victims are chosen, and
-pinned blocks are stepped over. A hit in a ghost list is a block that is stored again.
+pinned blocks are skipped. A hit in a ghost list is a block that is stored again.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class ArcPolicy:
-    """Adapts the share of blocks that were wanted once to what was missed lately."""
+    """Adapts the share of blocks used once to recent misses."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        #: Keys wanted once, and keys wanted more often. Least recently used first.
+        #: Keys used once, and keys used more often. Least recently used first.
         self._recent: Keys = OrderedDict()
         self._frequent: Keys = OrderedDict()
-        #: Keys evicted from `recent` and from `frequent`: remembered, but without bytes.
+        #: Keys evicted from `recent` and from `frequent`: kept without their bytes.
         self._recent_ghosts: Keys = OrderedDict()
         self._frequent_ghosts: Keys = OrderedDict()
-        #: How many blocks `recent` should have, 0 to capacity.
+        #: Target size of `recent`, 0 to capacity.
         self.target = 0.0
 
     def insert(self, key: bytes) -> None:
-        """Add `key` to `frequent` if it is remembered, to `recent` otherwise."""
+        """Add `key` to `frequent` if it is kept as evicted, to `recent` otherwise."""
         self.target = self._adapted(self.target, key)
         if key in self._recent_ghosts or key in self._frequent_ghosts:
             self._recent_ghosts.pop(key, None)
@@ -53,7 +53,7 @@ class ArcPolicy:
     def victims(
         self, num: int, *, incoming: Sequence[bytes], may_evict: Callable[[bytes], bool]
     ) -> list[bytes] | None:
-        """From `recent` while it is over its target, from `frequent` otherwise."""
+        """Return keys from `recent` while it is over its target, from `frequent` otherwise."""
         target, num_recent = self.target, len(self._recent)
         for key in incoming:
             target = self._adapted(target, key)
@@ -67,7 +67,7 @@ class ArcPolicy:
         while len(found) < num:
             victim = next(recent, None) if num_recent > target else next(frequent, None)
             if victim is None:
-                # The other list, or none at all.
+                # The other list, or no list at all.
                 victim = next(frequent, None) or next(recent, None)
             if victim is None:
                 return None
@@ -76,7 +76,7 @@ class ArcPolicy:
         return found
 
     def evict(self, key: bytes) -> None:
-        """Take `key` out of its list, and remember it among the evicted keys."""
+        """Move `key` from its list to that of evicted keys."""
         if key in self._recent:
             del self._recent[key]
             self._recent_ghosts[key] = None
@@ -86,24 +86,28 @@ class ArcPolicy:
         self._trim_ghosts()
 
     def remove(self, key: bytes) -> None:
-        """Forgotten."""
+        """Drop the key."""
         if key in self._recent:
             del self._recent[key]
         else:
             del self._frequent[key]
 
     def clear(self) -> None:
-        """Forget all keys, the evicted ones included."""
+        """Drop all keys, including evicted ones."""
         for keys in self._lists():
             keys.clear()
         self.target = 0.0
 
     def order(self) -> Iterable[bytes]:
-        """Those wanted once first, each list from its oldest on."""
+        """Return keys used once first, each list from the oldest on."""
         return [*self._recent, *self._frequent]
 
     def check_integrity(self) -> None:
-        """Raise InternalError unless the paper's invariants hold."""
+        """Check the paper's invariants.
+
+        Raises:
+            InternalError: one does not hold.
+        """
         lists = self._lists()
         capacity = self._capacity
         recent, frequent, recent_ghosts, _ = map(len, lists)
@@ -114,7 +118,7 @@ class ArcPolicy:
         _check(0 <= self.target <= capacity, f"the target is {self.target}")
 
     def _adapted(self, target: float, key: bytes) -> float:
-        """The target once `key` has been missed."""
+        """Return the target after a miss of `key`."""
         num_recent, num_frequent = len(self._recent_ghosts), len(self._frequent_ghosts)
         if key in self._recent_ghosts:
             return min(self._capacity, target + max(1.0, num_frequent / num_recent))

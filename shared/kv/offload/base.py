@@ -1,7 +1,7 @@
-"""The interfaces of a tier below the engine's pool, and of the policy that evicts its blocks.
+"""The interfaces of a tier below the engine's pool, and of its eviction policy.
 
-A block of a tier is named by its hash (here: key) and lies in a slot. It is absent, being stored
-(neither found nor evicted), or ready; a ready one that is being loaded is pinned.
+A block of a tier has its hash as its name (here: key) and is in a slot. It is absent, being stored
+(neither found nor evicted), or ready; a ready block that is being loaded is pinned.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StorePlan:
-    """What `prepare_store` decided. Both lists may be empty."""
+    """The result of `prepare_store`. Both lists may be empty."""
 
-    #: Keys whose bytes are wanted, with the slot of each.
+    #: Keys whose bytes are to be stored, with the slot of each.
     stores: tuple[tuple[bytes, int], ...] = ()
-    #: Keys that are gone, and the slot where the bytes of each still are.
+    #: Evicted keys, and the slot that still has the bytes of each.
     evicted: tuple[tuple[bytes, int], ...] = ()
 
     @property
@@ -37,11 +37,11 @@ class OffloadManager(Protocol):
     """The bookkeeping of one tier, with the calls of vLLM's manager of the same name."""
 
     def lookup(self, keys: Iterable[bytes]) -> int:
-        """How many leading keys are ready."""
+        """Return how many leading keys are ready."""
         ...
 
     def prepare_load(self, keys: Sequence[bytes]) -> tuple[int, ...]:
-        """Pin ready blocks until `complete_load`; returns their slots.
+        """Pin ready blocks until `complete_load`; return their slots.
 
         Raises:
             InternalError: one is not ready; none was pinned.
@@ -49,23 +49,23 @@ class OffloadManager(Protocol):
         ...
 
     def complete_load(self, keys: Iterable[bytes]) -> None:
-        """Give the pins of one `prepare_load` back."""
+        """Release the pins of one `prepare_load`."""
         ...
 
     def prepare_store(self, keys: Sequence[bytes]) -> StorePlan | None:
         """Make room for those of `keys` that the tier does not have, evicting others.
 
-        Neither pinned blocks nor those of `keys` are evicted. None: there is no room, and nothing
-        has changed. What is in the plan needs `complete_store`.
+        Neither pinned blocks nor those of `keys` are evicted. Returns None without any change if
+        there is no room. The blocks of the plan need `complete_store`.
         """
         ...
 
     def complete_store(self, keys: Iterable[bytes], *, success: bool) -> None:
-        """The bytes are there: let lookups find them. Or they are not: forget the blocks."""
+        """End a store: let lookups find the blocks, or drop them after a failure."""
         ...
 
     def touch(self, keys: Iterable[bytes]) -> None:
-        """Note a use of these blocks. Give a prefix in reverse: its head is then evicted last."""
+        """Record a use of these blocks. Pass a prefix in reverse: its head is then evicted last."""
         ...
 
 
@@ -77,13 +77,16 @@ class EvictionPolicy(Protocol):
         ...
 
     def touch(self, key: bytes) -> None:
-        """Note another use of a block."""
+        """Record another use of a block."""
         ...
 
     def victims(
         self, num: int, *, incoming: Sequence[bytes], may_evict: Callable[[bytes], bool]
     ) -> list[bytes] | None:
-        """The blocks to evict for `incoming`; None if there are not enough. Changes nothing."""
+        """Return the blocks to evict for `incoming`; None if there are not enough.
+
+        Changes nothing.
+        """
         ...
 
     def evict(self, key: bytes) -> None:
@@ -91,7 +94,7 @@ class EvictionPolicy(Protocol):
         ...
 
     def remove(self, key: bytes) -> None:
-        """A block is gone for another reason: it is not remembered."""
+        """Remove a block for a reason other than eviction: it is not kept as evicted."""
         ...
 
     def clear(self) -> None:
@@ -99,9 +102,13 @@ class EvictionPolicy(Protocol):
         ...
 
     def order(self) -> Iterable[bytes]:
-        """All blocks, those that would be evicted first in front."""
+        """Return all blocks, those to be evicted first in front."""
         ...
 
     def check_integrity(self) -> None:
-        """Raise InternalError if the policy contradicts itself."""
+        """Check the policy.
+
+        Raises:
+            InternalError: it contradicts itself.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Whether a prefix is loaded from lower tiers or computed anew: whatever took less time lately."""
+"""Whether a prefix is loaded from lower tiers or computed: whichever took less time recently."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 #: Weight of the newest measurement.
 _WEIGHT = 0.2
-#: What was measured longer ago says little: then it is tried again.
+#: Age after which a measurement is dropped and made again.
 _MAX_AGE_S = 10.0
 
 
 class _Average:
-    """Moves towards what is measured; unknown at first."""
+    """An average that follows measurements; unknown at first."""
 
     __slots__ = ("_at_s", "value")
 
@@ -30,20 +30,20 @@ class _Average:
         self._at_s = now_s
 
     def known(self, now_s: float) -> float | None:
-        """The value, unless it is too old."""
+        """Return the value; None if it is unknown or too old."""
         return self.value if now_s - self._at_s <= _MAX_AGE_S else None
 
 
 class LoadRule:
-    """Compares the seconds that loading takes with those of computing, as measured here.
+    """Compares measured times of loading and of computing.
 
     Loading costs a time per block and tier, and once the time from the last byte to the step that
-    goes on from there. What is not known yet, or no longer, counts as nothing: loading it is how
-    it becomes known. All times come from the caller.
+    continues from there. Unknown or outdated times count as zero: loading measures them. All times
+    are passed by the caller.
     """
 
     def __init__(self, *, block_size: float, always: bool = False) -> None:
-        """`block_size`: the number of tokens that need no computing when one block is loaded."""
+        """Start without measurements. `block_size`: tokens that a loaded block saves computing."""
         self._block_size = block_size
         self._always = always
         self._token_s = _Average()
@@ -51,19 +51,19 @@ class LoadRule:
         self._block_s = {tier: _Average() for tier in (BlockTier.HOST, BlockTier.DISK)}
 
     def note_computed(self, num_tokens: int, seconds: float, now_s: float) -> None:
-        """A step computed this many tokens of prompts."""
+        """Record a step that computed this many tokens of prompts."""
         self._token_s.add(seconds / num_tokens, now_s)
 
     def note_loaded(self, tier: BlockTier, num_blocks: int, seconds: float, now_s: float) -> None:
-        """That many blocks came from `tier`, queueing included."""
+        """Record that this number of blocks came from `tier`, queueing included."""
         self._block_s[tier].add(seconds / num_blocks, now_s)
 
     def note_waited(self, seconds: float, now_s: float) -> None:
-        """Loaded blocks waited that long until their sequence could go on."""
+        """Record how long loaded blocks waited until their sequence could continue."""
         self._wait_s.add(seconds, now_s)
 
     def num_worth(self, tiers: Iterable[BlockTier], now_s: float) -> int:
-        """Of a prefix's next blocks, given by the tier of each: how many to load."""
+        """Return how many of a prefix's next blocks to load, given the tier of each."""
         tiers = list(tiers)
         if self._always or self._token_s.value is None:
             return len(tiers)

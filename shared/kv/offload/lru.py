@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class LruPolicy:
-    """One list. All operations are O(1), except that `victims` steps over pinned blocks."""
+    """One list. All operations are O(1), except that `victims` skips pinned blocks."""
 
     def __init__(self) -> None:
         #: Least recently used first.
@@ -28,24 +28,24 @@ class LruPolicy:
     def victims(
         self, num: int, *, incoming: Sequence[bytes], may_evict: Callable[[bytes], bool]
     ) -> list[bytes] | None:
-        """The `num` oldest blocks that may be evicted; None if there are fewer."""
+        """Return the `num` oldest blocks that may be evicted; None if there are fewer."""
         found = list(islice(filter(may_evict, self._order), num))
         return found if len(found) == num else None
 
     def evict(self, key: bytes) -> None:
-        """Forget the block."""
+        """Drop the block."""
         del self._order[key]
 
     def remove(self, key: bytes) -> None:
-        """Forget the block."""
+        """Drop the block."""
         del self._order[key]
 
     def clear(self) -> None:
-        """Forget all blocks."""
+        """Drop all blocks."""
         self._order.clear()
 
     def order(self) -> Iterable[bytes]:
-        """Oldest first."""
+        """Return all blocks, oldest first."""
         return list(self._order)
 
     def check_integrity(self) -> None:

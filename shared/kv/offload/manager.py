@@ -1,4 +1,4 @@
-"""The bookkeeping of one tier: slots, readiness, pins. A policy chooses what is evicted."""
+"""The bookkeeping of one tier: slots, readiness, pins. A policy chooses the evicted blocks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class OffloadPolicy(StrEnum):
-    """Which block a full tier evicts."""
+    """The eviction policy of a full tier."""
 
     LRU = "lru"
     ARC = "arc"
 
     def create(self, capacity: int) -> EvictionPolicy:
-        """A policy for a tier of `capacity` blocks."""
+        """Return a policy for a tier of `capacity` blocks."""
         return LruPolicy() if self is OffloadPolicy.LRU else ArcPolicy(capacity)
 
 
@@ -39,7 +39,7 @@ class _Entry:
 
 
 class BlockOffloadManager:
-    """An `OffloadManager` for `capacity` blocks; says in `changes` what lookups gain and lose."""
+    """An `OffloadManager` for `capacity` blocks; `changes` has what lookups gain and lose."""
 
     def __init__(self, capacity: int, *, tier: BlockTier, policy: OffloadPolicy) -> None:
         self.capacity = capacity
@@ -51,19 +51,19 @@ class BlockOffloadManager:
 
     @property
     def num_ready(self) -> int:
-        """Blocks that lookups find."""
+        """Number of blocks that lookups find."""
         return self._num_ready
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._entries
 
     def is_ready(self, key: bytes) -> bool:
-        """Whether a lookup finds it."""
+        """Return whether a lookup finds the block."""
         entry = self._entries.get(key)
         return entry is not None and entry.ready
 
     def ready_keys(self) -> list[bytes]:
-        """What lookups find, in the order in which it would be evicted."""
+        """Return the keys that lookups find, in the order of eviction."""
         return [key for key in self._policy.order() if self._entries[key].ready]
 
     def lookup(self, keys: Iterable[bytes]) -> int:
@@ -133,16 +133,16 @@ class BlockOffloadManager:
                 self._policy.touch(key)
 
     def forget(self, key: bytes) -> None:
-        """Forget a block whose bytes are unusable. Does nothing while another load uses it."""
+        """Drop a block whose bytes are unusable. Does nothing while another load uses it."""
         if self._may_leave(key):
             self._policy.remove(key)
             self._leave(key)
 
     def clear(self) -> None:
-        """Forget everything.
+        """Drop everything.
 
         Raises:
-            InternalError: a block is being loaded or stored; nothing was forgotten.
+            InternalError: a block is being loaded or stored; nothing was dropped.
         """
         if not all(map(self._may_leave, self._entries)):
             raise InternalError(f"{self.changes.tier}: blocks are in use")
@@ -153,7 +153,11 @@ class BlockOffloadManager:
         self.changes.cleared()
 
     def check_integrity(self) -> None:
-        """Raise InternalError if slots, entries and policy disagree."""
+        """Check slots, entries and policy.
+
+        Raises:
+            InternalError: they disagree.
+        """
         slots = [*self._free_slots, *(entry.slot for entry in self._entries.values())]
         _check(sorted(slots) == list(range(self.capacity)), "a slot is lost or used twice")
         _check(sorted(self._policy.order()) == sorted(self._entries), "the policy knows others")

@@ -1,4 +1,4 @@
-"""The attention interface: from the projections, through the paged KV, to the mixed values."""
+"""The attention interface: from the projections, through the paged KV, to the outputs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class AttentionMetadata:
     seq_lens_list: Sequence[int]
     #: int64, ascending: tokens whose hidden states the model returns, in this order; None: all.
     wanted: Tensor | None = None
-    #: The same batch as the other groups of layers see it: it differs in tables and slots.
+    #: The same batch for the other groups of layers: tables and slots differ.
     others: tuple[AttentionMetadata, ...] = ()
 
     def of_group(self, number: int) -> AttentionMetadata:
-        """Return the batch as a group of layers sees it. This record is the first group's."""
+        """Return the batch for a group of layers. This record is the first group's."""
         return self.others[number - 1] if number else self
 
 
@@ -44,7 +44,7 @@ class AttentionBackend(Protocol):
 
     @property
     def name(self) -> str:
-        """What the registry knows it as; the other kernels' implementation that goes with it."""
+        """Name in the registry; also selects the implementation of other kernels."""
         ...
 
     def forward(

@@ -1,4 +1,4 @@
-"""The attention backends: the same two functions, in the implementation that gives the name."""
+"""The attention backends: the same two functions in the named implementation."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def get_backend(name: str) -> AttentionBackend:
-    """Make the backend called `name`.
+    """Return the backend called `name`.
 
     Raises:
         ConfigError: the name is unknown, or its package is not installed.
@@ -29,7 +29,7 @@ def get_backend(name: str) -> AttentionBackend:
 
 
 def default_backend(device: torch.device) -> str:
-    """The fastest backend that runs on `device`."""
+    """Return the fastest backend that runs on `device`."""
     return "triton" if device.type == "cuda" and _has_triton() else "torch"
 
 

@@ -1,1 +1,1 @@
-"""A model as it lies on disk: its config, its tensors by name, what it hashes to."""
+"""A model on disk: its config, its tensors by name, its hash."""

@@ -1,4 +1,4 @@
-"""From a checkpoint's config.json to the description of its decoder."""
+"""Conversion of a checkpoint's config.json to the description of its decoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def load_spec(model_dir: Path) -> DecoderSpec:
-    """Read `config.json`, in the spelling of transformers 5 or of the files on the hub.
+    """Read `config.json`, as written by transformers 5 or found on the hub.
 
     Raises:
         ModelLoadError: missing or broken file, unsupported architecture, or a bad or missing key.
@@ -35,7 +35,7 @@ def load_spec(model_dir: Path) -> DecoderSpec:
 
 
 def parse_spec(raw: Any) -> DecoderSpec:
-    """Turn the parsed file into the description of a decoder.
+    """Return the description of a decoder from the parsed file.
 
     Raises:
         ModelLoadError: unsupported architecture, or a bad or missing key.
@@ -64,7 +64,7 @@ def _architecture(raw: Mapping[str, Any]) -> str:
 
 
 def _check_supported(raw: Mapping[str, Any]) -> None:
-    """What would silently compute something else must be refused."""
+    """Refuse settings that would otherwise be ignored and change the computation."""
     if raw.get("quantization_config"):
         raise ModelLoadError(
             "quantization_config is set; stored quantized weights are not supported: load the "

@@ -1,4 +1,4 @@
-"""What changes whenever the content of a file does, as the file system keeps it."""
+"""A file system's data that change with every change of a file's content."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 _MOUNTS = Path("/proc/self/mountinfo")
-#: File systems of this host that give a changed file another ctime at once. Servers of network
-#: file systems may be late, or keep no such time.
+#: Local file systems that give a changed file a new ctime at once. Servers of network file systems
+#: may be late, or have no ctime.
 _LOCAL = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """Equal at two moments: the file was neither replaced nor written between them.
+    """Equal stamps at two moments: the file was neither replaced nor written in between.
 
-    A write within one tick of the clock of file systems (milliseconds) after the last one may
-    leave the stamp as it was: a stamp proves something once it `is_settled`.
+    A write within one tick of the file systems' clock (milliseconds) after the last one may leave
+    the stamp unchanged: a stamp is evidence only if it `is_settled`.
     """
 
     device: int
@@ -28,14 +28,18 @@ class FileStamp:
 
     @classmethod
     def of(cls, file: Path | int) -> FileStamp:
-        """Of a path, or of an open file. Raises OSError."""
+        """Return the stamp of a path, or of an open file.
+
+        Raises:
+            OSError: the file cannot be accessed.
+        """
         status = os.stat(file)  # noqa: PTH116 a descriptor is no path
         return cls(
             status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         )
 
     def is_settled(self, now_ns: int, *, margin_s: float = 2.0) -> bool:
-        """Whether the last change is so long ago that a later one has another stamp."""
+        """Return whether the last change is old enough for a later one to have another stamp."""
         return now_ns - self.ctime_ns > margin_s * 1e9
 
     def __str__(self) -> str:
@@ -43,7 +47,7 @@ class FileStamp:
 
 
 def keeps_change_times(path: Path) -> bool:
-    """Whether the file lies on a local file system whose stamps can be believed."""
+    """Return whether the file is on a local file system with reliable stamps."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         real = path.resolve(strict=True)

@@ -1,4 +1,4 @@
-"""Which files of a directory hold its weights, and which tensor each one should hold."""
+"""The files of a directory with weights, and the expected file of each tensor."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class CheckpointFiles:
     """The shards in a fixed order, and the index if there is one."""
 
     shards: tuple[Path, ...]
-    #: Tensor to file name.
+    #: By tensor: the file's name.
     weight_map: Mapping[str, str] = field(default_factory=dict)
 
     def expected_in(self, tensor: str) -> Path:
-        """Return the path of the file that should hold `tensor`.
+        """Return the path of the file that should have `tensor`.
 
-        It is the file that the index names, or the first shard if the index does not name one.
+        It is the file in the index, or the first shard if the index does not have the tensor.
         """
         return self.shards[0].with_name(self.weight_map.get(tensor, self.shards[0].name))
 
 
 def find_checkpoint_files(model_dir: Path) -> CheckpointFiles:
-    """One safetensors file, or the shards that the index names.
+    """Return the one safetensors file, or the shards in the index.
 
     Raises:
-        ModelLoadError: there are none, the index is damaged, or a shard that it names is missing.
+        ModelLoadError: there are none, the index is damaged, or a shard in it is missing.
     """
     index = model_dir / INDEX_NAME
     if not index.exists():

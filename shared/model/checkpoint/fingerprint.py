@@ -1,4 +1,4 @@
-"""A short name for what a model computes: equal on every host, different for other weights."""
+"""A short name of a model's computation: equal on every host, different for other weights."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Keys of config.json that say how it was written, not what it computes.
+#: Keys of config.json about its origin, not about the computation.
 _IRRELEVANT = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache"}
 
 
 def fingerprint_checkpoint(
     shards: Iterable[tuple[str, bytes]], raw_config: Mapping[str, Any], dtype: str
 ) -> str:
-    """Hex SHA-256 over the config, the dtype, and name and digest of every shard."""
+    """Return hexadecimal SHA-256 over config, dtype, and name and digest of every shard."""
     digest = _start(raw_config, dtype)
     for name, shard_digest in shards:
         digest.update(f"{name}:{shard_digest.hex()}\n".encode())
@@ -24,7 +24,7 @@ def fingerprint_checkpoint(
 
 
 def fingerprint_dummy(raw_config: Mapping[str, Any], dtype: str, seed: int) -> str:
-    """The same for weights that a seed makes."""
+    """Return the fingerprint of weights made from a seed."""
     digest = _start(raw_config, dtype)
     digest.update(f"dummy:{seed}".encode())
     return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""Remembers what files hash to, so that a worker that starts again need not read them for it.
+"""A cache of files' hashes, so that a restarted worker need not read the files for them.
 
-An entry counts for one stamp of one file, since one start of the host: device numbers mean nothing
-beyond that. It carries a check of itself, so a damaged one is the same as none.
+An entry is valid for one stamp of one file, since one start of the host: device numbers change with
+restarts. Each entry has a checksum, so a damaged one is ignored.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class HashCache:
     """Digests by file, one entry each, in a folder that may be missing, full or read-only."""
 
     def __init__(self, folder: Path, *, now_ns: Callable[[], int] = time.time_ns) -> None:
-        """`now_ns`: the time of day, to see whether a file was changed a moment ago."""
+        """Use a folder. `now_ns`: the time of day, to detect recent changes of a file."""
         self._folder = folder
         self._now_ns = now_ns
 
     def find(self, stamp: FileStamp) -> bytes | None:
-        """The digest of the file that had this stamp when it was kept; None: it is not known."""
+        """Return the digest of the file with this stamp; None: unknown."""
         try:
             entry: Any = json.loads(self._path(stamp).read_text(encoding="utf-8"))
             digest = bytes.fromhex(entry["digest"])
@@ -46,9 +46,9 @@ class HashCache:
         return digest if is_valid else None
 
     def keep(self, path: Path, stamp: FileStamp, digest: bytes, *, since_ns: int) -> None:
-        """Remember the digest of a file that had this stamp before and after it was read.
+        """Store the digest of a file that had this stamp before and after it was read.
 
-        `since_ns`: when the reading began. Nothing is kept where the stamp proves nothing.
+        `since_ns`: when the reading began. Nothing is stored if the stamp is no evidence.
         """
         if not stamp.is_settled(since_ns) or not keeps_change_times(path):
             return
@@ -67,11 +67,13 @@ class HashCache:
                 temporary.unlink(missing_ok=True)
 
     def now_ns(self) -> int:
-        """The wall clock's time, in nanoseconds since the epoch."""
+        """Return the wall clock's time, in nanoseconds since the epoch."""
         return self._now_ns()
 
     def _path(self, stamp: FileStamp) -> Path:
-        """By the file alone: the entry of what it was before is written over."""
+        """Return the entry's path, which depends on the file only: a new stamp replaces the old
+        one.
+        """
         name = hashlib.sha256(f"{stamp.device}:{stamp.inode}".encode()).hexdigest()
         return self._folder / f"{name}.json"
 

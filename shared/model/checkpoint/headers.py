@@ -1,7 +1,7 @@
-"""Compares a checkpoint's headers with its config before anything of either's size is allocated.
+"""Comparison of a checkpoint's headers with its config before any memory is allocated.
 
-A config can ask for terabytes in two digits. The headers cannot: safetensors refuses files whose
-tensors overlap, leave gaps or are not as long as the file, so what they declare is on the disk.
+A config can claim terabytes in two digits. Headers cannot: safetensors refuses files whose tensors
+overlap, leave gaps or do not match the file's length, so the declared bytes are on the disk.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from shared.model.spec import DecoderSpec
     from shared.model.weight_map import WeightMap
 
-#: What a header may be; it is JSON, which takes several times its size once it is read.
+#: Maximum size of a header; the parsed JSON takes several times its size.
 MAX_HEADER_BYTES = 64 * 2**20
 _LENGTH_BYTES = 8
-#: So few are left to the loader, which names every one that is missing.
+#: Up to this number of missing tensors, the loader reports them all by name.
 MAX_MISSING = 64
 
 
 def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
-    """Refuse a config whose sizes are not those of the stored tensors.
+    """Refuse a config whose sizes differ from those of the stored tensors.
 
     Raises:
         ModelLoadError: names the file, and the tensor if there is one.
@@ -47,7 +47,7 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
                 f"{files.expected_in(name)}: tensor {name!r} has shape {shape}, "
                 f"the config asks for {list(stored.shape)}"
             )
-    # Either serves as both.
+    # Either of the two serves as both.
     ends = {name_of(wanted, EMBEDDING), name_of(wanted, HEAD)}
     missing = wanted.keys() - shapes.keys() - ends
     if not shapes.keys() & ends:
@@ -55,7 +55,7 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
     elif len(missing) <= MAX_MISSING:
         return
     name = min(missing)
-    # Without it, its size, or the number of layers, is only what the config claims.
+    # Without it, its size, or the number of layers, is only the config's claim.
     raise ModelLoadError(f"{files.expected_in(name)}: tensor {name!r} is missing")
 
 

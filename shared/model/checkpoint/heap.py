@@ -1,4 +1,4 @@
-"""Where the C library takes large blocks of memory from while weights are loaded."""
+"""The C library's source of large blocks of memory during the loading of weights."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
 _LOADING_BYTES = 1 << 20
-#: Up to where glibc lets the threshold grow by itself.
+#: Maximum to which glibc raises the threshold itself.
 _USUAL_BYTES = 32 << 20
 
 
 @contextmanager
 def large_blocks_apart() -> Iterator[None]:
-    """Give blocks of 1 MiB and more back to the system as soon as they are freed.
+    """Return blocks of 1 MiB and more to the system as soon as they are freed.
 
-    Otherwise what is kept of a weight is put where the weight was, the next weight does not fit
-    there any more, and the heap grows by all of them: for 309 MiB of int8 weights of PyTorch the
-    peak was 2,054 MiB instead of 450. Without glibc nothing is done.
+    Otherwise the converted form of a weight is put where the weight was, the next weight does not
+    fit there any more, and the heap grows by all of them: for 309 MiB of int8 weights of PyTorch
+    the peak was 2,054 MiB instead of 450. Does nothing without glibc.
     """
     _set(_LOADING_BYTES)
     try:
@@ -31,7 +31,7 @@ def large_blocks_apart() -> Iterator[None]:
 
 
 def give_back_free() -> None:
-    """Give the system back what the C library keeps of freed memory. Nothing without glibc."""
+    """Return freed memory from the C library to the system. Does nothing without glibc."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,4 +1,4 @@
-"""Where a model's weights come from: they are filled in, and named, by the same object."""
+"""The source of a model's weights: one object fills in and names them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _DUMMY_STD = 0.02
 
 @contextmanager
 def open_origin(made_from: Path | int) -> Iterator[Checkpoint | Dummy]:
-    """A checkpoint's directory, or a seed. Everything that is loaded is loaded inside the context.
+    """Open a checkpoint's directory, or a seed. Load everything inside the context.
 
     Raises:
-        ModelLoadError: the directory holds no weights.
+        ModelLoadError: the directory has no weights.
     """
     if isinstance(made_from, int):
         yield Dummy(made_from)
@@ -43,13 +43,16 @@ def open_origin(made_from: Path | int) -> Iterator[Checkpoint | Dummy]:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Files. They are hashed from the beginning of the context on, beside everything else."""
+    """Files.
+
+    They are hashed from the beginning of the context on, in parallel to everything else.
+    """
 
     files: CheckpointFiles
     hashes: ShardHashes
 
     def fill(self, model: CausalLM) -> None:
-        """Give the model its weights.
+        """Load the model's weights.
 
         Raises:
             ModelLoadError: the files do not fit the model, or are damaged.
@@ -58,7 +61,7 @@ class Checkpoint:
             load_weights(model, self.files)
 
     def fingerprint(self, raw_config: Mapping[str, Any], dtype: str) -> str:
-        """Of what was filled in. Waits until every byte has been hashed.
+        """Return the fingerprint of the loaded weights. Waits until every byte has been hashed.
 
         Raises:
             ModelLoadError: a file was changed meanwhile.
@@ -68,12 +71,12 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Dummy:
-    """A seed. Weights are drawn on the host in float32: it means the same on every device."""
+    """A seed. Weights are drawn on the host in float32, so they are equal on every device."""
 
     seed: int
 
     def fill(self, model: CausalLM) -> None:
-        """Give the model its weights."""
+        """Make the model's weights."""
         generator = torch.Generator().manual_seed(self.seed)
         for name, parameter in list(model.named_parameters()):
             if name.endswith("norm.weight"):
@@ -87,5 +90,5 @@ class Dummy:
                 parameter.copy_(noise)
 
     def fingerprint(self, raw_config: Mapping[str, Any], dtype: str) -> str:
-        """The fingerprint of the weights that `fill` gave the model."""
+        """Return the fingerprint of the weights that `fill` made."""
         return fingerprint_dummy(raw_config, dtype, self.seed)

@@ -1,7 +1,8 @@
-"""Hashes every byte of a checkpoint's shards, in threads beside the one that loads them.
+"""Hashes of every byte of a checkpoint's shards, in threads beside the loading one.
 
-The hash is BLAKE3: cryptographic, so two checkpoints never have one digest, and on a core without
-instructions for SHA several times as fast as SHA-256, so that it keeps pace with the loading.
+The hash is BLAKE3: it is cryptographic, so two checkpoints never have one digest, and on a core
+without instructions for SHA several times as fast as SHA-256, so that it keeps pace with the
+loading.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ if TYPE_CHECKING:
 
 #: Shards that are hashed at the same time.
 MAX_THREADS = 2
-#: Small enough for a core's cache, large enough for Python to play no part.
+#: Bytes per read: small enough for a core's cache, large enough to make Python's part negligible.
 _PIECE_BYTES = 1 << 20
 
 
 class _StoppedError(Exception):
-    """Ends the hashing threads: the digests are no longer needed."""
+    """Ends the hashing threads: the digests are not needed any more."""
 
 
 class ShardHashes:
     """Digests of files that the loader reads at the same time.
 
-    Hashing begins with the context; load the files inside it. `digests` waits for the rest.
+    Hashing begins with the context; load the files inside it. `digests` waits for the end.
     """
 
     def __init__(self, paths: Iterable[Path], *, cache: HashCache | None = None) -> None:
@@ -57,11 +58,11 @@ class ShardHashes:
         self._pool.shutdown(cancel_futures=True)
 
     def digests(self) -> list[tuple[str, bytes]]:
-        """Name and digest of each file, in order. Call it when the files have been loaded.
+        """Return name and digest of each file, in order. Call it after the files have been loaded.
 
         Raises:
-            ModelLoadError: a file was changed or replaced since the context began, so what was
-                loaded need not be what was hashed; or it cannot be read.
+            ModelLoadError: a file was changed or replaced since the context began, so the loaded
+                bytes may differ from the hashed ones; or it cannot be read.
         """
         digests = [future.result() for future in self._futures]
         for path, stamp in self._stamps.items():

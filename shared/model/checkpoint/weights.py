@@ -1,4 +1,4 @@
-"""Fills a model from sharded safetensors, one tensor at a time, straight into its place."""
+"""Loading of sharded safetensors into a model, one tensor at a time, directly into its place."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.files import CheckpointFiles
     from shared.model.weight_map import Stored, WeightPart
 
-#: Buffers that old checkpoints carry and that are computed instead.
+#: Buffers in old checkpoints that are computed instead.
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".masked_bias")
 _STORED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
-    """Copy every tensor into the model. Needs memory for one tensor beside the model's own.
+    """Copy every tensor into the model. Needs memory for one tensor besides the model's own.
 
     Raises:
         ModelLoadError: a tensor is missing, unknown, doubled or of a wrong shape or dtype, or a
@@ -81,7 +81,7 @@ def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:
 
 
 def weight_targets(model: CausalLM) -> dict[str, Tensor]:
-    """Where each tensor of a checkpoint goes: views into the fused parameters."""
+    """Return the place of each tensor of a checkpoint: views into the fused parameters."""
     names = stored_names(model.spec)
     return {
         name: tensor_of(model, stored.part)
@@ -91,19 +91,19 @@ def weight_targets(model: CausalLM) -> dict[str, Tensor]:
 
 
 def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
-    """A part of a model, or of any module with parts of these paths. A view, if it is fused."""
+    """Return a part of a model, or of any module with these paths. A view, if it is fused."""
     owner = model.get_submodule(part.module)
     if not isinstance(owner, FusedLinear):
         found: Tensor = getattr(owner, part.kind.value)
         return found
     weight, bias = owner.part(part.index)
     tensor = weight if part.kind is Kind.WEIGHT else bias
-    assert tensor is not None  # it is there as its description says
+    assert tensor is not None  # it exists according to its description
     return tensor
 
 
 def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) -> None:
-    """What to do with a head that is stored although the config says tied; as transformers 5.
+    """Handle a stored head although the config says tied; as transformers 5.
 
     If it differs from the embedding, both are used; without an embedding, it serves as both.
     """
@@ -115,7 +115,11 @@ def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) 
 
 
 def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
-    """Every tensor of these safetensors files. Raises ModelLoadError: one is damaged."""
+    """Yield every tensor of these safetensors files.
+
+    Raises:
+        ModelLoadError: a file is damaged.
+    """
     for path in paths:
         try:
             with safe_open(path, framework="pt") as file:

@@ -1,1 +1,1 @@
-"""Heads that guess tokens from a target's hidden states, in the formats they are published in."""
+"""Draft heads on a target's hidden states, in their published formats."""

@@ -1,4 +1,4 @@
-"""What heads need of the model whose tokens they guess, and what a proposer needs of heads."""
+"""Interfaces: the target of heads, and the heads of a proposer."""
 
 from __future__ import annotations
 
@@ -13,34 +13,40 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """The model whose tokens are guessed. Published heads leave out what they share with it."""
+    """The model whose tokens are drafted.
+
+    Published heads omit the parts that they share with it.
+    """
 
     spec: DecoderSpec
-    #: The dtype of its weights.
+    #: Dtype of its weights.
     dtype: torch.dtype
 
     @property
     def hidden_dtype(self) -> torch.dtype:
-        """The dtype of hidden states that `compute_logits` takes."""
+        """Dtype of the hidden states that `compute_logits` takes."""
         ...
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """The embeddings [n, hidden] of int64 [n]."""
+        """Return the embeddings [n, hidden] of int64 [n]."""
         ...
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """float32 [n, vocab_size] of hidden states behind the last norm; the caller's own."""
+        """Return float32 logits [n, vocab_size] of hidden states after the last norm; the caller's
+        own.
+        """
         ...
 
 
 class FeatureHead(Protocol):
-    """A small decoder over features: it goes on from the target's last one by its own guesses.
+    """A small decoder over features: it continues from the target's last one by its own
+    predictions.
 
-    The feature of position i belongs to token i; with it the head reads token i + 1, and guesses
+    The feature of position i belongs to token i; with it the head reads token i + 1, and predicts
     the feature of position i + 1, from which logits of token i + 2 follow.
     """
 
-    #: Of the head's own layers: what its KV looks like.
+    #: Description of the head's own layers, and so of its KV.
     spec: DecoderSpec
     dtype: torch.dtype
 
@@ -50,7 +56,7 @@ class FeatureHead(Protocol):
         ...
 
     def features(self, hidden: Tensor) -> Tensor:
-        """Features [n, hidden of the head] of what the target gave, side by side: [n, size]."""
+        """Return features [n, hidden of the head] of the target's concatenated states [n, size]."""
         ...
 
     def forward(
@@ -61,13 +67,13 @@ class FeatureHead(Protocol):
         kv_cache: Tensor,
         metadata: AttentionMetadata,
     ) -> Tensor:
-        """Guessed features [num_tokens, hidden of the head]; writes the head's own KV."""
+        """Return predicted features [num_tokens, hidden of the head]; write the head's own KV."""
         ...
 
     def compute_logits(self, features: Tensor) -> Tensor:
-        """float32 [n, size of the head's vocabulary] of guessed features."""
+        """Return float32 logits [n, size of the head's vocabulary] of predicted features."""
         ...
 
     def most_likely(self, features: Tensor) -> Tensor:
-        """int64 [n]: the most likely tokens, as the target counts them."""
+        """Return int64 [n]: the most likely tokens, as ids of the target."""
         ...

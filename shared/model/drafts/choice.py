@@ -1,4 +1,4 @@
-"""The token that a row of logits says is most likely."""
+"""The most likely token of a row of logits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def most_likely(logits: torch.Tensor) -> torch.Tensor:
-    """int64 [n] of float32 [n, vocab]: the first of those that are equal."""
+    """Return int64 [n] of float32 [n, vocab]: the first of equal maxima."""
     if logits.device.type == "cpu":
         # Ten times as fast as PyTorch's on one thread.
         return torch.from_numpy(logits.numpy().argmax(axis=-1))

@@ -1,9 +1,9 @@
-"""EAGLE: a decoder layer that guesses the target's next hidden state from the last one.
+"""EAGLE: a decoder layer that predicts the target's next hidden state from the last one.
 
 Y. Li, F. Wei, C. Zhang, H. Zhang, "EAGLE: Speculative Sampling Requires Rethinking Feature
-Uncertainty" (ICML 2024). A feature is the target's hidden state behind its last norm, so the
-target's own output head turns a guessed one into logits. Checkpoints hold `fc`, the layers and
-mostly a copy of the embedding; the first layer has no input norm.
+Uncertainty" (ICML 2024). A feature is the target's hidden state after its last norm, so the
+target's own output head turns a predicted one into logits. Checkpoints have `fc`, the layers and
+usually a copy of the embedding; the first layer has no input norm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: HASS (Zhang et al. 2024) and checkpoints like it normalise both inputs.
 _INPUT_NORMS = ("embedding_layernorm.weight", "hidden_states_layernorm.weight")
-#: Names of other writers, and what they are here.
+#: By other writers' names: the names here.
 _PREFIXES = {"model.": "", "fusion_fc.": "fc."}
 _EMBEDDING = "embed_tokens.weight"
 _FIRST_NORM = "layers.0.input_layernorm.weight"
@@ -71,7 +71,10 @@ class EagleHead(nn.Module):
         target: Target,
         stored: StoredHead,
     ) -> None:
-        """Of `stored`, only the names count: what is optional is there if it is stored."""
+        """Build the head.
+
+        Only the names in `stored` count: optional parts exist if they are stored.
+        """
         super().__init__()
         self.spec, self.dtype, size = spec, target.dtype, spec.hidden_size
         self._target = target
@@ -99,7 +102,7 @@ class EagleHead(nn.Module):
         self.cos_sin: Tensor = table.to(self.fc.weight.device)
 
     def weight_targets(self) -> Mapping[str, Tensor]:
-        """Where each tensor of the checkpoint goes."""
+        """Return the place of each tensor of the checkpoint."""
         targets: dict[str, Tensor] = {"fc.weight": self.fc.weight.detach()}
         if self.fc.bias is not None:
             targets["fc.bias"] = self.fc.bias.detach()
@@ -118,7 +121,7 @@ class EagleHead(nn.Module):
         return ()
 
     def features(self, hidden: Tensor) -> Tensor:
-        """See `FeatureHead.features`: the hidden states as they are."""
+        """See `FeatureHead.features`: the hidden states unchanged."""
         return hidden.to(self.dtype)
 
     @torch.inference_mode()

@@ -1,9 +1,9 @@
 """EAGLE-3: a decoder layer over states of three of the target's layers, with its own output head.
 
 Y. Li, F. Wei, C. Zhang, H. Zhang, "EAGLE-3: Scaling up Inference Acceleration of Large Language
-Models via Training-Time Test" (2025). `fc` combines what enters a low, a middle and a high layer of
-the target; behind that the head goes on from its own states. It may know only the frequent tokens:
-the table `d2t` says how far each of them lies behind in the target's vocabulary.
+Models via Training-Time Test" (2025). `fc` combines the inputs of a low, a middle and a high layer
+of the target; after that the head continues from its own states. It may know only the frequent
+tokens: the table `d2t` has the difference of each one's ids in the two vocabularies.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Eagle3Head(nn.Module):
         target: Target,
         stored: StoredHead,
     ) -> None:
-        """Of `stored`, only config, names and shapes count, and the table of the vocabulary."""
+        """Build the head. Of `stored`, config, names, shapes, and the vocabulary's table count."""
         super().__init__()
         self.spec, self.dtype, self._target = spec, target.dtype, target
         size, eps, dtype = spec.hidden_size, spec.norm.eps, self.dtype
@@ -101,13 +101,13 @@ class Eagle3Head(nn.Module):
             shape = (spec.vocab_size, size)
             self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         device = self.lm_head.device
-        #: int64 [vocab]: the target's number of each token that the head knows.
+        #: int64 [vocab]: the target's id of each token that the head knows.
         self.target_ids = _target_ids(stored, vocab, spec.vocab_size).to(device)
         (table,) = rotation_tables(spec, dtype)
         self.cos_sin: Tensor = table.to(device)
 
     def weight_targets(self) -> Mapping[str, Tensor]:
-        """Where each tensor of the checkpoint goes."""
+        """Return the place of each tensor of the checkpoint."""
         targets: dict[str, Tensor] = {
             "fc.weight": self.fc.weight.detach(),
             "norm.weight": self.norm.weight,
@@ -151,7 +151,7 @@ class Eagle3Head(nn.Module):
 
     @torch.inference_mode()
     def compute_logits(self, features: Tensor) -> Tensor:
-        """See `FeatureHead.compute_logits`: only of the tokens that the head knows."""
+        """See `FeatureHead.compute_logits`: only for the tokens that the head knows."""
         return linear(self.norm(features), self.lm_head).float()
 
     def most_likely(self, features: Tensor) -> Tensor:
@@ -160,9 +160,9 @@ class Eagle3Head(nn.Module):
 
 
 def _captured_layers(stored: StoredHead, num_layers: int) -> tuple[int, ...]:
-    """As the config says, otherwise those that published heads were trained on.
+    """Return the config's layers, otherwise those that published heads were trained on.
 
-    In `eagle_config` layers are counted by what leaves them, elsewhere by what enters them.
+    In `eagle_config` layers are counted by their outputs, elsewhere by their inputs.
     """
     key, where = "eagle_aux_hidden_state_layer_ids", stored.path.with_name("config.json")
     nested = stored.raw.get("eagle_config")
@@ -183,7 +183,7 @@ def _captured_layers(stored: StoredHead, num_layers: int) -> tuple[int, ...]:
 
 
 def _target_ids(stored: StoredHead, num_known: int, vocab_size: int) -> Tensor:
-    """int64 [num_known] from `d2t`; without one the head must know every token."""
+    """Return int64 [num_known] from `d2t`; without one the head must know every token."""
     shifts = stored.tensors.get("d2t")
     if shifts is None:
         if num_known != vocab_size:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def embed(token_ids: Tensor, own: Tensor | None, target: Target, dtype: torch.dtype) -> Tensor:
-    """[n, hidden] of int64 [n] in the head's `dtype`; `own` is the head's table, if it has one."""
+    """Return [n, hidden] of int64 [n] in the head's `dtype`; `own`: the head's table, if any."""
     if own is None:
         return target.embed(token_ids).to(dtype)
     return embedding(token_ids, own)

@@ -1,8 +1,8 @@
-"""Medusa: heads that guess several tokens ahead from one hidden state, all at once.
+"""Medusa: heads that predict several tokens from one hidden state, all at once.
 
 T. Cai, Y. Li, Z. Geng, H. Peng, J. D. Lee, D. Chen, T. Dao, "Medusa: Simple LLM Inference
-Acceleration Framework with Multiple Decoding Heads" (ICML 2024). Head i reads the
-hidden state that a token was sampled from, and guesses the token i + 1 places behind that one.
+Acceleration Framework with Multiple Decoding Heads" (ICML 2024). Head i reads the hidden state that
+a token was sampled from, and predicts the token i + 1 positions after that one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from shared.model.drafts.base import Target
     from shared.model.drafts.stored import StoredHead
 
-#: What the reference implementation writes, before one of the usual names.
+#: Prefix of the reference implementation before one of the usual names.
 _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 _PREFIXES = {"medusa_head.": "", "medusa_heads.": ""}
-#: As some writers name them: `blocks.N.layers.M.weight` and `lm_heads.N.weight`.
+#: Names of some writers: `blocks.N.layers.M.weight` and `lm_heads.N.weight`.
 _BLOCK = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
 _OUTPUT = re.compile(r"lm_heads\.(\d+)\.weight")
 
@@ -38,7 +38,7 @@ _OUTPUT = re.compile(r"lm_heads\.(\d+)\.weight")
 def load_medusa(model_dir: Path, target: Target) -> MedusaHeads:
     """Load heads for `target`, onto the default device, in the dtype of its weights.
 
-    There are as many heads as are stored: published configs name fewer.
+    The number of heads is that of the stored ones: published configs claim fewer.
 
     Raises:
         ModelLoadError: they cannot be used; names the file, and the tensor or the field.
@@ -80,11 +80,11 @@ class MedusaHeads(nn.Module):
 
     @property
     def num_heads(self) -> int:
-        """Tokens that can be guessed."""
+        """Number of tokens that can be drafted."""
         return len(self.outputs)
 
     def weight_targets(self) -> Mapping[str, Tensor]:
-        """Where each tensor of the checkpoint goes."""
+        """Return the place of each tensor of the checkpoint."""
         targets: dict[str, Tensor] = {}
         for number, (blocks, output) in enumerate(zip(self.blocks, self.outputs, strict=True)):
             for place, block in enumerate(blocks):
@@ -96,7 +96,7 @@ class MedusaHeads(nn.Module):
 
     @torch.inference_mode()
     def compute_logits(self, hidden: Tensor, num_heads: int) -> Tensor:
-        """float32 [num_heads, n, vocab] of hidden states [n, hidden] behind the last norm."""
+        """Return float32 [num_heads, n, vocab] of hidden states [n, hidden] after the last norm."""
         hidden = hidden.to(self.dtype)
         logits = []
         for blocks, output in zip(self.blocks[:num_heads], self.outputs, strict=False):
@@ -107,7 +107,7 @@ class MedusaHeads(nn.Module):
         return torch.stack(logits)
 
     def most_likely(self, hidden: Tensor, num_heads: int) -> Tensor:
-        """int64 [n, num_heads]: each head's most likely token."""
+        """Return int64 [n, num_heads]: each head's most likely token."""
         return torch.stack(
             [most_likely(logits) for logits in self.compute_logits(hidden, num_heads)], dim=-1
         )
@@ -128,7 +128,7 @@ def _at_least_one(stored: StoredHead, keys: tuple[str, ...], default: int) -> in
 
 
 def _with_numbers(stored: StoredHead, num_layers: int) -> StoredHead:
-    """With the names of the reference implementation: places in lists of modules."""
+    """Return the head with the reference implementation's names: indexes in lists of modules."""
     names = {}
     for name in stored.tensors:
         block, output = _BLOCK.fullmatch(name), _OUTPUT.fullmatch(name)

@@ -1,4 +1,4 @@
-"""Writes drafts in the published formats: heads with random weights, and a target's beginning."""
+"""Writes drafts in published formats: heads of random weights, and a target's first layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shared.model.spec import DecoderSpec
 
-#: Method to what its config names as architecture.
+#: By method: the architecture in its config.
 METHODS = {
     "eagle": "LlamaForCausalLMEagle",
     "eagle3": "LlamaForCausalLMEagle3",
@@ -34,25 +34,25 @@ METHODS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSpec:
-    """What to write for a target."""
+    """Description of a head to write for a target."""
 
     method: str
-    #: EAGLE: decoder layers; Medusa: residual blocks per head.
+    #: EAGLE: number of decoder layers; Medusa: residual blocks per head.
     num_layers: int = 1
-    #: Medusa: heads.
+    #: Medusa: number of heads.
     num_heads: int = 4
-    #: EAGLE-3: tokens that the head knows; None: all.
+    #: EAGLE-3: number of tokens that the head knows; None: all.
     draft_vocab_size: int | None = None
-    #: Whether EAGLE heads bring an embedding instead of reading the target's.
+    #: Whether EAGLE heads have an embedding instead of using the target's.
     has_embedding: bool = True
-    #: As PyTorch writes it, instead of safetensors.
+    #: Write PyTorch's format instead of safetensors.
     as_bin: bool = False
     seed: int = 0
     weight_std: float = 0.1
 
 
 def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
-    """Write config and weights into `out`; same target config and spec, same weights.
+    """Write config and weights into `out`; equal target config and spec give equal weights.
 
     Raises:
         ConfigError: an unknown method.
@@ -83,7 +83,8 @@ def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
 def write_sliced_checkpoint(out: Path, source: Path, num_layers: int) -> None:
     """Write the first layers of a checkpoint, with its embedding, last norm and output head.
 
-    Raises ModelLoadError: the source cannot be read.
+    Raises:
+        ModelLoadError: the source cannot be read.
     """
     spec = load_spec(source)
     beyond = {
@@ -152,7 +153,7 @@ def _medusa(target: DecoderSpec, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple[int, ...]]:
-    """One of the target's layers, without biases and norms of heads."""
+    """Return the shapes of a target layer's tensors, without biases and norms of heads."""
     first = target.layers[0]
     plain = replace(
         first,
@@ -165,7 +166,7 @@ def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple
 
 
 def _vocabulary(vocab_size: int, num_known: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """`d2t`: how far each known token lies behind; `t2d`: which tokens are known."""
+    """Return `d2t`, the differences of the known tokens' ids, and `t2d`, which tokens are known."""
     known = torch.randperm(vocab_size, generator=generator)[:num_known].sort().values
     is_known = torch.zeros(vocab_size, dtype=torch.bool)
     is_known[known] = True

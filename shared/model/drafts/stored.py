@@ -1,7 +1,7 @@
-"""A head's checkpoint as it lies on disk: its config, and all its tensors by name.
+"""A head's checkpoint on disk: its config, and all its tensors by name.
 
-Heads are a few tensors, so they are read at once. Besides safetensors there are the files that
-PyTorch writes: most published heads have nothing else. They are read without running their code.
+Heads are a few tensors, so they are read at once. Besides safetensors PyTorch's own files are
+accepted: most published heads have no others. They are read without running their code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StoredHead:
     tensors: dict[str, Tensor]
 
     def renamed(self, names: Mapping[str, str]) -> StoredHead:
-        """With other prefixes: each name begins with at most one of the old ones."""
+        """Return the head with new prefixes: each name begins with at most one of the old ones."""
         tensors = {}
         for name, tensor in self.tensors.items():
             old = next((prefix for prefix in names if name.startswith(prefix)), "")
@@ -51,7 +51,11 @@ class StoredHead:
         return replace(self, tensors=tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one tensor. Raises ModelLoadError if it is missing."""
+        """Return the shape of one tensor.
+
+        Raises:
+            ModelLoadError: it is missing.
+        """
         if name not in self.tensors:
             raise ModelLoadError(f"{self.path}: tensor {name!r} is missing")
         return tuple(self.tensors[name].shape)
@@ -73,7 +77,7 @@ class StoredHead:
 
 
 def read_head(model_dir: Path, *, names: Iterable[str] = ()) -> StoredHead:
-    """Read a head's directory. `names` are files that hold the weights instead of the usual ones.
+    """Read a head's directory. `names` replace the usual names of weight files.
 
     Raises:
         ModelLoadError: a file is missing or damaged.
@@ -94,10 +98,10 @@ def read_head(model_dir: Path, *, names: Iterable[str] = ()) -> StoredHead:
 
 
 def head_spec(head: StoredHead, *, layer: str, target: DecoderSpec) -> DecoderSpec:
-    """The description of a head's own layers; `layer` is the prefix of the first one's tensors.
+    """Return the description of a head's own layers; `layer`: prefix of the first one's tensors.
 
-    Biases and norms of the heads are there if they are stored. Positions reach as far as the
-    target's: configs of heads name the length that they were trained with.
+    Biases and norms of attention heads exist if they are stored. The positions are the target's:
+    configs of heads have the length that they were trained with.
 
     Raises:
         ModelLoadError: the config is wrong, or does not fit the tensors or the target.
@@ -140,7 +144,7 @@ def layer_targets(
 
 
 def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
-    """The first layer, with those biases and norms that are stored."""
+    """Return the first layer, with the biases and norms that are stored."""
     first = spec.layers[0]
     every = replace(
         first,
@@ -166,9 +170,9 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
 
 
 def _check_stored(head: StoredHead, names: WeightMap) -> None:
-    """Before anything of the config's sizes is allocated: files are as large as they claim.
+    """Check the shapes before memory of the config's sizes is allocated.
 
-    How many numbers the projections read depends on the kind of head.
+    Files are as large as they claim. The input size of the projections depends on the kind of head.
     """
     for name, each in names.items():
         if len(each.shape) > 1 and head.shape(name)[:1] != each.shape[:1]:
@@ -186,7 +190,7 @@ def _read(file: Path) -> dict[str, Tensor]:
         return {name: tensor for _, name, tensor in stored_tensors([file])}
     try:
         content: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged file makes of the reader
+    except Exception as error:  # any exception of the reader on a damaged file
         raise ModelLoadError(f"{file} is damaged or not only tensors: {error}") from error
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()

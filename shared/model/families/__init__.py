@@ -1,1 +1,1 @@
-"""The supported architectures: how each reads its config, and what its checkpoints call tensors."""
+"""The supported architectures: each one's config and tensor names."""

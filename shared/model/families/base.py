@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """An architecture. Its functions are pure, and are called before anything is allocated."""
+    """An architecture. Its functions are pure, and are called before any memory is allocated."""
 
-    #: The name of the architecture in a config.json.
+    #: Name of the architecture in a config.json.
     architecture: str
     model_type: str
-    #: The decoder that a config.json describes. Raises ModelLoadError, or KeyError, TypeError or
-    #: ValueError of the value that is wrong.
+    #: Return the decoder that a config.json describes. Raises ModelLoadError, or KeyError,
+    #: TypeError or ValueError for a wrong value.
     describe: Callable[[Mapping[str, Any]], DecoderSpec]
-    #: The tensors that a checkpoint of such a decoder holds, by name.
+    #: Return the tensors of such a decoder's checkpoint, by name.
     names: Callable[[DecoderSpec], WeightMap]
     #: What some files' names begin with, in place of what `names` says; the first that fits counts.
     prefixes: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""All families. A new one is a file and a line here."""
+"""All families. A new family needs a file and a line here."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ _ALL = (
 )
 #: By architecture, as a config names it.
 FAMILIES: Mapping[str, Family] = {family.architecture: family for family in _ALL}
-#: Model type to architecture.
+#: By model type: the architecture.
 ARCHITECTURES: Mapping[str, str] = {family.model_type: family.architecture for family in _ALL}
 
 
 def stored_names(spec: DecoderSpec) -> WeightMap:
-    """What a checkpoint of this decoder holds, by name."""
+    """Return the tensors of a checkpoint of this decoder, by name."""
     return FAMILIES[spec.architecture].names(spec)

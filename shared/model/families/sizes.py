@@ -1,4 +1,4 @@
-"""The numbers that most configs spell alike."""
+"""The sizes that most configs spell equally."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from shared.model.rope import RopeConfig
 
-#: The sizes and the largest that each may be: several times those of any model.
+#: The sizes and the maximum of each: several times those of any model.
 _LARGEST = {
     "vocab_size": 2**24,
     "hidden_size": 2**18,
@@ -34,7 +34,7 @@ _LARGEST = {
     "max_position_embeddings": 2**27,
     "num_positions": 2**27,
 }
-#: Entries of the table of rotary angles.
+#: Maximum of entries in the table of rotary angles.
 _MAX_ANGLES = 2**33
 #: By name in a config.
 _ACTIVATIONS = {
@@ -66,7 +66,7 @@ class Sizes:
 
     @property
     def num_positions(self) -> int:
-        """How far the rotary angles reach."""
+        """Number of positions of the rotary angles."""
         return self.rope.num_positions
 
     def attention(self, **own: Any) -> AttentionSpec:
@@ -138,12 +138,12 @@ def read_sizes(
     layer_type: that whose rotation is read, if they differ by type.
 
     Raises:
-        ModelLoadError: one is out of range, or they do not fit together.
+        ModelLoadError: a size is out of range, or they do not fit together.
         KeyError, TypeError, ValueError: a value is missing or wrong.
     """
     hidden_size, num_heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     num_layers = int(raw["num_hidden_layers"])
-    # Before anything is made for each of them.
+    # Before any object is made for each layer.
     _check("num_layers", num_layers)
     head_dim = int(raw.get("head_dim") or head_dim or hidden_size // num_heads)
     _check("head_dim", head_dim)
@@ -189,13 +189,13 @@ def decoder(
     residual_multiplier: float = 1.0,
     **own: Any,
 ) -> DecoderSpec:
-    """A decoder whose layers differ in their mixers only.
+    """Return a decoder whose layers differ in their mixers only.
 
     norm: by default a root-mean-square norm with `rms_norm_eps`; `own` are other fields of the
     record.
 
     Raises:
-        ModelLoadError: there is another number of mixers than of layers.
+        ModelLoadError: the numbers of mixers and of layers differ.
     """
     layers = tuple(
         LayerSpec(

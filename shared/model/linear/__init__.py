@@ -1,1 +1,1 @@
-"""Linears: several projections as one product, and the methods by which their weights are kept."""
+"""Linears: several projections as one product, and the storage formats of weights."""

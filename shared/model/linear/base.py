@@ -1,4 +1,4 @@
-"""How a linear keeps its weight, and what multiplies with it."""
+"""The storage format of a linear's weight, and the product with it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 
 class Product(Protocol):
-    """What a method made of a weight."""
+    """A weight in a method's format."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x @ weight.T, without the bias: [num_tokens, in_size] to [num_tokens, rows]."""
+        """Return x @ weight.T, without the bias: [num_tokens, in_size] to [num_tokens, rows]."""
         ...
 
 
 class LinearMethod(Protocol):
-    """One for all linears of a model that keep their weights alike.
+    """The storage format of all linears of a model.
 
-    A checkpoint's tensors are copied into a weight of the model's dtype, one after the other. Once
-    the weight is complete, the method takes it. So besides what methods have made there is never
-    more in memory than the weights that files have begun and not finished.
+    A checkpoint's tensors are copied into a weight of the model's dtype, one after the other. The
+    method converts a weight when it is complete. So besides converted weights, memory has only
+    weights whose tensors are incomplete.
     """
 
     def finish(self, linear: FusedLinear) -> Product | None:
-        """Take the complete weight; the linear gives it up, unless None is returned."""
+        """Convert the complete weight; the linear then frees it, unless None is returned."""
         ...
 
 
 class Dense:
-    """The weight stays as it was stored."""
+    """The weight stays in its stored format."""
 
     def finish(self, linear: FusedLinear) -> Product | None:
         """See `LinearMethod.finish`."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class FusedLinear(nn.Module):
     """Each projection is a range of the weight's rows.
 
-    The weight is there from the beginning, or from the first `part` on if a method will take it.
+    The weight is allocated at once, or at the first `part` if a method will convert it.
     """
 
     def __init__(
@@ -32,7 +32,10 @@ class FusedLinear(nn.Module):
         method: LinearMethod = DENSE,
         is_gated: bool = False,
     ) -> None:
-        """`is_gated`: of two projections one is the gate of the other, number by number."""
+        """Make the linear.
+
+        `is_gated`: of two projections one is the gate of the other, by element.
+        """
         super().__init__()
         self.in_size = in_size
         self.out_sizes = out_sizes
@@ -45,13 +48,13 @@ class FusedLinear(nn.Module):
             nn.Parameter(torch.empty(rows, dtype=dtype), requires_grad=False) if bias else None
         )
         self._method = method
-        #: Tensors of a checkpoint that it has not got yet.
+        #: Number of tensors of a checkpoint that are still missing.
         self._num_missing = len(out_sizes) * (2 if bias else 1)
-        #: What computes instead of `weight`, which is empty then.
+        #: The product used instead of `weight`, which is empty then.
         self.product: Product | None = None
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """One output per projection."""
+        """Return one output per projection."""
         fused = linear(x, self.weight, self.bias) if self.product is None else self._narrow(x)
         parts: tuple[Tensor, ...] = torch.split(fused, list(self.out_sizes), dim=-1)
         return parts
@@ -86,7 +89,7 @@ class FusedLinear(nn.Module):
 
     @torch.inference_mode()
     def finish(self, method: LinearMethod) -> None:
-        """Have `method` take the weight, which is complete."""
+        """Let `method` convert the complete weight."""
         self.product = method.finish(self)
         if self.product is not None:
             nothing = torch.empty(0, dtype=self.weight.dtype, device=self.weight.device)

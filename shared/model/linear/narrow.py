@@ -1,8 +1,8 @@
 """Weights of 8 or 4 bits for PyTorch and Triton, made while a model is loaded.
 
-`int8` and `fp8` round the activations to the same 8 bits, one scale per token; so a token's result
-does not hang on how many others are in its step. `int4` leaves activations as they are. Embedding,
-head and norms stay as they were.
+`int8` and `fp8` round the activations to the same 8 bits, with one scale per token; so a token's
+result does not depend on the number of others in its step. `int4` does not round activations.
+Embedding, head and norms keep their dtype.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 _TYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 #: CUDA's first architecture with float8.
 _FLOAT8_CAPABILITY = (8, 9)
-#: Tokens up to which the product with 4 bits is the faster way, in the kernel's tiles. Each has a
-#: workspace of its own: what a recorded step uses must not grow for a larger one, and so move.
+#: Maximum of tokens for the product with 4 bits, in the kernel's tiles: it is faster up to there.
+#: Each size has a workspace of its own: memory of a recorded step must not grow for a larger one,
+#: and so move.
 _FEW_TOKENS = (16, 32, 64)
-#: Numbers of a weight that are packed at a time.
+#: Elements of a weight that are packed at a time.
 _AT_ONCE = 1 << 17
 
 
@@ -51,7 +52,7 @@ class Product8(nn.Module):
         self._implementation = implementation
 
     def forward(self, x: Tensor) -> Tensor:
-        """[num_tokens, in_features] to [num_tokens, out_features]."""
+        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
         how = self._implementation
         rows, row_scales = quantize_rows(x, self.values.dtype, implementation=how)
         return quantized_matmul(
@@ -60,9 +61,9 @@ class Product8(nn.Module):
 
 
 class Product4(nn.Module):
-    """x @ weight.T with a weight of 4 bits, 128 input features to a scale.
+    """x @ weight.T with a weight of 4 bits, one scale per 128 input features.
 
-    For many tokens the weight is unpacked for the time of the product.
+    For many tokens the weight is unpacked during the product.
     """
 
     values: Tensor
@@ -71,10 +72,10 @@ class Product4(nn.Module):
     def __init__(
         self, weight: Tensor, workspaces: dict[int, Workspace], implementation: str
     ) -> None:
-        """weight: [out_features, in_features]; workspaces: by number of tokens, shared."""
+        """Pack a weight [out_features, in_features]; workspaces: by number of tokens, shared."""
         super().__init__()
         self._in_features = weight.shape[1]
-        # Rows do not depend on each other, and a few at a time need little memory on the way.
+        # Rows are independent, and a few at a time need little temporary memory.
         packed = [pack_int4(rows) for rows in weight.split(max(1, _AT_ONCE // self._in_features))]
         self.register_buffer("values", torch.cat([part.values for part in packed], dim=1))
         self.register_buffer("scales", torch.cat([part.scales for part in packed], dim=1))
@@ -82,7 +83,7 @@ class Product4(nn.Module):
         self._implementation = implementation
 
     def forward(self, x: Tensor) -> Tensor:
-        """[num_tokens, in_features] to [num_tokens, out_features]."""
+        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
         weight = PackedWeight(self.values, self.scales, self._in_features)
         tokens = next((most for most in _FEW_TOKENS if len(x) <= most), None)
         if tokens is None:
@@ -93,10 +94,10 @@ class Product4(nn.Module):
 
 
 def check_quantization(name: str, device: torch.device) -> None:
-    """Do nothing if the device can compute with such weights.
+    """Check that the device can compute with such weights.
 
     Raises:
-        ConfigError: it cannot; says what to take instead.
+        ConfigError: it cannot; names an alternative.
     """
     if name == "fp8" and device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
@@ -108,17 +109,17 @@ def check_quantization(name: str, device: torch.device) -> None:
 
 
 class Narrow:
-    """Weights of 8 or 4 bits on `device`, made as soon as each is complete."""
+    """Weights of 8 or 4 bits on `device`, converted as soon as each is complete."""
 
     def __init__(self, name: str, device: torch.device, *, implementation: str) -> None:
-        """`name`: int8, fp8 or int4; implementation: of the kernels, `torch` or `triton`."""
+        """Set the format (int8, fp8, int4) and the kernels' implementation (`torch`, `triton`)."""
         self._name = name
         self._device = device
         self._implementation = implementation
         self._workspaces = {tokens: Workspace() for tokens in _FEW_TOKENS}
 
     def finish(self, linear: FusedLinear) -> Product:
-        """See `LinearMethod.finish`. The device gets one matrix at a time."""
+        """See `LinearMethod.finish`. One matrix at a time is copied to the device."""
         weight = linear.weight.to(self._device)
         if self._name == "int4":
             return Product4(weight, self._workspaces, self._implementation)

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def suits_this_cpu() -> bool:
-    """Whether they are the better choice: without AVX-512 they run, but were never measured."""
+    """Return whether they are the better choice: without AVX-512 they were never measured."""
     return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def why_not_native(
     spec: DecoderSpec, dtype: str, quantization: str, device: torch.device
 ) -> str | None:
-    """None if they can, otherwise the reason. Compiles the library if it is not cached."""
+    """Return why they cannot; None if they can. Compiles the library if it is not cached."""
     reason = checks.why_not_native(spec, dtype, quantization, str(device))
     if reason is not None:
         return reason

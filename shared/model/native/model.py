@@ -1,4 +1,4 @@
-"""A CausalModel for CPUs whose steps are computed by the native decoder."""
+"""A CausalModel for CPUs, computed by the native decoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shared.model.causal_lm import CausalLM
     from shared.model.native.packing import Packing
 
-#: What the weights can be kept as, by name.
+#: Formats of the weights, by name.
 WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}
 
 
@@ -31,16 +31,16 @@ _KV_FORMATS = {torch.int8: KvFormat.INT8, torch.float8_e4m3fn: KvFormat.FLOAT8}
 
 
 class NativeCausalLM:
-    """Takes the packed weights out of a loaded CausalLM, which is empty afterwards.
+    """Takes the packed weights of a loaded CausalLM, which is empty afterwards.
 
-    Activations between the layers are float32. A token's result has the same bits whatever else is
-    in the batch and however its prompt is cut, so recomputing gives what was computed before.
-    Not for two threads at a time.
+    Activations between the layers are float32. A token's result has the same bits for any batch and
+    any cut of its prompt, so a recomputation gives equal results. Not for two threads at a time.
     """
 
     def __init__(self, model: CausalLM, packing: Packing) -> None:
-        """`packing` is what the model was loaded with. Models on the same threads never compute
-        at the same time.
+        """Make the model. `packing` is the method that the model was loaded with.
+
+        Models on the same threads never compute at the same time.
         """
         self._library = packing.threads.library
         self.spec = spec = model.spec
@@ -101,7 +101,7 @@ class NativeCausalLM:
 
     @property
     def num_weight_bytes(self) -> int:
-        """Memory that the packed weights take."""
+        """Memory of the packed weights in bytes."""
         return self._packing.num_bytes
 
     def forward(
@@ -111,7 +111,8 @@ class NativeCausalLM:
         kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
     ) -> Tensor:
-        """Hidden states float32 [num_wanted, hidden] after the last norm; writes all tokens' KV.
+        """Return hidden states float32 [num_wanted, hidden] after the last norm; write all tokens'
+        KV.
 
         They belong to the caller.
 
@@ -122,7 +123,7 @@ class NativeCausalLM:
         self.threads.take_caller()
         wanted = metadata.wanted
         if wanted is not None and self._captures_last:
-            # Behind the last layer's attention only wanted rows are left.
+            # After the last layer's attention only wanted rows are computed.
             every = replace(metadata, wanted=None)
             return self.forward(token_ids, positions, kv_caches, every)[wanted]
         hidden = self._hidden.take(len(token_ids) if wanted is None else len(wanted))
@@ -143,7 +144,7 @@ class NativeCausalLM:
         return hidden
 
     def _take_captured(self, num_tokens: int) -> Tensor | None:
-        """Memory for the captured layers' rows, behind each other; None if there are none."""
+        """Return memory for the captured layers' rows, concatenated; None if there are none."""
         self._captured = {}
         layers = self._captured_layers.tolist()
         if not layers:
@@ -159,7 +160,10 @@ class NativeCausalLM:
         metadata: AttentionMetadata,
         captured: Tensor | None,
     ) -> Batch:
-        """As the library takes it. It owns nothing: the tensors must outlive the call."""
+        """Return the batch in the library's format.
+
+        It owns nothing: the tensors must outlive the call.
+        """
         num_seqs, max_blocks = metadata.block_tables.shape
         wanted, layers = metadata.wanted, self._captured_layers
         groups = [metadata.of_group(number) for number in range(self._num_groups)]
@@ -184,11 +188,11 @@ class NativeCausalLM:
 
     @property
     def hidden_dtype(self) -> torch.dtype:
-        """Of hidden states, as `forward` returns and `compute_logits` takes them."""
+        """Dtype of hidden states in `forward` and `compute_logits`."""
         return torch.float32
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """The embeddings, float32 [n, hidden], of int64 [n]."""
+        """Return the embeddings, float32 [n, hidden], of int64 [n]."""
         out = torch.empty(len(token_ids), self.spec.hidden_size, dtype=torch.float32)
         self._library.baton_decoder_embeddings(
             self._decoder, _pointer(token_ids, torch.int64), len(token_ids), out.data_ptr()
@@ -196,15 +200,16 @@ class NativeCausalLM:
         return out
 
     def capture_layers(self, layers: tuple[int, ...]) -> None:
-        """Keep the residual stream as it enters these layers in every `forward` from now on.
+        """Keep the residual stream at the input of these layers in every `forward` from now on.
 
-        `num_layers` stands for what leaves the last one.
+        `num_layers` means the output of the last layer.
         """
         self._captured_layers = torch.tensor(layers, dtype=torch.int32).unique()
         self._captures_last = self.spec.num_layers in layers
 
     def captured(self) -> dict[int, Tensor]:
-        """Of the last `forward`: float32 [num_tokens, hidden] by layer, of all its tokens.
+        """Return the states of the last `forward`: float32 [num_tokens, hidden] by layer, of all
+        tokens.
 
         They belong to the caller: the next `forward` has memory of its own.
         """
@@ -218,7 +223,7 @@ class NativeCausalLM:
         return _KV_FORMATS[kv_cache.dtype]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """float32 [n, vocab_size] of float32 [n, hidden]; they belong to the caller."""
+        """Return float32 logits [n, vocab_size] of float32 [n, hidden]; they are the caller's."""
         rows = len(hidden)
         logits = self._logits.take(rows)
         failed = self._library.baton_decoder_logits(
@@ -229,13 +234,13 @@ class NativeCausalLM:
         return logits
 
     def __del__(self) -> None:
-        # The weights follow: nothing uses them any more.
+        # The weights are freed after it: nothing uses them any more.
         if getattr(self, "_decoder", None):
             self._library.baton_decoder_delete(self._decoder)
 
 
 def _common(kv_caches: Sequence[Tensor]) -> Tensor:
-    """The first group's cache: the others begin at the same address, and their blocks there too."""
+    """Return the first group's cache: those of all groups begin at the same address."""
     first, *others = kv_caches
     for other in others:
         if (other.data_ptr(), other.stride(0)) != (first.data_ptr(), first.stride(0)):

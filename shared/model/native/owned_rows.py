@@ -1,4 +1,4 @@
-"""Memory for results that callers own, without fresh pages for every result."""
+"""Memory for results that callers own, without new pages for every result."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-#: Pieces of memory that stay. A step's result and one that is computed beside it have room.
+#: Number of pieces of memory that are kept: for a step's result and one computed beside it.
 _NUM_KEPT = 2
 
 
 class OwnedRows:
-    """Gives out rows of float32 that belong to the caller.
+    """Returns rows of float32 that belong to the caller.
 
-    The rows stay as they are while any tensor or view refers to them, whatever is taken later.
-    Only then is their memory given out again: fresh pages cost more than what is written to them.
-    Not for two threads at a time; the tensors may be dropped in any thread.
+    The rows stay unchanged while any tensor or view refers to them, whatever is taken later. Only
+    then is their memory used again: new pages cost more than the writes to them. Not for two
+    threads at a time; the tensors may be freed in any thread.
     """
 
     def __init__(self, width: int) -> None:
@@ -29,7 +29,7 @@ class OwnedRows:
         self._kept: list[_Memory] = []
 
     def take(self, count: int) -> Tensor:
-        """Rows [count, width] of any content."""
+        """Return rows [count, width] with any content."""
         free = [memory for memory in self._kept if memory.is_free]
         for memory in free:
             if memory.num_rows >= count:
@@ -43,7 +43,7 @@ class OwnedRows:
 
 
 class _Memory:
-    """One piece of memory, and whether the rows that were lent last are still referred to."""
+    """One piece of memory, and whether its last rows are still referred to."""
 
     def __init__(self, num_rows: int, width: int) -> None:
         # Made by torch, which aligns it.
@@ -57,8 +57,8 @@ class _Memory:
         return self._lent is None or self._lent() is None
 
     def lend(self, count: int) -> Tensor:
-        """The first `count` rows."""
-        # A tensor keeps the array that it was made from alive, and so do all of its views.
+        """Return the first `count` rows."""
+        # A tensor keeps its source array alive, and so do all of its views.
         rows = self._rows[:count]
         self._lent = weakref.ref(rows)
         return torch.from_numpy(rows)

@@ -26,7 +26,7 @@ _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedModel:
-    """Where the weights of a model are, as the library takes them."""
+    """The packed weights of a model, for the library."""
 
     layers: tuple[PackedLayer, ...]
     norm: int
@@ -41,11 +41,11 @@ class PackedWeight:
     """A `Product` that only the native decoder computes."""
 
     def __init__(self, matrix: int) -> None:
-        #: As the library knows it.
+        #: The library's handle.
         self.matrix = matrix
 
     def __call__(self, x: Tensor) -> Tensor:
-        """See `Product`. Raises InternalError."""
+        """See `Product`. Always raises InternalError."""
         raise InternalError("a packed weight is computed by the native decoder")
 
 
@@ -53,17 +53,17 @@ class Packing:
     """The packed weights of one model, and the `LinearMethod` that makes them."""
 
     def __init__(self, threads: LibraryThreads, kind: Kind) -> None:
-        """`kind` is what linears are kept as."""
+        """Pack weights; `kind` is the format of linears."""
         self.threads = threads
         self.kind = kind
         self._library = threads.library
         self._matrices: list[int] = []
-        #: What the kernels read as it is.
+        #: Arrays that the kernels read directly.
         self._kept: list[Tensor] = []
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all packed weights."""
+        """Memory of all packed weights in bytes."""
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
@@ -72,7 +72,7 @@ class Packing:
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
     def pack(self, model: CausalLM) -> PackedModel:
-        """All weights of a model that was loaded with this method; it is empty afterwards."""
+        """Return all weights of a model loaded with this method; it is empty afterwards."""
         layers = tuple(self._pack_layer(layer) for layer in model.decoder_layers)
         tied = model.lm_head is model.embedding
         head = self._matrix(model.lm_head, None)
@@ -91,7 +91,7 @@ class Packing:
         )
 
     def __del__(self) -> None:
-        """Give the memory back: the decoder that uses the weights is gone."""
+        """Free the memory: the decoder that used the weights is gone."""
         for matrix in self._matrices:
             self._library.baton_matrix_delete(matrix)
 

@@ -1,4 +1,4 @@
-"""A decoder as the list of operations that the native library computes, one behind the other."""
+"""A decoder as the sequence of operations that the native library computes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLayer:
-    """Where the weights of a layer are: matrices of the library, and float32 norms; None: none."""
+    """The weights of a layer: matrices of the library, and float32 norms; None: none."""
 
     attention_norm: int
     qkv: int
@@ -30,7 +30,7 @@ class PackedLayer:
 def build_program(spec: DecoderSpec, layers: Sequence[PackedLayer]) -> list[Operation]:
     """Return the operations of the first `len(layers)` layers of a decoder.
 
-    Behind the last layer's keys and values only the wanted tokens are computed.
+    After the last layer's keys and values only the wanted tokens are computed.
     """
     program: list[Operation] = []
     for number, layer in enumerate(layers):

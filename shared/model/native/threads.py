@@ -1,4 +1,4 @@
-"""The native library's threads: how many compute, where, and on behalf of which models."""
+"""The native library's threads: their number, their cores, and the models that use them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ThreadPlan:
 
 
 class LibraryThreads:
-    """They wait for work between the calls, and end with the last model that computes on them."""
+    """They wait for work between calls, and end with the last model that uses them."""
 
     def __init__(self, plan: ThreadPlan) -> None:
         self.library = library = load_library()
@@ -47,15 +47,15 @@ class LibraryThreads:
 
 
 def plan_threads(num_threads: int | None = None, bind: str | None = None) -> ThreadPlan:
-    """`num_threads`, by default one per core that this process may use, or one per core of `bind`.
+    """Return the plan: `num_threads`, by default one per allowed core or one per core of `bind`.
 
-    `bind` lists cores as taskset does: "0,2" or "4-7". PyTorch is left with the calling thread:
-    its own pool would spin on the same cores between the steps, and what it still computes is too
-    small to share.
+    `bind` lists cores as taskset does: "0,2" or "4-7". PyTorch keeps only the calling thread: its
+    own pool would spin on the same cores between the steps, and its remaining work is too small to
+    share.
 
     Raises:
-        ConfigError: `bind` cannot be read, names a core that this process may not use, or has
-            fewer cores than there are threads.
+        ConfigError: `bind` cannot be read, names a core that this process may not use, or has fewer
+            cores than there are threads.
     """
     usable = os.sched_getaffinity(0)
     if bind is None:

@@ -1,1 +1,1 @@
-"""Transport security: certificates, the identities in them, and what each role may call."""
+"""TLS: certificates, the identities in them, and the calls that each role may make."""

@@ -1,4 +1,4 @@
-"""A process's certificate, key and CA: read from their files, and checked before they are used."""
+"""A process's certificate, key and CA: read from their files, and checked before use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST_CHAIN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificates:
-    """What was in the three files at one moment; it fits together."""
+    """Matching content of the three files at one moment."""
 
     cert_pem: bytes
     key_pem: bytes
@@ -118,7 +118,7 @@ def _require_chain(
     cert_path: Path,
     ca_path: Path,
 ) -> None:
-    """Peers verify it for themselves; this finds out at start that none of them would."""
+    """Check the chain. Peers check it themselves; this reports an error at start."""
     current = chain[0]
     for _ in range(_LONGEST_CHAIN):
         root = _issuer(current, roots)

@@ -1,8 +1,8 @@
-"""A channel whose calls use the certificate that lies in the files when they begin.
+"""A channel whose calls use the certificate in the files at their beginning.
 
-gRPC's own certificate providers are not reachable from Python, and a channel's credentials cannot
-be changed. So there is another channel behind this one whenever the files have changed; the calls
-of the one before go on in it, and it is closed after the last of them.
+gRPC's own certificate providers are not available in Python, and a channel's credentials cannot be
+changed. So there is a new inner channel whenever the files have changed; the calls of the previous
+one continue, and it is closed after the last of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def blocking_channel(
     address: str, files: CertificateFiles, options: Sequence[tuple[str, Any]]
 ) -> grpc.Channel:
-    """A channel of gRPC's other API, with the certificate that lies in the files now."""
+    """Return a channel of gRPC's blocking API, with the certificate that is in the files now."""
     newest = files.current()
     return grpc.secure_channel(
         address, _credentials(newest), options=[*options, *_target_name(files)]
@@ -43,7 +43,7 @@ def _target_name(files: CertificateFiles) -> Sequence[tuple[str, Any]]:
 
 
 class _Live:
-    """One real channel, and how many calls are in it."""
+    """An inner channel, and its number of calls."""
 
     def __init__(self, channel: grpc.aio.Channel, certificates: Certificates) -> None:
         self.channel = channel
@@ -54,7 +54,7 @@ class _Live:
 
     @property
     def closed(self) -> bool:
-        """Whether it was retired and nothing is left of it."""
+        """Whether it was retired and has no call left."""
         return self._closing is not None and self._closing.done()
 
     def began(self, call: Any) -> None:
@@ -62,7 +62,7 @@ class _Live:
         call.add_done_callback(self._ended)
 
     def retire(self) -> None:
-        """No more calls will begin here."""
+        """Begin no more calls here."""
         self._retired = True
         self._close_if_idle()
 
@@ -76,7 +76,7 @@ class _Live:
 
 
 class _Method:
-    """What a stub keeps: a method of whichever channel is live when it is called."""
+    """A stub's method: that of the channel that is live when it is called."""
 
     def __init__(self, owner: RenewedChannel, kind: str, args: Any, kwargs: Any) -> None:
         self._owner = owner
@@ -109,7 +109,7 @@ class RenewedChannel(WrappedChannel):
         self._retired: list[_Live] = []
 
     def live(self) -> _Live:
-        """The channel for a call that begins now."""
+        """Return the channel for a call that begins now."""
         newest = self._files.current()
         if self._live is None or self._live.certificates is not newest:
             channel = grpc.aio.secure_channel(

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: New connections that come faster than this share one look at the files.
+#: Minimum interval of checks of the files: faster connections share a check.
 LOOK_EVERY_S = 1.0
 _EXPIRES_SOON = timedelta(days=7)
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class CertificateFiles:
-    """The last certificates that fitted together. May be asked from any thread."""
+    """The last valid set of certificates. May be used from any thread."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class CertificateFiles:
         look_every_s: float = LOOK_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reads the files.
+        """Read the files.
 
         Raises:
             ConfigError: they cannot be used; see `read_certificates`.
@@ -51,7 +51,7 @@ class CertificateFiles:
         self._tell("tls_certificate_loaded")
 
     def identity(self, role: PeerRole) -> Identity:
-        """Who this process is, as one of this role.
+        """Return the identity of this process in this role.
 
         Raises:
             ConfigError: the certificate is not for this role.
@@ -67,7 +67,7 @@ class CertificateFiles:
         )
 
     def current(self) -> Certificates:
-        """The newest. Files that are being replaced, or are wrong, change nothing."""
+        """Return the newest certificates. Incomplete or wrong files change nothing."""
         with self._lock:
             now_s = self._clock()
             if now_s - self._looked_at >= self._look_every_s:
@@ -78,7 +78,7 @@ class CertificateFiles:
             return self._certificates
 
     def _read(self) -> Certificates:
-        # What reads certificates takes 0.1 s to load, and clusters without TLS need none of it.
+        # Certificate libraries take 0.1 s to load, and clusters without TLS do not need them.
         from shared.rpc.tls.certificates import read_certificates  # noqa: PLC0415
 
         return read_certificates(self.settings)
@@ -87,7 +87,8 @@ class CertificateFiles:
         try:
             certificates = self._read()
         except ConfigError as error:
-            # Perhaps only one of them has been written yet. The stamp stays: we look again.
+            # Perhaps only one of them has been written yet. The stamp stays, so the files are read
+            # again.
             log.warning("tls_certificate_not_usable", error=str(error), kept_until=self._until())
             return
         self._stamp = stamp
@@ -119,7 +120,7 @@ class CertificateFiles:
 
 
 def open_certificates(settings: TlsSettings, role: PeerRole) -> CertificateFiles | None:
-    """The files of a service of this role; None without TLS.
+    """Return the files of a service of this role; None without TLS.
 
     Raises:
         ConfigError: they cannot be used, or are not for this role.

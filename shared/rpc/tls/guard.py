@@ -1,4 +1,4 @@
-"""Who may call what, by the role in the caller's certificate."""
+"""Access to services by the role in the caller's certificate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from shared.rpc.tls.identity import PeerRole, identities
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 
-#: The key of gRPC's authentication context with a certificate's alternative names.
+#: The key of a certificate's alternative names in gRPC's authentication context.
 _NAMES_KEY = "x509_subject_alternative_name"
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 WORKERS = frozenset({PeerRole.PREFILL, PeerRole.DECODE})
 CLUSTER = WORKERS | {PeerRole.ROUTER, PeerRole.OPERATOR}
-#: Roles that may call each service. Other services are for the whole cluster, and for no client.
+#: Roles that may call each service. Other services are for all processes of the cluster, not
+#: clients.
 CALLERS = {
     "baton.v1.Decode": frozenset({PeerRole.ROUTER, PeerRole.DECODE}),
     "baton.v1.Prefill": frozenset({PeerRole.ROUTER, PeerRole.DECODE}),
@@ -33,13 +34,16 @@ PUBLIC = frozenset(
 
 
 class PeerGuard(grpc.aio.ServerInterceptor):
-    """Refuses calls of those whose certificate is not for them, and of those who have none.
+    """Refuses calls whose certificate is missing or not for the service.
 
-    Goes behind `ErrorInterceptor`, which turns the refusal into a status.
+    Add it after `ErrorInterceptor`, which turns the refusal into a status.
     """
 
     def __init__(self, cluster: str, *, public: Collection[str] = ()) -> None:
-        """`public`: services that need no certificate where the port does not."""
+        """Make the guard.
+
+        `public`: services that need no certificate on a port that requires none.
+        """
         self._cluster = cluster
         self._public = frozenset(public)
 

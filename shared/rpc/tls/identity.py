@@ -1,4 +1,4 @@
-"""Who the holder of a certificate is: a URI among its alternative names says so.
+"""The identity in a certificate: a URI among its alternative names.
 
 `baton://CLUSTER/ROLE/NAME`, e.g. baton://cluster/prefill/prefill-0. One certificate may have
 several. Its issuer is not checked here: the TLS library has verified the chain.
@@ -18,12 +18,12 @@ SCHEME = "baton"
 
 
 class PeerRole(StrEnum):
-    """What a certificate entitles its holder to be."""
+    """Role of a certificate's holder."""
 
     ROUTER = "router"
     PREFILL = "prefill"
     DECODE = "decode"
-    #: `baton doctor`, and whatever else looks after a cluster.
+    #: `baton doctor`, and other administration tools.
     OPERATOR = "operator"
     #: A client that sends requests.
     CLIENT = "client"
@@ -39,12 +39,12 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """As the certificate has it."""
+        """The URI in the certificate."""
         return f"{SCHEME}://{self.cluster}/{self.role}/{self.name}"
 
 
 def identities(names: Iterable[str]) -> tuple[Identity, ...]:
-    """Those among a certificate's alternative names; what is none of ours is passed over."""
+    """Return the identities among a certificate's alternative names; other names are ignored."""
     found = []
     for name in names:
         if not name.startswith(f"{SCHEME}://"):

@@ -1,4 +1,4 @@
-"""The serving side of TLS: gRPC credentials and HTTP contexts that follow the files."""
+"""The server side of TLS: gRPC credentials and HTTP contexts that follow the files."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """How one gRPC server is reached. Every port but a public one asks for a certificate."""
+    """TLS of one gRPC server. Every port but a public one requires a certificate."""
 
     files: CertificateFiles
     role: PeerRole
-    #: Whether the server's first port is for clients, who need no certificate there.
+    #: Whether the server's first port is for clients, which need no certificate there.
     public: bool = False
 
     def guard(self) -> PeerGuard:
-        """Who may call what."""
+        """Return the guard for calls."""
         cluster = self.files.identity(self.role).cluster
         return PeerGuard(cluster, public=PUBLIC if self.role is PeerRole.ROUTER else ())
 
     def credentials(self, *, first: bool) -> grpc.ServerCredentials:
-        """For the server's first port, or for one of the others."""
+        """Return credentials for the server's first port, or for another one."""
         return server_credentials(self.files, require_client=not (first and self.public))
 
 
 def server_credentials(files: CertificateFiles, *, require_client: bool) -> grpc.ServerCredentials:
-    """Every new connection is met with the newest certificate."""
+    """Return credentials that present the newest certificate to every new connection."""
     served = files.current()
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
@@ -50,7 +50,7 @@ def server_credentials(files: CertificateFiles, *, require_client: bool) -> grpc
         served = newest
         return _configuration(newest)
 
-    # Its types leave out what its documentation says: None keeps what there is.
+    # The types lack a documented value: None keeps the present certificate.
     return grpc.dynamic_ssl_server_credentials(
         _configuration(served),
         fetch,  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfigur
 
 
 def https_context(files: CertificateFiles, *, require_client: bool) -> ssl.SSLContext:
-    """A server's context that hands each new connection to one with the newest certificate."""
+    """Return a server context that uses the newest certificate for each new connection."""
     served = files.current()
     context = latest = _https_context(files, require_client=require_client)
 
@@ -76,12 +76,12 @@ def https_context(files: CertificateFiles, *, require_client: bool) -> ssl.SSLCo
                 latest = _https_context(files, require_client=require_client)
                 served = newest
             except (OSError, ssl.SSLError) as error:
-                # The files have changed once more since they were checked.
+                # The files have changed again since the check.
                 log.warning("tls_certificate_not_usable", error=str(error))
         if latest is not context:
             connection.context = latest
 
-    # Called for each connection, also for those that name no server.
+    # Called for each connection, also without a server name.
     context.sni_callback = renew
     return context
 

@@ -1,4 +1,4 @@
-"""Where a process finds its certificate, and the authority whose word it takes for others."""
+"""Settings of a process's certificate, and of the authority that it trusts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class TlsSettings:
 
     tls_cert: Path | None = setting(
         None,
-        help="PEM file with this process's certificate, followed by any that lead to the CA; with "
-        "--tls-key and --tls-ca everything that it serves and calls is encrypted",
+        help="PEM file with this process's certificate and any intermediate ones; with --tls-key "
+        "and --tls-ca all of its servers and calls are encrypted",
     )
     tls_key: Path | None = setting(None, help="PEM file with the key of --tls-cert")
     tls_ca: Path | None = setting(
-        None, help="PEM file with the CA of the cluster; while one replaces another, with both"
+        None, help="PEM file with the CA of the cluster; with both during a change of the CA"
     )
     tls_server_name: str | None = setting(
         None,
-        help="a name that the certificate of every service has, checked instead of the address: "
-        "for services whose addresses no certificate can name",
+        help="a name in the certificate of every service, checked instead of the address: for "
+        "services whose addresses cannot be in certificates",
     )
 
     @property

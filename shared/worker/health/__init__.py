@@ -1,1 +1,1 @@
-"""Whether a worker can work, and what it says of that."""
+"""Whether a worker can work, and its reports about that."""

@@ -1,6 +1,6 @@
-"""Counts the requests inside a worker; closed to new ones while it is full, drains or is stuck.
+"""Counts the requests in a worker; closed to new ones while the worker is full, drains or is stuck.
 
-It can also ask those inside to leave.
+It can also end running requests.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 
 class RequestGate:
-    """Every request passes through `enter`; `drain` waits until the last one has left."""
+    """Every request passes through `enter`; `drain` waits until the last one has ended."""
 
     def __init__(self, worker_name: str, *, max_inside: int | None = None) -> None:
-        """`max_inside`: running and waiting together; None: any number."""
+        """Open the gate.
+
+        `max_inside`: maximum of running and waiting requests; None: any number.
+        """
         self._worker_name = worker_name
         self._max_inside = max_inside
         self._inside: dict[asyncio.Timeout, None] = {}
@@ -29,11 +32,11 @@ class RequestGate:
         self._reason: Callable[[], BatonError] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
-        #: Called when a request has left.
+        #: Called when a request has ended.
         self.on_leave: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[], None]] = []
         self.draining = False
-        #: Why the worker cannot serve at the moment; empty while it can.
+        #: Reason why the worker cannot serve at present; empty if it can.
         self.unhealthy = ""
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -42,12 +45,12 @@ class RequestGate:
 
     @property
     def num_inside(self) -> int:
-        """The number of requests that have not ended."""
+        """Number of requests that have not ended."""
         return self._num_inside
 
     @property
     def is_open(self) -> bool:
-        """Whether new requests are let in."""
+        """Whether new requests are accepted."""
         return not self.draining and not self.unhealthy
 
     @asynccontextmanager
@@ -57,7 +60,7 @@ class RequestGate:
         Raises:
             DrainingError: the worker takes no new work, or this request did not finish in time.
             WorkerLostError: the worker makes no progress.
-            OverloadedError: as many are inside as may be; another worker may have a place.
+            OverloadedError: the gate is full; another worker may have a place.
         """
         if self.draining:
             raise DrainingError(f"{self._worker_name} is draining and takes no new requests")
@@ -89,7 +92,7 @@ class RequestGate:
                 self._empty.set()
 
     def expel(self, reason: Callable[[], BatonError]) -> int:
-        """End every request inside with `reason`, soon; returns how many there were."""
+        """End every running request with `reason` soon; return their number."""
         self._reason = reason
         now_s = asyncio.get_running_loop().time()
         asked = [limit for limit in self._inside if limit.when() is None]
@@ -108,7 +111,9 @@ class RequestGate:
         self._tell()
 
     async def drain(self, grace_s: float) -> int:
-        """Close the gate, wait up to `grace_s`, and end the requests inside; returns how many."""
+        """Close the gate, wait up to `grace_s`, and end the remaining requests; return their
+        number.
+        """
         self.close()
         if await self.wait_empty(grace_s):
             return 0
@@ -116,7 +121,7 @@ class RequestGate:
         return self.expel(lambda: DrainingError(message))
 
     async def wait_empty(self, timeout_s: float) -> bool:
-        """Whether the last request left in time."""
+        """Return whether the last request ended in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()

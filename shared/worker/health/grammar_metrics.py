@@ -1,4 +1,4 @@
-"""What structured output costs a worker, for Prometheus."""
+"""A worker's cost of structured output, for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ _PREFIX = "baton_structured_output"
 
 
 class GrammarCollector(Collector):
-    """Reads the counters whenever Prometheus asks."""
+    """Reads the counters at each scrape."""
 
     def __init__(self, stats: GrammarStats, *, model: str) -> None:
         self._stats = stats
         self._model = model
 
     def collect(self) -> Iterator[Metric]:
-        """One family per number. Mask seconds by masks is what a token costs more."""
+        """Yield one family per number.
+
+        Mask seconds divided by masks is the additional cost of a token.
+        """
         stats = self._stats
         counters = {
             "compiled": ("Grammars that were compiled.", float(stats.num_compiled)),
             "compile_seconds": ("Processor seconds spent on compiling.", stats.compile_s),
             "cache_hits": (
-                "Requests whose grammar was there, or on its way.",
+                "Requests whose grammar was cached, or being compiled.",
                 stats.num_cache_hits,
             ),
             "cache_misses": ("Requests whose grammar had to be compiled.", stats.num_cache_misses),
@@ -51,7 +54,7 @@ class GrammarCollector(Collector):
             yield gauge
         failures = CounterMetricFamily(
             f"{_PREFIX}_failures",
-            "Grammars that could not be had: invalid, timeout, queue, budget, lost, backend.",
+            "Grammars that were not available: invalid, timeout, queue, budget, lost, backend.",
             labels=["model_name", "reason"],
         )
         for reason, count in tuple(stats.failures.items()):

@@ -1,8 +1,9 @@
 """Heartbeats in a thread of their own: neither the engine nor the service's event loop, however
-busy, can keep a living worker from renewing its lease.
+busy, can keep a working worker from renewing its lease.
 
-What they say is true nevertheless. A heart that beats in a worker which does nothing else would
-only attract requests, so every beat carries whether the engine and the event loop get on.
+Heartbeats report the worker's state nevertheless: a beating heart in a worker that does nothing
+else would only attract requests. So every beat carries whether the engine and the event loop make
+progress.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ log = structlog.get_logger(__name__)
 
 
 class LoopWatch:
-    """How long an event loop has not come by. Asked in another thread."""
+    """Measures the delay of an event loop. Called in another thread."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._loop = loop
         self._clock = clock
-        #: When the loop was asked to come by; None once it did.
+        #: When the loop was asked to run a callback; None after the callback.
         self._asked_s: float | None = None
 
     def late_s(self) -> float:
-        """0 if it came by since it was last asked, which this does."""
-        # A copy: the loop may come by in the middle of this.
+        """Return the delay [s]; 0 if the loop has run the last callback. Requests the next one."""
+        # A copy: the loop may run the callback meanwhile.
         asked_s = self._asked_s
         if asked_s is None:
             asked_s = self._asked_s = self._clock()
@@ -64,8 +65,9 @@ class Heart:
         period_s: float,
         on_beat: Callable[[Exception | None], None],
     ) -> None:
-        """`load` is called in the heart's thread; `on_beat` on the event loop that called `start`,
-        with what went wrong, if anything.
+        """Make a heart. `load` is called in the heart's thread.
+
+        `on_beat` is called on the event loop that called `start`, with the error, if any.
         """
         self._open_lease = open_lease
         self._load = load
@@ -77,16 +79,16 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
 
     def start(self) -> None:
-        """Begin. The first beat comes after one period."""
+        """Start. The first beat comes after one period."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     def beat_soon(self) -> None:
-        """Do not wait for the period: there is something to tell."""
+        """Beat without waiting for the period, because there is something to report."""
         self._wanted.set()
 
     async def stop(self) -> None:
-        """Beat no more. A beat that is under way may take the lease's own timeout."""
+        """Stop. A running beat may take the lease's own timeout."""
         self._stopping = True
         self._wanted.set()
         if self._thread.is_alive():

@@ -1,9 +1,10 @@
-"""Whether a worker can do what it is there for, judged by itself.
+"""A worker's own judgement whether it can work.
 
-Two things are watched: that the engine's thread gets on while it has something to do, and, when
-no request is served, that a request of our own is answered. A worker that fails leaves `ready`:
-its health check says so, its heartbeats say so, it refuses requests, and those inside are ended
-with UNAVAILABLE, to be served elsewhere. It comes back as soon as its own request is answered.
+Two things are checked: that the engine's thread makes progress while it has work, and, while no
+request is served, that a request of the worker's own is answered. A worker that fails is no longer
+`ready`: its health check and its heartbeats report that, it refuses requests, and running ones are
+ended with UNAVAILABLE, to be served elsewhere. It is ready again as soon as its own request is
+answered.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ log = structlog.get_logger(__name__)
 
 #: Seconds between two checks.
 POLL_S = 0.5
-#: The first step may compile kernels, and allocate.
+#: The first step may compile kernels and allocate.
 FIRST_STEP_S = 120.0
 
 
 class Watchdog:
-    """Judges an engine by how long its running step takes."""
+    """Judges an engine by the time of its running step."""
 
     def __init__(
         self, progress: EngineProgress, *, stall_s: float, first_step_s: float = FIRST_STEP_S
@@ -46,13 +47,13 @@ class Watchdog:
 
     @property
     def bites(self) -> bool:
-        """Whether the engine has been at one step for too long. May be asked in any thread."""
+        """Whether the engine has been at one step for too long. May be called in any thread."""
         bound_s = self._stall_s if self._progress.num_steps else self._first_step_s
         return self._progress.busy_for_s > bound_s
 
 
 class LivenessMetrics:
-    """Whether a worker counts as healthy, and what was found."""
+    """Whether a worker counts as healthy, and the results of its checks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._healthy = Gauge(
@@ -69,17 +70,17 @@ class LivenessMetrics:
         )
 
     def left(self, reason: str) -> None:
-        """Note that the worker cannot serve."""
+        """Record that the worker cannot serve."""
         self._healthy.set(0)
         self._failures.labels(reason).inc()
 
     def returned(self) -> None:
-        """Note that the worker can serve again."""
+        """Record that the worker can serve again."""
         self._healthy.set(1)
 
 
 class Liveness:
-    """Keeps `gate.unhealthy` true to the facts. `run` until cancelled, on the service's loop."""
+    """Keeps `gate.unhealthy` up to date. Call `run` until cancelled, on the service's loop."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Liveness:
         metrics: CollectorRegistry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`check` asks the engine for something and raises if it does not come."""
+        """Watch an engine. `check` sends a request to it and raises if there is no answer."""
         self._engine = engine
         self._gate = gate
         self._watchdog = watchdog
@@ -111,14 +112,16 @@ class Liveness:
             await self.look()
 
     async def look(self) -> None:
-        """Compare what is said of the worker with what is true, once."""
+        """Compare the reported state with the real one, once."""
         if self._watchdog.bites:
             self._leave("stuck", "the engine makes no progress")
         elif self._gate.unhealthy or self._is_due():
             await self._try_out()
 
     def _is_due(self) -> bool:
-        """Whether a request of our own is worth it: nothing was computed lately, or it failed."""
+        """Return whether to send an own request: nothing was computed lately, or the last one
+        failed.
+        """
         stats, progress = self._engine.stats(), self._engine.progress
         if self._gate.num_inside or stats.num_running or stats.num_waiting:
             self._checked_s = self._clock()
@@ -128,7 +131,7 @@ class Liveness:
             self._num_failed = num_failed
             return True
         if progress.num_steps != self._num_steps:
-            # Others' requests were answered.
+            # Requests of clients were answered.
             self._num_steps = progress.num_steps
             self._checked_s = self._clock()
         return self._clock() - self._checked_s >= self._check_interval_s

@@ -1,4 +1,4 @@
-"""Exposes a worker's state to Prometheus, under vLLM's names with the prefix `baton_`."""
+"""A worker's state for Prometheus, under vLLM's names with the prefix `baton_`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TIER_COUNTERS = {
 
 
 class EngineCollector(Collector):
-    """Reads the engine's last snapshot whenever Prometheus asks."""
+    """Reads the engine's last snapshot at each scrape."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class EngineCollector(Collector):
         model: str,
         cache_config: Mapping[str, str] | None = None,
     ) -> None:
-        """`cache_config` says how the KV cache is set up."""
+        """Read this engine. `cache_config`: the configuration of the KV cache."""
         self._stats = stats
         self._model = model
         self._cache_config = dict(cache_config or {})
 
     def collect(self) -> Iterator[Metric]:
-        """One family per number."""
+        """Yield one family per number."""
         stats = self._stats()
         in_use = stats.num_blocks - stats.num_free_blocks
         gauges = {
@@ -96,10 +96,10 @@ class EngineCollector(Collector):
         yield from self._tiers(stats)
 
     def _accepted(self, stats: EngineStats) -> Metric:
-        """Guesses that were right, by their place behind the last token, from 0 on."""
+        """Return the accepted drafts by position after the last token, from 0 on."""
         counter = CounterMetricFamily(
             "baton_spec_decode_num_accepted_tokens_per_pos",
-            "Guessed tokens that were right, by their place in the guess.",
+            "Accepted draft tokens, by their position in the draft.",
             labels=["model_name", "position"],
         )
         for position, count in enumerate(stats.accepted_per_pos):
@@ -107,7 +107,7 @@ class EngineCollector(Collector):
         return counter
 
     def _steps(self, stats: EngineStats) -> Iterator[Metric]:
-        """How large steps are, and what the cache is like that they work on."""
+        """Yield the sizes of steps, and the configuration of the cache."""
         sizes = HistogramMetricFamily(
             "baton_iteration_tokens_total", "Tokens that one step computes.", labels=["model_name"]
         )
@@ -117,21 +117,21 @@ class EngineCollector(Collector):
         labels = ["model_name", *self._cache_config]
         config = GaugeMetricFamily(
             "baton_cache_config_info",
-            "Always 1; the labels say how the KV cache is set up.",
+            "Always 1; the labels have the configuration of the KV cache.",
             labels=labels,
         )
         config.add_metric([self._model, *self._cache_config.values()], 1)
         yield config
         cached = GaugeMetricFamily(
             "baton_kv_cache_free_cached_blocks",
-            "KV blocks that nobody uses and that still hold a prefix.",
+            "Unused KV blocks that still have a cached prefix.",
             labels=["model_name"],
         )
         cached.add_metric([self._model], stats.num_cached_blocks)
         yield cached
 
     def _tiers(self, stats: EngineStats) -> Iterator[Metric]:
-        """One family per number, a sample of each for every tier below the pool."""
+        """Yield one family per number, with a sample for every tier below the pool."""
         labels = ["model_name", "tier"]
         for name, text in _TIER_GAUGES.items():
             gauge = GaugeMetricFamily(f"baton_kv_offload_{name}", text, labels=labels)
@@ -146,9 +146,9 @@ class EngineCollector(Collector):
 
 
 class TransferCollector(Collector):
-    """What the connectors of a worker have moved, and what they have refused.
+    """Bytes and transfers of a worker's connectors, and their refusals.
 
-    Asked from another thread than the one that counts: every table is copied in one go.
+    Called in another thread than the one that counts: every table is copied at once.
     """
 
     def __init__(self, counters: TransferCounters, connectors: Sequence[Connector]) -> None:
@@ -156,7 +156,9 @@ class TransferCollector(Collector):
         self._connectors = tuple(connectors)
 
     def collect(self) -> Iterator[Metric]:
-        """One family per counter, by connector and direction; refusals by connector and reason."""
+        """Yield one family per counter, by connector and direction; refusals by connector and
+        reason.
+        """
         counters = self._counters
         is_open = GaugeMetricFamily("baton_kv_transfers_open", "Transfers under way.")
         is_open.add_metric([], counters.num_open)

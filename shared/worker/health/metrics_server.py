@@ -1,6 +1,6 @@
-"""The port beside gRPC: `/metrics` for Prometheus and `/health` for probes, over plain HTTP.
+"""The HTTP port beside gRPC: `/metrics` for Prometheus and `/health` for probes.
 
-Kubelets ask here where they cannot ask over gRPC (before 1.24, and with TLS): a probe that starts a
+Kubelets use it if they cannot probe over gRPC (before 1.24, and with TLS): a probe that starts a
 process takes a third of a second of the worker's CPU each time.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-#: So long the event loop may take to answer before the worker counts as stuck.
+#: Time for an answer of the event loop before the worker counts as stuck.
 _LOOP_TIMEOUT_S = 5.0
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
 
@@ -38,16 +38,16 @@ class _Server6(_Server):
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Who asks every few seconds is not worth a line."""
+        """Log nothing: probes come every few seconds."""
 
 
 def serve_metrics(
     registry: CollectorRegistry, host: str, port: int, *, is_serving: Callable[[], bool]
 ) -> Callable[[], None]:
-    """Serve from a thread of its own; returns what stops it. Called on the event loop.
+    """Serve in a thread; return the function that stops it. Called on the event loop.
 
-    `is_serving` is asked on that loop, so that `/health` tells of a loop that is stuck: 200 if
-    true, else 503.
+    `is_serving` is called on that loop, so that `/health` also reports a stuck loop: 200 if true,
+    otherwise 503.
 
     Raises:
         ConfigError: the port is in use.

@@ -1,4 +1,4 @@
-"""How long the engine takes to let go of a request that has ended (I2), as the worker sees it."""
+"""Time until the engine frees the blocks of an ended request (I2), measured by the worker."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 class ReleaseMeter:
     """Measures the time from a request's end until its blocks are free.
 
-    `ended` begins a measurement. It is over when the engine has carried out two empty calls: what
-    freed the blocks was queued before them.
+    `ended` begins a measurement. It is over when the engine has run two empty calls: the calls that
+    freed the blocks were queued before them.
     """
 
     def __init__(self, engine: EngineThread, registry: CollectorRegistry) -> None:
@@ -35,19 +35,19 @@ class ReleaseMeter:
             registry=registry,
         )
         self._task: asyncio.Task[None] | None = None
-        #: The longest so far.
+        #: The longest time measured.
         self.max_s = 0.0
 
     def ended(self) -> None:
-        """A request has left. Those that leave while one is measured are not."""
+        """Measure the end of a request. Ends during a measurement are not measured."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._measure())
 
     async def _measure(self) -> None:
         began_s = time.monotonic()
         try:
-            # What a running step writes to is free when that step is over, which the second one is
-            # behind.
+            # Blocks written by a running step are free after that step; the second call is after
+            # it.
             for _ in range(2):
                 await self._engine.call(_nothing)
         except BatonError:
@@ -58,4 +58,4 @@ class ReleaseMeter:
 
 
 def _nothing(engine: Engine) -> None:
-    """Do nothing: only the command's place in the order matters."""
+    """Do nothing: only the command's order matters."""

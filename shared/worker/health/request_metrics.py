@@ -1,4 +1,4 @@
-"""How long requests are in a worker's hands, under vLLM's names with the prefix `baton_`."""
+"""Times of requests in a worker, under vLLM's names with the prefix `baton_`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class RequestTimes:
-    """Histograms that prefill and decode workers have; observed once per request."""
+    """Histograms of prefill and decode workers; observed once per request."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: Sequence[float] = LATENCY_S) -> Histogram:
             return Histogram(f"baton_request_{name}", text, buckets=buckets, registry=registry)
 
-        #: Until the engine gave the request its blocks.
+        #: Time until the engine gave the request its blocks.
         self.queue_s = histogram("queue_time_seconds", "From arrival here to the first step.")
-        #: From there until there was a first token, wherever it was computed.
+        #: Time from then to the first token, wherever it was computed.
         self.prefill_s = histogram(
             "prefill_time_seconds", "From the first step to the first token."
         )

@@ -1,4 +1,4 @@
-"""A request of the worker's own, which shows whether the engine still answers."""
+"""A request of the worker's own, which shows whether the engine answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shared.request.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from shared.engine.engine_thread import EngineThread
 
-#: Shorter than any block size in use, so that nothing of it stays in the cache.
+#: Shorter than any block size in use, so that nothing of it is cached.
 PROMPT = (1, 2, 3)
 #: One step computes the prompt, another one decodes.
 NUM_TOKENS = 2
@@ -24,7 +24,7 @@ PRIORITY = -(2**31)
 
 
 class SelfCheck:
-    """Asks the engine for a short answer. A call returns once the answer is complete."""
+    """Sends a short request to the engine. A call returns when the answer is complete."""
 
     def __init__(self, engine: EngineThread, *, timeout_s: float) -> None:
         self._engine = engine
@@ -32,7 +32,11 @@ class SelfCheck:
         self._numbers = count(1)
 
     async def __call__(self) -> None:
-        """Raises BatonError or TimeoutError if the engine does not answer as it should."""
+        """Send the request.
+
+        Raises:
+            BatonError, TimeoutError: the engine does not answer correctly.
+        """
         request = EngineRequest(
             request_id=f"self-check-{next(self._numbers)}",
             prompt_token_ids=PROMPT,

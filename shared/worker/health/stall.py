@@ -1,4 +1,4 @@
-"""How long a peer may be silent before it counts as lost, however much time the request has."""
+"""The silence of a peer after which it counts as lost, independent of the request's deadline."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How often progress is looked for, per bound.
+#: Number of checks for progress per bound.
 _LOOKS = 8
 
 
 class StallClock:
-    """Runs from the last sign of progress. The caller decides what counts as one."""
+    """Measures time since the last sign of progress. The caller decides what counts as one."""
 
     def __init__(
         self, bound_s: float, *, peer: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`peer` is named in the error."""
+        """Start the clock. `peer` is named in the error."""
         self._bound_s = bound_s
         self._peer = peer
         self._clock = clock
@@ -32,23 +32,23 @@ class StallClock:
 
     @property
     def remaining_s(self) -> float:
-        """Until it has been silent for too long; never negative."""
+        """Time [s] until the peer has been silent for too long; never negative."""
         return max(0.0, self._heard_at_s + self._bound_s - self._clock())
 
     def heard(self) -> None:
-        """Note a sign of progress."""
+        """Record a sign of progress."""
         self._heard_at_s = self._clock()
 
     def saw(self, amount: int) -> None:
-        """What has been done so far, in whatever unit: more than ever before is progress."""
+        """Record the amount of work done, in any unit: an increase is progress."""
         if amount > self._most_seen:
             self._most_seen = amount
             self.heard()
 
     async def wait(self, task: asyncio.Future[T], look: Callable[[], int]) -> T:
-        """The result of `task`, which is not cancelled whatever happens here.
+        """Return the result of `task`, which is never cancelled here.
 
-        `look` says what has been done so far, as in `saw`.
+        `look` returns the amount of work done, as in `saw`.
 
         Raises:
             WorkerLostError: there was no progress for too long.
@@ -57,7 +57,7 @@ class StallClock:
             self.saw(look())
             if not self.remaining_s:
                 raise WorkerLostError(f"{self._peer} made no progress for {self._bound_s:g} s")
-            # What was done is dated by when it is seen, so it must be looked for often.
+            # Progress is dated by its check, so checks must be frequent.
             pause_s = min(self.remaining_s, self._bound_s / _LOOKS)
             await asyncio.wait({task}, timeout=pause_s)
         return task.result()

@@ -1,1 +1,1 @@
-"""How a worker joins the cluster, stays in it, and leaves it."""
+"""Membership of a worker: joining, staying and leaving."""

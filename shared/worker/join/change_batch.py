@@ -1,4 +1,4 @@
-"""Folds changes that wait for the directory into one, so that a slow directory gets fewer."""
+"""Merges changes that wait for the directory, so that a slow directory gets fewer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def take_batch(pending: deque[CacheChange], max_hashes: int) -> CacheChange:
-    """Take the first change and those behind it that can be told together with it.
+    """Remove and return the first change, merged with those after it that can be sent with it.
 
-    The result has the effect of all of them, for a reader who ignores the removal of what it does
-    not know: what came and went in between is left out. Changes of another tier, and those that
-    would bring it over `max_hashes`, stay.
+    The result has the effect of all of them, for a reader who ignores the removal of unknown
+    blocks: blocks that were added and removed in between are left out. Changes of another tier, and
+    those that would bring it over `max_hashes`, stay.
     """
     first = pending.popleft()
     if not pending:

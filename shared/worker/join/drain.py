@@ -1,7 +1,7 @@
-"""Empties a worker that is stopped, within its grace period.
+"""Drains a worker that is stopped, within its grace period.
 
-Requests inside may finish; one that cannot is ended with DrainingError, and the router continues it
-on another worker. What was computed here stays readable for a moment, to save computing it again.
+Running requests may finish; one that cannot is ended with DrainingError, and the router continues
+it on another worker. Its KV stays readable for a moment, so that it need not be computed again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Of the grace period: for readers of our blocks, and for leaving and closing what is open.
+#: Share of the grace period for readers of our blocks, for leaving, and for closing.
 _LINGER_SHARE = 0.25
 _CLOSING_SHARE = 0.1
 
 
 async def drain(parts: WorkerParts, grace_s: float) -> None:
-    """Return when no request is inside and what was computed is no longer wanted.
+    """Return when no request is running and the computed KV is no longer needed.
 
-    It leaves enough of `grace_s` for the process to end within it. With 0 no request may finish,
-    and nothing stays readable: what is here cannot be trusted.
+    Leaves enough of `grace_s` for the process to end within it. With 0 no request may finish, and
+    no KV stays readable: it cannot be trusted.
     """
     config, gate = parts.config, parts.gate
     linger_s = min(config.drain_linger_s, _LINGER_SHARE * grace_s)

@@ -1,4 +1,4 @@
-"""What a worker remembers of its generation: the identity of its first worker.
+"""A worker's knowledge of its generation: the identity of the first worker.
 
 Others learn it from the worker's record, so that neither a restart of the first worker nor one of
 the routers makes a worker with other weights the first.
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: An identity that no worker has had for so long is history. Longer than routers wait for one that
-#: was lost, so that they have decided before.
+#: An identity without a worker for this time is dropped. Longer than routers wait for the return of
+#: a lost worker, so that they decide before.
 FORGET_S = 600.0
 
 
 class Founding:
-    """One worker's view. Who was there when it joined was first, whatever the clocks say."""
+    """One worker's view. Workers present when it joined were first, whatever the clocks say."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class Founding:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`others`: all workers that are there, in a directory that the worker will join."""
+        """Start. `others`: all live workers in a directory that the worker will join."""
         self._clock = clock
         self._last_seen_s = clock()
         others = _comparable(others, record)
         known = known_identity(others, record.generation)
-        #: To be registered.
+        #: The record to register.
         self.record = replace(
             record,
             joined_ms=time.time_ns() // 1_000_000,
@@ -50,7 +50,7 @@ class Founding:
         self._warn()
 
     def look(self, present: Collection[WorkerRecord]) -> bool:
-        """Compare with the workers that are present; returns whether `record` has changed."""
+        """Compare with the live workers; return whether `record` has changed."""
         record = self.record
         present = [*_comparable(present, record), record]
         known = known_identity(present, record.generation)
@@ -81,10 +81,10 @@ class Founding:
 
 
 def _comparable(others: Collection[WorkerRecord], record: WorkerRecord) -> list[WorkerRecord]:
-    """Of the same model, and not this worker's own former life.
+    """Return whether a record is of the same model, and not of this worker's own earlier run.
 
-    A directory that is older than the identities passes over them; with the same root of their
-    block hashes two workers have the same one.
+    A directory that is older than the identities drops them; two workers with the same root of
+    block hashes have the same identity.
     """
     return [
         replace(other, identity=record.identity)

@@ -1,4 +1,4 @@
-"""Brings a worker into its directory: Redis, or the one that each router has."""
+"""Registration of a worker in its directory: Redis, or the one of each router."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from shared.worker.health.liveness import Watchdog
     from shared.worker.parts import WorkerParts
 
-#: Seconds of standstill after which an event loop counts as serving no request.
+#: Time of delay after which an event loop counts as serving no request.
 LOOP_STALL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSource:
-    """Where a worker can be known, and how it renews its lease there."""
+    """A directory for a worker, and how the worker renews its lease there."""
 
     directory: RemoteDirectory | RedisDirectory
     open_lease: Callable[[], Lease]
@@ -39,7 +39,7 @@ class LeaseSource:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A worker's membership of one directory. `task` ends early only if it is refused."""
+    """A worker's membership of one directory. `task` ends early only if the worker is refused."""
 
     membership: Membership
     heart: Heart
@@ -49,12 +49,12 @@ class Joined:
 def open_places(
     parts: WorkerParts, stack: AsyncExitStack, *, token: ClusterToken | None
 ) -> Sequence[LeaseSource]:
-    """The directories that the settings name; what they hold open closes with the stack.
+    """Open the directories of the settings; the stack closes their connections.
 
     With a `token`, the worker's record in Redis is sealed with it.
 
     Raises:
-        ConfigError: the URL of Redis is none.
+        ConfigError: the URL of Redis is invalid.
     """
     config, worker = parts.config, parts.worker
     url = config.redis_url
@@ -82,7 +82,10 @@ def open_places(
 
 
 def load_of(parts: WorkerParts, watchdog: Watchdog, loop: LoopWatch) -> WorkerLoad:
-    """What a heartbeat says. Called in the heart's thread, and true when nothing else moves."""
+    """Return the load for a heartbeat.
+
+    Called in the heart's thread, and correct during a standstill.
+    """
     stats = parts.engine.stats()
     return WorkerLoad(
         num_running=stats.num_running,
@@ -126,14 +129,14 @@ def join(
 
 
 async def leave(joined: Joined) -> None:
-    """Leave the cluster at once, not when the lease ends."""
+    """Leave the cluster at once, instead of at the end of the lease."""
     # The directory would refuse a heartbeat after the worker has left.
     await joined.heart.stop()
     await joined.membership.leave()
 
 
 def reason_of(task: asyncio.Task[None]) -> str:
-    """Why a membership that is over has ended."""
+    """Return why a membership has ended."""
     error = task.exception()
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

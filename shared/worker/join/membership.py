@@ -1,8 +1,8 @@
-"""Keeps a worker known to the directory: registration and block updates.
+"""A worker's membership of the directory: registration and block updates.
 
-It runs on the service's event loop; the lease is renewed by a thread of its own (`heart.py`), whose
-outcomes come here. Losing the directory costs cache hits and visibility, never a request:
-everything is repeated until it works again.
+It runs on the service's event loop; the lease is renewed in a thread (`heart.py`), which reports
+each renewal here. Losing the directory costs cache hits and visibility, never a request: every
+exchange is repeated until it succeeds.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ LEASE_S = 6.0
 HEARTBEAT_S = LEASE_S / 3
 #: Seconds between two reads of the other workers of a worker's generation.
 LOOK_S = 15.0
-#: Longest that a worker which ends waits for its directory.
+#: Longest wait of an ending worker for its directory.
 LEAVE_S = 2.0
-#: The directory follows one group of layers: a prefix is no longer than what any group holds, and a
-#: wrong claim costs a question.
+#: The directory follows one group of layers: a prefix is never longer than what any group has, and
+#: a wrong entry costs one lookup.
 _TOLD_GROUP = 0
-#: Updates that pile up while the directory is away are replaced by one snapshot.
+#: Maximum of updates that wait while the directory is unavailable; then one snapshot replaces them.
 MAX_PENDING_CHANGES = 10_000
-#: Changes that wait are told together, up to this size: one round trip instead of many.
+#: Waiting changes are sent together, up to this size: one round trip instead of many.
 MAX_HASHES_PER_UPDATE = 1024
 
 
 class Membership:
-    """One worker's place in the directory. `run` until cancelled, then `leave`."""
+    """One worker's entry in the directory. Call `run` until cancelled, then `leave`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Membership:
         self._registry = registry
         self._blocks = blocks
         self._engine = engine
-        #: The founding of its generation; None until the other workers were read.
+        #: The founding of its generation; None before the other workers were read.
         self._founding: Founding | None = None
         self._changes: deque[CacheChange] = deque()
         #: Number of the last update; an incarnation's updates count from 1.
@@ -78,12 +78,12 @@ class Membership:
         self._has_beat = asyncio.Event()
 
     def on_beat(self, error: Exception | None) -> None:
-        """The lease was renewed, or this is why not. Called on the event loop."""
+        """Process a renewal of the lease, or its error. Called on the event loop."""
         self._beats.append(error)
         self._has_beat.set()
 
     def note(self, change: CacheChange) -> None:
-        """Queue what changed in the engine's cache. Called on the event loop, in order."""
+        """Queue a change of the engine's cache. Called on the event loop, in order."""
         self._changes.append(change.of_group(_TOLD_GROUP))
         if len(self._changes) > MAX_PENDING_CHANGES:
             self._require_snapshot()
@@ -103,7 +103,7 @@ class Membership:
             tasks.create_task(self._publish())
 
     async def leave(self) -> None:
-        """Tell the directory that this worker is going, unless that takes long."""
+        """Deregister this worker, within a time limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._attempt(self._deregister)
@@ -127,13 +127,13 @@ class Membership:
                 await asyncio.sleep(HEARTBEAT_S)
 
     def _require_snapshot(self) -> None:
-        """What the directory knows of this worker's blocks is no longer worth updating."""
+        """Replace the waiting updates by a snapshot."""
         self._needs_snapshot = True
         self._changes.clear()
         self._has_news.set()
 
     async def _attempt(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Run one exchange with the directory; its failure is logged when it begins."""
+        """Run one exchange with the directory; a failure is logged when it begins."""
         try:
             await action()
         except IncompatiblePeerError:
@@ -173,7 +173,7 @@ class Membership:
             await self._attempt(self._look_again)
 
     async def _look_again(self) -> None:
-        """Tell the directory if what this worker remembers of its generation has changed."""
+        """Send the record again if the worker's knowledge of its generation has changed."""
         if self._founding is None:
             return
         present = [event.record for event in await self._registry.workers()]

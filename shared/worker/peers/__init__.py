@@ -1,1 +1,1 @@
-"""What a worker knows of other workers, and the wire between them."""
+"""A worker's knowledge of other workers, and the wire format between them."""

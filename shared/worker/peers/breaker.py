@@ -1,7 +1,7 @@
-"""Leaves a peer that failed alone for a while, longer each time, then lets one request try it.
+"""Avoids a failed peer for a while, longer each time, then lets one request try it.
 
-The circuit breaker of M. Nygard, "Release It!": closed, open, half-open. One class serves all
-uses of peers: fetching prefixes, and handing prompts to prefill workers.
+The circuit breaker of M. Nygard, "Release It!": closed, open, half-open. One class serves all uses
+of peers: fetching prefixes, and sending prompts to prefill workers.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
-#: Pauses are longer by a random share of up to this, so that workers do not try all at once.
+#: Maximum random increase of pauses, as a share, so that workers do not all try at once.
 JITTER = 0.25
 
 
 class BreakerEvent(StrEnum):
-    """What happened to a peer; the label of a metric."""
+    """An event of a breaker; the label of a metric."""
 
-    #: It failed, and is left alone.
+    #: The peer failed, and is avoided.
     OPENED = "opened"
     #: Its pause is over, and one request tries it.
     PROBED = "probed"
     #: It was tried and works.
     CLOSED = "closed"
-    #: A request passed it over.
+    #: A request skipped it.
     SKIPPED = "skipped"
 
 
 class BreakerMetrics:
-    """Counts the events of all breakers of a worker, by what each is for."""
+    """Counts the events of all breakers of a worker, by purpose."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._events = Counter(
             "baton_peer_breaker_events",
-            "Peers that were left alone, tried again, passed over.",
+            "Events of circuit breakers: peers avoided, tried again, skipped.",
             ["purpose", "event"],
             registry=registry,
         )
@@ -58,7 +58,7 @@ class BreakerMetrics:
         )
 
     def observe(self, purpose: str) -> Callable[[BreakerEvent, int], None]:
-        """What the breaker for `purpose` calls."""
+        """Return the observer for the breaker for `purpose`."""
 
         def count(event: BreakerEvent, num_open: int) -> None:
             self._events.labels(purpose, event.value).inc()
@@ -69,7 +69,7 @@ class BreakerMetrics:
 
 @dataclass(slots=True)
 class _Record:
-    #: In a row.
+    #: Failures in a row.
     num_failures: int = 0
     num_pauses: int = 0
     retry_at_s: float = 0.0
@@ -77,11 +77,11 @@ class _Record:
 
 
 class PeerBreaker:
-    """One record per incarnation: a restarted worker has none. A peer is forgotten when it
-    succeeds, or when it has not failed for long.
+    """One record per incarnation: a restarted worker has none.
 
-    A request calls `begin`, then exactly one of `succeeded`, `failed` and `gave_up`; `gave_up`
-    after one of the others does no harm.
+    The record of a peer is dropped when it succeeds, or after a time without failures. A request
+    calls `begin`, then exactly one of `succeeded`, `failed` and `gave_up`; `gave_up` after one of
+    the others has no effect.
     """
 
     def __init__(
@@ -92,8 +92,9 @@ class PeerBreaker:
         jitter: Callable[[], float] = lambda: random.uniform(0, JITTER),
         observe: Callable[[BreakerEvent, int], None] = lambda event, num_open: None,
     ) -> None:
-        """`threshold` failures in a row open it. `observe` is told of events and how many peers
-        are left alone then.
+        """Make a breaker that opens after `threshold` failures in a row.
+
+        `observe` is called with events and the present number of avoided peers.
         """
         self._threshold = threshold
         self._clock = clock
@@ -102,14 +103,17 @@ class PeerBreaker:
         self._records: dict[WorkerId, _Record] = {}
 
     def allows(self, worker: WorkerId) -> bool:
-        """Whether it may be asked now."""
+        """Return whether the peer may be asked now."""
         record = self._records.get(worker)
         if record is None or not record.num_pauses:
             return True
         return self._clock() >= record.retry_at_s and not record.probing
 
     def begin(self, worker: WorkerId) -> bool:
-        """Whether the caller may ask it now. After a pause one caller may, and the others wait."""
+        """Return whether the caller may ask the peer now.
+
+        After a pause one caller may; others wait.
+        """
         if not self.allows(worker):
             self._note(BreakerEvent.SKIPPED)
             return False
@@ -120,13 +124,13 @@ class PeerBreaker:
         return True
 
     def succeeded(self, worker: WorkerId) -> None:
-        """It did what it should."""
+        """Record a success."""
         record = self._records.pop(worker, None)
         if record is not None and record.num_pauses:
             self._note(BreakerEvent.CLOSED)
 
     def failed(self, worker: WorkerId, *, surely: bool = False) -> None:
-        """Count a failure: the peer is left alone for one second, then two, up to a minute.
+        """Record a failure: the peer is avoided for one second, then two, up to a minute.
 
         With `surely` one failure is enough: the peer would fail the next request, too.
         """
@@ -138,7 +142,7 @@ class PeerBreaker:
         if not record.num_pauses and not surely and record.num_failures < self._threshold:
             record.retry_at_s = now_s
             return
-        # Requests that asked it at the same time count once.
+        # Failures of concurrent requests count once.
         if not record.num_pauses or now_s >= record.retry_at_s:
             pause_s = min(FIRST_PAUSE_S * 2**record.num_pauses, MAX_PAUSE_S)
             record.num_pauses = min(record.num_pauses + 1, 16)
@@ -146,7 +150,7 @@ class PeerBreaker:
             self._note(BreakerEvent.OPENED)
 
     def gave_up(self, worker: WorkerId) -> None:
-        """The caller lost interest before it knew: the next one may try."""
+        """Record the end of a request without a result: the next one may try."""
         record = self._records.get(worker)
         if record is not None:
             record.probing = False

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_compatible(ours: transfer_pb2.PeerInfo, theirs: transfer_pb2.PeerInfo) -> None:
-    """Do nothing if the two may exchange blocks; a peer with another minor version may.
+    """Check that two workers may exchange blocks; their minor versions may differ.
 
     Raises:
         IncompatiblePeerError: naming the first field that differs.

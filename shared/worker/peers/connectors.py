@@ -1,4 +1,4 @@
-"""The ways by which a worker moves blocks, made and started as its settings say."""
+"""A worker's connectors, made and started according to its settings."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ async def open_connectors(
     transfers: TransferCounters,
     stack: AsyncExitStack,
 ) -> Sequence[Connector]:
-    """Start them all; `stack` closes them.
+    """Start all connectors; `stack` closes them.
 
     Raises:
-        ConfigError: one of them is not known, or cannot be had here.
+        ConfigError: a connector is unknown, or not available here.
     """
     settings = ConnectorSettings(
         runtime_dir=config.runtime_dir or _default_runtime_dir(),
@@ -61,7 +61,7 @@ def _create_for_device(
     settings: ConnectorSettings,
     stack: AsyncExitStack,
 ) -> list[Connector]:
-    """Those that can take the blocks from the device; the others by way of the host."""
+    """Return connectors that read the blocks on the device, and others with staging on the host."""
     staged = [name for name in config.connectors if name not in ON_DEVICE]
     by_way_of_host: Iterator[Connector] = iter(())
     if staged:

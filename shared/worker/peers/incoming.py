@@ -1,4 +1,4 @@
-"""What a peer writes into our blocks, when we are done with it."""
+"""End of a peer's writes into our blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 async def close_inbound(inbound: InboundTransfer, arrival: asyncio.Task[Receipt]) -> None:
     """End a transfer and the task that waits for it; then its blocks are not written to.
 
-    If cancelled, this ends the transfer all the same, and then raises CancelledError.
+    If cancelled, this still ends the transfer, and then raises CancelledError.
     """
     arrival.cancel()
     await run_to_end(_abort(inbound, arrival))

@@ -1,4 +1,4 @@
-"""Checks a ticket that this worker is asked to send into."""
+"""Check of a ticket that this worker shall send into."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def check_ticket(
     info: transfer_pb2.PeerInfo,
     connectors: Mapping[str, Connector],
 ) -> Connector:
-    """The connector to use for a ticket that names this worker as its sender.
+    """Return the connector for a ticket that names this worker as its sender.
 
     Raises:
-        TransferError: the ticket is for another worker or another life of this one, for another
-            layout, or for a connector that is not here.
+        TransferError: the ticket is for another worker or another incarnation of this one, for
+            another layout, or for a connector that is not here.
     """
     if ticket.sender != worker:
         raise TransferError(

@@ -1,4 +1,4 @@
-"""The peers that this worker has shaken hands with, and how blocks come from each."""
+"""The peers that this worker has shaken hands with, and the connector for each."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ HANDSHAKE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A worker whose blocks we can take, and the connector that brings them."""
+    """A worker that can send us blocks, and the connector for them."""
 
     worker: WorkerId
     address: str
     connector: Connector
-    #: Its silence means something: it says that it is at it if it is asked to.
+    #: Whether its silence is a failure: it reports that it still works, if requested.
     reports_progress: bool = True
-    #: It sends hidden states of the prompts that it computes.
+    #: Whether it sends hidden states of the prompts that it computes.
     sends_states: bool = True
 
 
 class PeerBook:
-    """Handshakes once with every incarnation of every peer, and remembers the outcome."""
+    """Handshakes once with every incarnation of every peer, and caches the result."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class PeerBook:
     async def meet(
         self, worker: WorkerId, address: str, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
     ) -> Peer:
-        """The peer at `address`, after a handshake if this incarnation is new to us.
+        """Return the peer at `address`, after a handshake if this incarnation is new.
 
-        Concurrent calls for the same peer wait for one handshake: one after the other, the last
-        call would wait for all of a silent peer's timeouts.
+        Concurrent calls for the same peer share one handshake: one after the other, the last call
+        would wait for all timeouts of a silent peer.
 
         Raises:
             IncompatiblePeerError: one side refused, or no connector reaches from it to us.
@@ -86,7 +86,7 @@ class PeerBook:
             self._peers[address] = handshake.result()
 
     def forget(self, address: str) -> None:
-        """Shake hands again before the next transfer: the peer failed us."""
+        """Drop the cached handshake of a peer that failed."""
         self._peers.pop(address, None)
 
     async def _handshake(self, address: str) -> Peer:

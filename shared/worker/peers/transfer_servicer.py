@@ -1,4 +1,4 @@
-"""The Transfer service: shaking hands, and sending cached blocks to a peer that asks."""
+"""The Transfer service: handshakes, and sending cached blocks on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEND_TIMEOUT_S = 30.0
 
 
 class TransferServicer(transfer_pb2_grpc.TransferServicer):
-    """Served by prefill and decode workers alike."""
+    """The servicer of prefill and decode workers."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
     async def Handshake(  # noqa: N802 the name in the contract
         self, request: transfer_pb2.HandshakeRequest, context: Context
     ) -> transfer_pb2.HandshakeResponse:
-        """Refuse an incompatible peer, or say on which connectors we can send to it."""
+        """Refuse an incompatible peer, or return the connectors on which we can send to it."""
         check_compatible(self._info, request.peer)
         offers = [offer_from_wire(offer) for offer in request.peer.offers]
         names = reachable(self._connectors.values(), offers)
@@ -54,7 +54,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
     async def Lookup(  # noqa: N802 the name in the contract
         self, request: transfer_pb2.LookupRequest, context: Context
     ) -> transfer_pb2.LookupResponse:
-        """Count the leading blocks that are cached here now."""
+        """Return how many leading blocks are cached here now."""
         num_blocks = await self._engine.count_cached(
             tuple(request.block_hashes), first_block=request.first_block
         )
@@ -66,7 +66,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
         """Push cached blocks into the caller's ticket: all of them, or none."""
         ticket = ticket_from_wire(request.ticket)
         connector = check_ticket(ticket, self._worker, self._info, self._connectors)
-        # What lower tiers hold goes through the pool, from where connectors send.
+        # Blocks of lower tiers are loaded into the pool, from which connectors send.
         hashes, first = tuple(request.block_hashes), request.first_block
         await self._engine.promote(hashes, first_block=first)
         pin, found = await self._engine.pin_cached(hashes, first_block=first)

@@ -1,4 +1,4 @@
-"""Between the wire's messages and the worker's own records. Nothing is decided here."""
+"""Conversion between wire messages and the worker's records. Takes no decisions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 def split_resumed(
     token_ids: Sequence[int], num_resumed_tokens: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The prompt, and the output that was emitted before.
+    """Return the prompt, and the output that was emitted before.
 
-    Raises InvalidRequestError if nothing is left for the prompt.
+    Raises:
+        InvalidRequestError: nothing is left for the prompt.
     """
     num_prompt_tokens = len(token_ids) - num_resumed_tokens
     if num_resumed_tokens and num_prompt_tokens < 1:
@@ -32,7 +33,10 @@ def split_resumed(
 
 
 def layout_to_wire(layout: KVLayout) -> transfer_pb2.KVLayout:
-    """All fields. Peers that know no groups read the first one, and refuse a grouped version."""
+    """Return the message with all fields of the layout.
+
+    Peers without groups read the first one, and refuse a grouped version.
+    """
     first = layout.groups[0]
     message = transfer_pb2.KVLayout(
         num_layers=first.num_layers,
@@ -54,7 +58,11 @@ def layout_to_wire(layout: KVLayout) -> transfer_pb2.KVLayout:
 
 
 def layout_from_wire(message: transfer_pb2.KVLayout) -> KVLayout:
-    """Raises InvalidRequestError if a group is of a kind that is not known here."""
+    """Return the layout of a message.
+
+    Raises:
+        InvalidRequestError: the kind of a group is unknown.
+    """
     first = KVGroup(
         num_layers=message.num_layers,
         num_kv_heads=message.num_kv_heads,
@@ -80,7 +88,7 @@ def _group_from_wire(message: transfer_pb2.KVGroup) -> KVGroup:
 
 
 def ticket_to_wire(ticket: Ticket, group_blocks: Sequence[int] = ()) -> transfer_pb2.TransferTicket:
-    """All fields. `group_blocks`: how many of the blocks are each KV group's."""
+    """Return the message of a ticket. `group_blocks`: number of blocks of each KV group."""
     return transfer_pb2.TransferTicket(
         transfer_id=ticket.transfer_id,
         connector=ticket.connector,
@@ -95,7 +103,11 @@ def ticket_to_wire(ticket: Ticket, group_blocks: Sequence[int] = ()) -> transfer
 
 
 def check_group_blocks(message: transfer_pb2.TransferTicket, expected: Sequence[int]) -> None:
-    """Raise InvalidRequestError unless a ticket for KV has so many blocks of each group."""
+    """Check that a ticket for KV has these numbers of blocks of each group.
+
+    Raises:
+        InvalidRequestError: it has not.
+    """
     given = list(message.group_blocks) or [message.num_blocks]
     if given != list(expected) or sum(given) != message.num_blocks:
         raise InvalidRequestError(
@@ -106,7 +118,11 @@ def check_group_blocks(message: transfer_pb2.TransferTicket, expected: Sequence[
 
 
 def ticket_from_wire(message: transfer_pb2.TransferTicket) -> Ticket:
-    """Raises InvalidRequestError if it cannot be a ticket."""
+    """Return the ticket of a message.
+
+    Raises:
+        InvalidRequestError: it is no valid ticket.
+    """
     if len(message.transfer_id) != 16:
         raise InvalidRequestError(
             f"a transfer id has 16 bytes, not {len(message.transfer_id)}", param="ticket"
@@ -124,12 +140,12 @@ def ticket_from_wire(message: transfer_pb2.TransferTicket) -> Ticket:
 
 
 def offer_to_wire(offer: Offer) -> transfer_pb2.ConnectorOffer:
-    """All fields."""
+    """Return the message with all fields of the offer."""
     return transfer_pb2.ConnectorOffer(
         connector=offer.connector, address=offer.address, params=offer.params
     )
 
 
 def offer_from_wire(message: transfer_pb2.ConnectorOffer) -> Offer:
-    """All fields."""
+    """Return the offer with all fields of the message."""
     return Offer(connector=message.connector, address=message.address, params=dict(message.params))

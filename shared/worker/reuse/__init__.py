@@ -1,1 +1,1 @@
-"""Fetching a prefix from the cache of a peer, when moving it beats computing it."""
+"""Fetch of a prefix from a peer's cache, if that is faster than computing it."""

@@ -1,4 +1,4 @@
-"""Puts the reuse of peers' prefixes together for one worker."""
+"""One worker's reuse of peers' prefixes, made from its parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build_reuse(
     metrics: CollectorRegistry,
     breakers: BreakerMetrics,
 ) -> PrefixReuse:
-    """Nothing of it needs closing: what it holds hangs on the requests."""
+    """Return the reuse. It needs no closing: its resources belong to requests."""
     costs = CostModel(tokens_per_step=config.engine.max_num_batched_tokens)
     return PrefixReuse(
         worker=worker,

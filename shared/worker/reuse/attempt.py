@@ -1,4 +1,4 @@
-"""One attempt to get a prefix from one peer: meet it, ask the cost model, fetch, learn."""
+"""One attempt to fetch a prefix from one peer: handshake, cost model, fetch, learning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class PeerAttempts:
-    """Knows the peers; what it returns is in the cache, or it is None and nothing happened."""
+    """Fetches from peers. The result is in the cache already; None: nothing has changed."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class PeerAttempts:
         self._metrics = metrics
 
     def allows(self, source: PrefixSource) -> bool:
-        """Whether the peer has not failed just now."""
+        """Return whether the peer may be asked, without a recent failure."""
         return self._breaker.allows(source.worker)
 
     def joined(self) -> None:
-        """A request waits for another one's attempt."""
+        """Count a request that waits for another one's attempt."""
         self._metrics.joined()
 
     async def run(
@@ -67,9 +67,9 @@ class PeerAttempts:
         request_id: str,
         deadline_s: float,
     ) -> FetchedBlocks | None:
-        """Bring as many of these blocks as the peer has, until `deadline_s` (monotonic).
+        """Fetch as many of these blocks as the peer has, until `deadline_s` (monotonic).
 
-        They are those of a prefix from block `first_block` on.
+        They are blocks of a prefix from block `first_block` on.
         """
         if not self._breaker.begin(source.worker):
             return None
@@ -114,7 +114,7 @@ class PeerAttempts:
         return fetched
 
     async def _fetch(self, attempt: _Attempt, peer: Peer) -> FetchedBlocks | None:
-        """Ask for all that was claimed; only a refusal costs the question what there is.
+        """Request all claimed blocks; look up what the peer has only after a refusal.
 
         Claims are nearly always true, and each call waits for a step of the peer's engine.
         """
@@ -196,14 +196,14 @@ class PeerAttempts:
 
 
 def _is_late(error: Exception) -> bool:
-    """Whichever of the deadlines, which are all the same, struck first."""
+    """Return whether a deadline caused the error; all deadlines are equal."""
     if isinstance(error, TransferError):
         return error.reason is TransferFailure.TIMEOUT
     return isinstance(error, TimeoutError | DeadlineError)
 
 
 class _Attempt:
-    """What is known of an attempt so far; no outcome means that it was declined."""
+    """The state of an attempt; without an outcome it was declined."""
 
     def __init__(
         self,
@@ -224,5 +224,5 @@ class _Attempt:
 
     @property
     def remaining_s(self) -> float:
-        """Never negative."""
+        """Time [s] left; never negative."""
         return max(0.0, self._deadline_s - time.monotonic())

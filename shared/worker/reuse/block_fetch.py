@@ -1,4 +1,4 @@
-"""Moves blocks of a prefix from one peer's cache into ours: reserve, open, let it send, verify."""
+"""Transfer of blocks from a peer's cache into ours: reserve, open, request, verify."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class NoRoomError(Exception):
-    """The blocks would be missing to running sequences."""
+    """Running sequences need the blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedBlocks:
-    """They are in the cache, and stay there until `pin_id` is given back."""
+    """Blocks in the cache, which stay there until `pin_id` is released."""
 
     pin_id: int
     num_blocks: int
@@ -50,7 +50,7 @@ class BlockFetcher:
     async def lookup(
         self, peer: Peer, block_hashes: Sequence[bytes], timeout_s: float, *, first_block: int
     ) -> int:
-        """How many of these consecutive blocks, from the first on, the peer holds right now.
+        """Return how many of these consecutive blocks the peer has now, from the first on.
 
         The first of them is block `first_block` of its prefix.
 
@@ -73,13 +73,13 @@ class BlockFetcher:
         request_id: str,
         timeout_s: float,
     ) -> FetchedBlocks:
-        """Bring consecutive blocks of a prefix: all of them, or none.
+        """Fetch consecutive blocks of a prefix: all of them, or none.
 
         When this raises any error, the peer no longer writes to our blocks, and they are free.
 
         Raises:
-            NoRoomError: nothing was asked for.
-            TransferError: with INCOMPLETE the peer does not hold all; otherwise it failed.
+            NoRoomError: nothing was requested.
+            TransferError: with INCOMPLETE the peer does not have all; otherwise it failed.
             BatonError: the peer cannot be reached, or did not answer in time.
         """
         reservation = await reserve(self._engine, len(block_hashes), first_block)
@@ -133,7 +133,7 @@ class BlockFetcher:
 
 
 def _verify(receipt: Receipt, sent: transfer_pb2.SendResponse, request_id: str) -> Receipt:
-    """The sender's account, which came by another channel, must match what was received."""
+    """Check the sender's account, which came by another channel, against the received blocks."""
     if (sent.digest, sent.num_blocks) != (receipt.digest, receipt.num_blocks):
         raise TransferError(
             TransferFailure.CORRUPT,

@@ -1,4 +1,4 @@
-"""Whether moving a prefix beats computing it, by what both took lately."""
+"""Whether fetching a prefix is faster than computing it, from recent measurements."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from shared.engine.engine_stats import EngineStats
     from shared.identity import WorkerId
 
-#: Before anything was measured: a step, and a token in it. Milliseconds.
+#: Before any measurement: milliseconds per step, and per token in it.
 PREFILL_PRIOR = Rates(2.0, 0.1)
-#: Before anything was moved: the calls and the wait for the peer's engine, and a byte. The rates
-#: are half of what docs/log.md measured between two processes.
+#: Before any transfer: milliseconds for the calls and the wait for the peer's engine, and per byte.
+#: The rates are half of those in docs/log.md between two processes.
 TRANSFER_PRIORS = {
     "local": Rates(3.0, 5e-7),
     "shm": Rates(4.0, 3e-7),
@@ -32,7 +32,7 @@ MAX_PEERS = 256
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Both sides, and what follows."""
+    """Both costs, and the decision."""
 
     fetch: bool
     move_ms: float
@@ -40,7 +40,7 @@ class Decision:
 
 
 class CostModel:
-    """Learns what computing and moving take on this worker. On one thread."""
+    """Learns the costs of computing and moving on this worker. On one thread."""
 
     def __init__(
         self, *, tokens_per_step: int, clock: Callable[[], float] = time.monotonic
@@ -64,19 +64,19 @@ class CostModel:
     def observe_transfer(
         self, connector: str, worker: WorkerId, num_bytes: int, took_ms: float
     ) -> None:
-        """Learn from a fetch, from the call until the last byte was verified."""
+        """Learn from a fetch, from the call until the last verified byte."""
         self._connector(connector).observe(1, num_bytes, took_ms)
         self._peer(connector, worker).observe(1, num_bytes, took_ms)
 
     def compute_ms(self, num_tokens: int) -> float:
-        """What this many tokens more add to a prompt's computation.
+        """Return the additional time [ms] of a prompt's computation for this many tokens.
 
-        Proportional, though steps come whole: what is saved is a part of the last step, too.
+        Proportional, although steps are whole: a part of the last step is saved, too.
         """
         return self._prefill.rates().total_ms(num_tokens / self._tokens_per_step, num_tokens)
 
     def move_ms(self, connector: str, worker: WorkerId, num_bytes: int) -> float:
-        """What fetching this many bytes from this peer takes."""
+        """Return the time [ms] of fetching this many bytes from this peer."""
         return self._peer(connector, worker).rates().total_ms(1, num_bytes)
 
     def decide(
@@ -88,7 +88,7 @@ class CostModel:
         num_tokens: int,
         num_bytes: int,
     ) -> Decision:
-        """More tokens never speak against fetching, more bytes never for it."""
+        """Decide. More tokens favour fetching, more bytes computing."""
         move_ms = self.move_ms(connector, worker, num_bytes)
         compute_ms = self.compute_ms(num_tokens)
         pays = policy is ReusePolicy.AUTO and move_ms < compute_ms
@@ -100,7 +100,9 @@ class CostModel:
         return self._connectors[name]
 
     def _peer(self, connector: str, worker: WorkerId) -> LinearCost:
-        """The cost of a peer; a new one starts from the rates of its connector's other peers."""
+        """Return the cost of a peer; a new one starts from the rates of its connector's other
+        peers.
+        """
         key = (connector, worker)
         if key not in self._peers:
             others = self._connector(connector).rates

@@ -1,4 +1,4 @@
-"""A cost with a fixed and a proportional part, learned from what things took."""
+"""A cost with a fixed and a proportional part, learned from measured times."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ if TYPE_CHECKING:
 
 #: A new sample multiplies the weight of those before it: about the last ten count.
 _FORGET = 0.9
-#: A sample over this many times of what was expected counts as this: a stopped process or a busy
-#: core must not spoil the estimate, but what stays slow is believed after a few samples.
+#: A sample over this multiple of the expected time counts as that multiple: a stopped process or a
+#: busy core must not spoil the estimate, but a lasting change is learned after a few samples.
 _CLIP = 3.0
 _CLIP_FROM_SAMPLES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Milliseconds for each time something begins, and for each unit of it."""
+    """Milliseconds per start, and per unit."""
 
     per_start_ms: float
     per_unit_ms: float
 
     def total_ms(self, num_starts: float, num_units: float) -> float:
-        """Grows with both."""
+        """Return the time for this number of starts and units."""
         return self.per_start_ms * num_starts + self.per_unit_ms * num_units
 
 
 class LinearCost:
     """Ridge regression on recent samples: least squares with a pull towards a prior.
 
-    A sample's error counts relative to its size, so that small and large ones count alike. Samples
-    lose their weight with time: without new ones the rates go back to the prior, so that what was
-    slow once is tried again. Rates are never negative: a cost never falls when the work grows.
+    A sample's error counts relative to its size, so that small and large ones count equally.
+    Samples lose their weight with time: without new ones the rates return to the prior, so that a
+    slow peer is tried again. Rates are never negative: a cost never falls when the work grows.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class LinearCost:
         half_life_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`scale` says what is a large sample; both of its rates are positive. It is the prior,
-        too, unless there is another one. `prior_weight` is in samples.
+        """Start from the prior. `scale` is the size of a large sample, with positive rates.
+
+        It is the prior, too, unless there is another one. `prior_weight` is in samples.
         """
         self._scale = scale
         self._prior = prior or (lambda: scale)
@@ -60,7 +61,7 @@ class LinearCost:
         self._ss = self._su = self._uu = self._st = self._ut = 0.0
 
     def observe(self, num_starts: float, num_units: float, took_ms: float) -> None:
-        """Something took so long. Sums over several things are as good as single ones."""
+        """Add a measured time. Sums over several items are as good as single ones."""
         size_ms = self._scale.total_ms(num_starts, num_units)
         if took_ms <= 0 or min(num_starts, num_units) < 0 or size_ms <= 0:
             return
@@ -78,7 +79,7 @@ class LinearCost:
         self._ut += u * t
 
     def rates(self) -> Rates:
-        """As they are believed to be now."""
+        """Return the present estimate."""
         self._decay(1.0)
         start, unit, weight = self._scale.per_start_ms, self._scale.per_unit_ms, self._prior_weight
         prior = self._prior()
@@ -89,7 +90,7 @@ class LinearCost:
         a = (st * uu - ut * su) / determinant
         b = (ut * ss - st * su) / determinant
         if a < 0 or b < 0:
-            # The least of a convex function on the border of its domain: one of the two is zero.
+            # The minimum of a convex function on the border of its domain: one of the two is zero.
             a, b = max(((st / ss, 0.0), (0.0, ut / uu)), key=lambda ab: st * ab[0] + ut * ab[1])
         return Rates(a * start, b * unit)
 

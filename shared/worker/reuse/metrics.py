@@ -1,4 +1,4 @@
-"""Counts fetches of prefixes by how they ended."""
+"""Counters of prefix fetches by outcome."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 
 
 class FetchOutcome(StrEnum):
-    """How one attempt at one peer ended; the label of a metric."""
+    """Outcome of one attempt at one peer; the label of a metric."""
 
-    #: All that was claimed.
+    #: All claimed blocks arrived.
     LANDED = "landed"
-    #: Less than was claimed, because the peer held less.
+    #: Fewer than claimed, because the peer had fewer.
     PARTIAL = "partial"
-    #: The peer held nothing of it, or no longer, or it did not pay any more.
+    #: The peer had none of them, or no longer, or the fetch was not worthwhile any more.
     MISSING = "missing"
-    #: The peer lives another life by now.
+    #: The peer has a new incarnation.
     STALE = "stale"
     #: Running sequences may need the blocks.
     NO_ROOM = "no_room"
-    #: The peer is gone, refused, or sent what could not be verified.
+    #: The peer is lost, refused, or sent blocks that could not be verified.
     FAILED = "failed"
-    #: Computing would have been faster by now.
+    #: Computing would have been faster by then.
     TIMED_OUT = "timed_out"
-    #: The request went away.
+    #: The request was cancelled.
     CANCELLED = "cancelled"
 
 
 class ReuseMetrics:
-    """`connector` is empty where an attempt ended before there was one."""
+    """`connector` is empty if an attempt ended before one was chosen."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:

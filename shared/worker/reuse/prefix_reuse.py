@@ -1,7 +1,7 @@
-"""Before a prompt is computed: brings the longest prefix here that is worth having.
+"""Before a prompt is computed: fetch the longest prefix whose fetch is worthwhile.
 
-Whatever goes wrong costs time, bounded by what computing would have cost, and never an error: the
-request starts with the prefix that is here by then. Prefill and decode workers use the same path.
+Any failure costs time, bounded by the time of the computation, and never causes an error: the
+request starts with the prefix that is cached by then. Prefill and decode workers use the same path.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
     from shared.worker.reuse.source import PrefixSource
     from shared.worker.reuse_settings import ReuseSettings
 
-#: How often a request looks again after another request's fetch of the same blocks.
+#: Interval at which a request checks again after another request's fetch of the same blocks.
 _MAX_ROUNDS = 4
 
 
 @dataclass(slots=True)
 class PrefixFetchReport:
-    """What one request fetched. A prefix that another request fetched is a hit like any other."""
+    """The fetch of one request. A prefix that another request fetched counts as a normal hit."""
 
     attempted: bool = False
-    #: Where the fetched blocks stand in the prompt.
+    #: Position of the fetched blocks in the prompt.
     first_token: int = 0
     num_tokens: int = 0
     num_bytes: int = 0
-    #: What it delayed the request, successful or not.
+    #: Delay of the request by the fetch, successful or not.
     duration_ms: float = 0.0
-    #: Name of the peer; empty if nothing came.
+    #: Name of the peer; empty if no block arrived.
     source: str = ""
 
     def num_used(self, num_cached_tokens: int) -> int:
-        """Fetched tokens among those that the engine found when it admitted the request."""
+        """Return how many fetched tokens the engine found when it admitted the request."""
         return min(self.num_tokens, max(0, num_cached_tokens - self.first_token))
 
 
 class _FlightEnd(Enum):
-    """How a fetch that others wait for ended."""
+    """The end of a fetch that other requests wait for."""
 
     OVER = auto()
     #: No peer sent the blocks. The waiting requests compute them, too.
@@ -90,22 +90,22 @@ class PrefixReuse:
         self._engine = engine
         self._attempts = attempts
         self._costs = costs
-        #: By the hash of the first missing block, which names the whole prefix before it.
+        #: By the hash of the first missing block, which identifies the whole prefix before it.
         self._flights: dict[bytes, asyncio.Future[_FlightEnd]] = {}
 
     async def submit(
         self, request: EngineRequest, *, sources: Sequence[PrefixSource]
     ) -> tuple[RequestStream, PrefixFetchReport]:
-        """Fetch what is worth it, then queue the request. Cancelling this call takes it back.
+        """Fetch if worthwhile, then queue the request. Cancelling this call aborts the request.
 
-        Raises what `EngineThread.submit` raises.
+        Raises as `EngineThread.submit`.
         """
         stream: RequestStream | None = None
         try:
             async with self._prepared(request, sources) as report:
                 stream = await self._engine.submit(request)
         except BaseException:
-            # It may strike when the request is queued and the prefix is given back.
+            # A cancellation may come after the request was queued, while the prefix is released.
             if stream is not None:
                 await run_to_end(self._take_back(stream))
             raise
@@ -119,7 +119,7 @@ class PrefixReuse:
     async def _prepared(
         self, request: EngineRequest, sources: Sequence[PrefixSource]
     ) -> AsyncIterator[PrefixFetchReport]:
-        """What is here stays while the caller submits the request.
+        """Hold the cached prefix while the caller submits the request.
 
         Not longer: a queue of requests that each hold a prefix would never be admitted.
         """
@@ -185,7 +185,7 @@ class PrefixReuse:
         pins: list[int],
         report: PrefixFetchReport,
     ) -> None:
-        """Fetch; other requests for the same blocks wait for it."""
+        """Fetch the blocks; other requests for the same blocks wait for it."""
         flight: asyncio.Future[_FlightEnd] = asyncio.get_running_loop().create_future()
         self._flights[key] = flight
         end = _FlightEnd.CANCELLED
@@ -204,7 +204,7 @@ class PrefixReuse:
         pins: list[int],
         report: PrefixFetchReport,
     ) -> None:
-        """Ask one after the other, the longest claim first, until one has sent something."""
+        """Ask peers one after the other, the longest claim first, until one has sent blocks."""
         missing = prompt.block_hashes[num_local:]
         patience_ms = max(
             self._settings.reuse_patience_ms,

@@ -1,4 +1,4 @@
-"""Blocks of the engine's cache for content that a peer will write."""
+"""Blocks of the engine's cache reserved for a peer's writes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Reserved blocks. Give them back with `EngineThread.unpin` after the last write to them."""
+    """Reserved blocks. Release them with `EngineThread.unpin` after the last write to them."""
 
     pin_id: int
     blocks: PrefixBlocks
 
 
 async def reserve(engine: EngineThread, num_blocks: int, first_block: int) -> Reservation | None:
-    """Blocks for a prefix from block `first_block` on; None if sequences may need the room.
+    """Return blocks for a prefix from block `first_block` on; None if sequences may need them.
 
-    Cancelling this call takes nothing.
+    Cancelling this call reserves nothing.
     """
 
     def take(engine: Engine) -> Reservation | None:
@@ -46,7 +46,7 @@ async def reserve(engine: EngineThread, num_blocks: int, first_block: int) -> Re
 async def publish(
     engine: EngineThread, reservation: Reservation, block_hashes: Sequence[bytes]
 ) -> None:
-    """The leading blocks are complete and verified: let lookups find them (I5)."""
+    """Publish the leading blocks, which are complete and verified (I5)."""
     await engine.call(
         lambda engine: engine.prefix_cache.publish_reserved(reservation.pin_id, block_hashes)
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrefixSource:
-    """A claim, which may be stale or wrong: this many leading blocks of the prompt are there."""
+    """A claim, which may be stale or wrong: the peer has this many leading blocks of the prompt."""
 
     worker: WorkerId
     address: str
@@ -25,7 +25,7 @@ class PrefixSource:
 
 
 def sources_from_wire(messages: Iterable[common_pb2.PrefixSource]) -> tuple[PrefixSource, ...]:
-    """The hints that can be followed; one without a valid worker or address is skipped."""
+    """Return the valid hints; one without a valid worker or address is skipped."""
     sources = []
     for message in messages:
         try:

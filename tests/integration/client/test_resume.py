@@ -179,7 +179,7 @@ async def test_a_server_that_would_begin_again_is_not_believed() -> None:
         routers(*scripts) as (_, addresses),
         AsyncBaton(addresses, retry=FAST_RETRY) as client,
     ):
-        with pytest.raises(UnavailableError, match="cannot go on") as caught:
+        with pytest.raises(UnavailableError, match="cannot continue it") as caught:
             await client.generate("What?")
     assert caught.value.received[0].text == "The baton "
     assert caught.value.received[0].token_ids == (0, 1)

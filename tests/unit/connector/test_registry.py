@@ -56,7 +56,7 @@ def test_every_known_connector_is_made_by_its_name(memory: KVMemory, tmp_path: P
         ("rdma", "local, shm, zmq_ipc, zmq, nixl"),
         ("local", "hub"),
         ("shm", "runtime_dir"),
-        ("cuda_ipc", "cuda_ipc is gone: nixl"),
+        ("cuda_ipc", "cuda_ipc was removed: use nixl"),
     ],
 )
 def test_what_is_unknown_or_missing_is_named(memory: KVMemory, name: str, says: str) -> None:

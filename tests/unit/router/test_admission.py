@@ -178,7 +178,7 @@ async def test_a_full_queue_is_shared_by_tenants() -> None:
     await _settle()
     modest = Visitor(admission, tenant=Tenant(name="modest"))
     await _settle()
-    with pytest.raises(OverloadedError, match="more right") as caught:
+    with pytest.raises(OverloadedError, match="uses less of it") as caught:
         await flood[3].task
     assert caught.value.reason is RefusalReason.DISPLACED
     with pytest.raises(OverloadedError) as caught:

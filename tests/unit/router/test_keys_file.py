@@ -55,7 +55,7 @@ def test_defaults_ask_for_nothing() -> None:
         (HEAD + '[[tenants]]\nname = "a b"', r"tenants\[0\] \(a b\).name"),
         (HEAD + '[[tenants]]\nname = ""', r"tenants\[0\] \(\).name"),
         (HEAD + A + A, "two tenants named 'a'"),
-        (HEAD + A + KEY + B + KEY, "key 0123456789abcdef stands twice: tenants 'a' and 'b'"),
+        (HEAD + A + KEY + B + KEY, "key 0123456789abcdef is listed twice: tenants 'a' and 'b'"),
         (HEAD + A + '[[tenants.keys]]\nid = "0123456789abcdef"', r"sha256: Field required"),
     ],
 )

@@ -19,7 +19,7 @@ WORKER = (*ROUTER, "--name", "a", "--directory", "b:1")
     [
         (FILES[:4], "give --tls-ca, too"),
         (FILES[4:], "give --tls-cert, too"),
-        (FILES, "give --own-grpc-port"),
+        (FILES, "set --own-grpc-port"),
         (("--tls-client-certs",), "--tls-client-certs needs"),
     ],
 )

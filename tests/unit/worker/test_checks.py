@@ -46,7 +46,7 @@ def test_a_good_model_passes(model: Path) -> None:
         (("--quantization", "int8", "--dtype", "float32"), "int8 weights go with --dtype bfloat16"),
         (("--max-model-len", "99999999"), "max_model_len is 99999999, but the model ends at"),
         (("--connectors", "shm,tcp"), "unknown connector 'tcp'"),
-        (("--host", "0.0.0.0"), "would be open to everybody"),
+        (("--host", "0.0.0.0"), "would be open to every process"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(

@@ -1,1 +1,1 @@
-"""From a body to what the pipeline is asked."""
+"""Conversion of request bodies to requests for the pipeline."""

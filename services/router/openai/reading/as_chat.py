@@ -1,4 +1,4 @@
-"""Requests of other APIs as chats: one pipeline, one set of checks, whatever the API is."""
+"""Requests of other APIs as chats: one pipeline and one set of checks for every API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def chat_body(fields: Mapping[str, Any]) -> ChatBody:
-    """A chat request with these fields, checked as if a client had sent it.
+    """Return a chat request with these fields, checked as if a client had sent it.
 
     Raises:
         FieldError: a field is wrong.
@@ -35,10 +35,12 @@ def chat_body(fields: Mapping[str, Any]) -> ChatBody:
 
 
 def refuse_fields(body: Body, refused: Mapping[str, str]) -> None:
-    """Check the fields of `body` that its schema does not have. What says nothing is ignored.
+    """Refuse fields of `body` outside its schema that are in `refused`, which has the reasons.
+
+    Empty values are ignored.
 
     Raises:
-        UnsupportedError: one of them is among `refused`, which has the reasons.
+        UnsupportedError: a field is in `refused`.
     """
     extra = body.model_extra or {}
     for name, reason in refused.items():
@@ -48,7 +50,7 @@ def refuse_fields(body: Body, refused: Mapping[str, str]) -> None:
 
 @contextmanager
 def params_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors that name a chat's field name the client's instead; `names` has theirs by chat's."""
+    """Rename fields in errors; `names` maps the chat's names to the client's."""
     try:
         yield
     except (InvalidRequestError, PayloadTooLargeError) as error:

@@ -1,4 +1,4 @@
-"""Reads a request's body under a limit and checks it against a schema."""
+"""Read a request's body up to a limit and check it against a schema."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ M = TypeVar("M", bound=RequestObject)
 
 
 async def read_body(request: Request, limits: RequestLimits) -> bytes:
-    """The whole body.
+    """Return the whole body.
 
     Raises:
         HTTPException: 415: it is not plain JSON, by its headers.
-        PayloadTooLargeError: it is too long. What was announced is refused before
-            it is read; what was not announced is refused as soon as it exceeds the limit.
+        PayloadTooLargeError: it is too long. An announced length is checked before the body is
+            read; without one, reading stops at the limit.
         FieldError: it is JSON that is nested too deeply.
     """
     check_is_json(request.headers)
     max_bytes = limits.max_body_bytes
     announced = request.headers.get("content-length", "")
-    # More digits than any limit has are too many, and Python reads only some thousands of them.
+    # Numbers with more digits than any limit are too large, and int() accepts some thousands only.
     if announced.isdecimal() and (len(announced) > 19 or int(announced) > max_bytes):
         raise _too_large(max_bytes)
     chunks = bytearray()
@@ -55,7 +55,7 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
 
 
 def parse_body(request: Request, schema: type[M], body: bytes, unknown: UnknownFields) -> M:
-    """The `body` of a request as a `schema`. It may give the request its id.
+    """Return the `body` of a request as a `schema`. The body may set the request's id.
 
     Fields that are known and not offered are refused; `unknown` decides on the others.
 
@@ -74,16 +74,16 @@ def parse_body(request: Request, schema: type[M], body: bytes, unknown: UnknownF
 
 
 def field_error(error: pydantic.ValidationError) -> FieldError | UnsupportedError:
-    """The first problem that a schema found, for the client."""
+    """Return the first problem that a schema found, as an error for the client."""
     return _field_error(error.errors(include_url=False, include_context=False)[0])
 
 
 def param_path(loc: Sequence[int | str]) -> str | None:
-    """Where a field is, in OpenAI's notation: messages[0].role."""
+    """Return the path of a field in OpenAI's notation: messages[0].role."""
     path = ""
     for step in loc:
         if step == "[key]" or str(step).startswith("("):
-            # Pydantic's word for a key, and the tags of schema_kinds.py.
+            # Pydantic's marker of a key, and the tags of schema_kinds.py.
             continue
         path += f"[{step}]" if isinstance(step, int) else f".{step}"
     return path.removeprefix(".")[:256] or None

@@ -1,7 +1,7 @@
-"""What kind of body a request has, by its headers.
+"""The media type of a request's body.
 
-A browser sends JSON to another site only after it has asked that site: a page cannot make requests
-of its reader's browser to a server that takes nothing else.
+A browser sends JSON to another site only after a preflight request. So pages of other sites cannot
+make a browser send requests to a server that accepts nothing but JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chat messages as chat templates take them, and the prompt that they become."""
+"""Chat messages in the form of chat templates, and the prompt that is rendered from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
-#: Parts that hold text under their own name; an assistant's may be that it would not answer.
+#: Types of parts whose text is under the key of the same name.
 _TEXT_PARTS = frozenset({"text", "refusal"})
 
 
@@ -34,7 +34,7 @@ def encode_chat(
 ) -> Prompt:
     """Render the conversation and turn it into tokens.
 
-    The template writes special tokens itself, so `add_special_tokens` is false as a rule.
+    Most templates write special tokens themselves, so `add_special_tokens` is usually false.
 
     Raises:
         InvalidRequestError: the messages are wrong, or the template refuses them.
@@ -56,7 +56,7 @@ def encode_chat(
 
 
 def _template_variables(fields: ChatPromptFields) -> dict[str, Any] | None:
-    """Further variables of the template. A field of its own counts before the general one."""
+    """Return the template's variables. A field of its own has precedence over the general one."""
     if fields.reasoning_effort is None:
         return fields.chat_template_kwargs
     return {
@@ -66,14 +66,14 @@ def _template_variables(fields: ChatPromptFields) -> dict[str, Any] | None:
 
 
 def answer_role(fields: ChatPromptFields) -> str:
-    """Who speaks next: the assistant, or else the author of the message that is continued."""
+    """Return the role of the answer: the assistant, or the author of a continued message."""
     if fields.add_generation_prompt or not fields.continue_final_message:
         return "assistant"
     return fields.messages[-1].role
 
 
 def echoed_text(fields: ChatPromptFields, *, echo: bool | None) -> str:
-    """With `echo`: the last message, if the answer continues the same author's words."""
+    """Return the continued message's text if `echo` asks for it; otherwise empty."""
     last = fields.messages[-1]
     if not echo or last.role != answer_role(fields):
         return ""
@@ -81,12 +81,12 @@ def echoed_text(fields: ChatPromptFields, *, echo: bool | None) -> str:
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """The messages with their text as one string each."""
+    """Return the messages with their text as one string each."""
     return [_template_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
 
 
 def read_content(content: Any, *, param: str) -> str | None:
-    """The text of a message: a string, or parts of type text, which are joined by line breaks.
+    """Return the text of a message: a string, or parts of type text, joined by line breaks.
 
     Raises:
         FieldError: it is neither.
@@ -134,7 +134,7 @@ def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
 
 
 def _read_tool_calls(calls: Any, param: str) -> list[dict[str, Any]]:
-    """Calls of earlier turns. Templates want the arguments as an object, OpenAI has a string."""
+    """Return earlier calls with their arguments as objects, as templates need them."""
     if not isinstance(calls, list):
         raise FieldError(f"{param} must be a list", param=param, code="invalid_type")
     return [_read_tool_call(call, f"{param}[{i}]") for i, call in enumerate(calls)]

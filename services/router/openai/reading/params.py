@@ -1,4 +1,4 @@
-"""A body's sampling fields as GenerationParams, with the checks that span several fields."""
+"""A body's sampling fields as GenerationParams, with checks across fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from services.router.request.limits import RequestLimits
     from shared.request.extra_args import ExtraArg
 
-#: Fields of a body that are parameters by the same name; null is the parameter's default.
+#: Fields of a body that are parameters of the same name; null is the parameter's default.
 _SAME = frozenset(GenerationParams.__slots__) - {
     "max_tokens",
     "logprobs",
@@ -33,7 +33,7 @@ _SAME = frozenset(GenerationParams.__slots__) - {
 def read_params(
     body: GenerationBody, limits: RequestLimits, *, max_tokens: int | None, logprobs: int | None
 ) -> GenerationParams:
-    """Return how to generate what `body` asks for.
+    """Return the sampling parameters of `body`.
 
     `max_tokens` and `logprobs` are the endpoint's own reading of its fields.
 
@@ -63,7 +63,7 @@ def read_params(
 
 
 def check_stream_options(body: GenerationBody) -> None:
-    """Refuse stream options without a stream, and what a stream cannot carry."""
+    """Refuse stream options without a stream, and options that streams cannot fulfil."""
     if body.stream_options is not None and not body.stream:
         message = "stream_options is only allowed when stream is true"
         raise FieldError(message, param="stream_options")
@@ -75,7 +75,7 @@ def check_stream_options(body: GenerationBody) -> None:
         message = "prompt_logprobs is not available when stream is true"
         raise FieldError(message, param="prompt_logprobs")
     for name in ("use_beam_search", "best_of"):
-        # Which answers are best is known at their end.
+        # The best answers are known at the end only.
         if body.stream and getattr(body, name) and not (name == "best_of" and _is_all(body)):
             message = f"{name} is not available when stream is true"
             raise UnsupportedError(message, param=name)
@@ -90,7 +90,7 @@ def _read_best_of(body: GenerationBody) -> int | None:
     if body.best_of is not None and body.best_of < n:
         message = f"best_of must be at least n, which is {n}, not {body.best_of}"
         raise FieldError(message, param="best_of")
-    # Beams are ranked by the search.
+    # The search ranks beams.
     return None if body.best_of == n or body.use_beam_search else body.best_of
 
 

@@ -1,4 +1,4 @@
-"""Answers of no tokens: what is left of a stream when only the prompt was wanted."""
+"""Removal of generated tokens from streams of requests that want the prompt only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def without_answers(
     parts: AsyncGenerator[tuple[int, AnswerPiece]],
 ) -> AsyncGenerator[tuple[int, AnswerPiece]]:
-    """The same stream without generated tokens; they are not counted either."""
+    """Yield the pieces without generated tokens, which are not counted either."""
     async with aclosing(parts):
         async for place, piece in parts:
             yield (

@@ -23,10 +23,10 @@ class Prompt:
 
 
 def read_prompts(value: Any) -> list[str | list[int]]:
-    """The prompts in the field, still as the client wrote them.
+    """Return the prompts in the field, unchanged.
 
     Raises:
-        FieldError: it is none of the four shapes.
+        FieldError: the field has none of the four shapes.
     """
     if isinstance(value, str) or _is_token_list(value):
         return [value]
@@ -46,7 +46,7 @@ def read_prompts(value: Any) -> list[str | list[int]]:
 def encode_prompts(
     prompts: Sequence[str | list[int]], tokenizer: Tokenizer, *, add_special_tokens: bool
 ) -> list[Prompt]:
-    """Turn texts into tokens. Takes a while for long ones."""
+    """Return the prompts as tokens. Slow for long texts."""
     return [
         Prompt(tuple(tokenizer.encode(prompt, add_special_tokens)), prompt)
         if isinstance(prompt, str)
@@ -97,7 +97,7 @@ def check_vocabulary(token_ids: Sequence[int], models: ServedModel, *, param: st
 
 
 def _is_token_list(value: Any) -> bool:
-    # The set of types is much faster than a look at each token, and keeps booleans out.
+    # The set of types is much faster than a check of each token, and excludes booleans.
     return isinstance(value, list) and set(map(type, value)) == {int}
 
 

@@ -1,4 +1,4 @@
-"""Gives every request an id: the client's `x-request-id` if it is sane, or else a new one."""
+"""Request ids: the client's `x-request-id` if it is valid, otherwise a new one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HEADER = b"x-request-id"
 class RequestIdMiddleware:
     """Puts the id into the request's state, the log context and the response's header.
 
-    An id that is too long or has odd characters is replaced: it is a hint for tracing and no
-    reason to refuse work. The response's header says which id counts.
+    An id that is too long or has invalid characters is replaced: it is a hint for tracing and no
+    reason to refuse the request. The response's header has the id in use.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -44,9 +44,9 @@ class RequestIdMiddleware:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
-                # Errors set it themselves, for those that pass by this middleware.
+                # Error responses that bypass this middleware set the header themselves.
                 if all(name != HEADER for name, _ in headers):
-                    # The body may have given another one.
+                    # The body may have set another id.
                     message["headers"] = [*headers, (HEADER, state["request_id"].encode())]
             await send(message)
 
@@ -55,10 +55,10 @@ class RequestIdMiddleware:
 
 
 def adopt_id(request: Request, request_id: str | None) -> None:
-    """Name the request as its body does, unless a header has. Nothing is named before this.
+    """Set the request's id from its body, unless a header has set it. Call it before any use.
 
     Raises:
-        FieldError: it is no name that a header could carry.
+        FieldError: the id is not a valid header value.
     """
     state = request.state
     if request_id is None or state.has_given_id:
@@ -74,15 +74,15 @@ def _unique(request_id: str) -> str:
 
 
 def response_id(request: Request, prefix: str) -> str:
-    """The `id` of the response's body."""
+    """Return the `id` of the response's body."""
     return f"{prefix}-{request.state.request_id}"
 
 
 def generation_ids(request: Request, prefix: str, num_prompts: int) -> list[str]:
-    """Ids for the pipeline, one per prompt.
+    """Return one id per prompt for the pipeline.
 
-    They are unique even when a client sends its id twice, as it does when it tries again: two
-    requests of the same name on one worker could not be told apart.
+    They are unique even if a client sends an id twice, as in a retry: two requests with one id on
+    one worker could not be distinguished.
     """
     base = f"{prefix}-{request.state.unique_id}"
     return [base] if num_prompts == 1 else [f"{base}-{i}" for i in range(num_prompts)]

@@ -1,5 +1,5 @@
-"""What a body says about the shape of its answers: OpenAI's `response_format`, vLLM's
-`structured_outputs` and its older `guided_*`. One of them at most.
+"""The format of answers in a body: OpenAI's `response_format`, vLLM's `structured_outputs` and its
+older `guided_*`. At most one of them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _GUIDED = {
     "guided_choice": "choice",
     "guided_grammar": "grammar",
 }
-#: What `structured_outputs` may say beside its one constraint.
+#: Fields of `structured_outputs` other than the constraint.
 _OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "disable_fallback")
 
 
 def read_grammar(body: GenerationBody) -> GrammarSpec | None:
-    """The one constraint of `body`, or None.
+    """Return the constraint of `body`, or None.
 
     Raises:
-        FieldError: it is wrong, or not the only one.
+        FieldError: it is wrong, or there are several.
         UnsupportedError: it asks for what is not offered.
     """
     specs = [*_response_format(body.response_format), *_structured_outputs(body.structured_outputs)]
@@ -45,7 +45,7 @@ def read_grammar(body: GenerationBody) -> GrammarSpec | None:
             specs.append(_constraint(kind, value, name))
     if len(specs) > 1:
         names = " and ".join(dict.fromkeys(spec.param for spec in specs))
-        message = f"{names}: only one of them may say what the answer looks like"
+        message = f"{names}: only one of them may set the format of the answer"
         raise FieldError(message, param=specs[1].param)
     return specs[0] if specs else None
 

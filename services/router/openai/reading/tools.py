@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_tools(body: ChatBody, limits: RequestLimits) -> ToolUse:
-    """The three fields together.
+    """Return the use of tools that the three fields ask for.
 
     Raises:
         InvalidRequestError: one of them is wrong, or contradicts another.
@@ -31,12 +31,12 @@ def read_tools(body: ChatBody, limits: RequestLimits) -> ToolUse:
 
 
 def template_tools(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
-    """The definitions as chat templates take them: in the order that models were trained on."""
+    """Return the definitions for chat templates, with their keys in the order of training data."""
     return [tool.model_dump(exclude_unset=True) for tool in tools] if tools else None
 
 
 def _read_choice(value: Any) -> ToolChoice:
-    """One of the words, or else the name of a function."""
+    """Return the choice: one of the modes, or the name of a function."""
     if value is None:
         return ToolChoice()
     if isinstance(value, str):

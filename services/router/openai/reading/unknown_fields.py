@@ -1,4 +1,4 @@
-"""Fields of a request that nothing reads: named in the answer and in the log, or refused."""
+"""Fields of a request that nothing reads: reported in the response and in the log, or refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 HEADER = b"x-baton-ignored"
-#: Bounds of what is said: names come from outside.
+#: Bounds on reported names, which clients choose.
 MAX_NAMES = 16
 MAX_NAME_CHARS = 64
 MAX_LOGGED_NAMES = 256
@@ -28,15 +28,15 @@ _ODD = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 class UnknownFields:
-    """What a router does with fields that it does not know."""
+    """Handles the unknown fields of requests."""
 
     def __init__(self, *, strict: bool = False) -> None:
-        """`strict`: such a request is refused."""
+        """Set the handling; `strict`: refuse requests with unknown fields."""
         self._strict = strict
         self._logged: set[str] = set()
 
     def check(self, request: Request, body: RequestObject) -> None:
-        """Note the fields of `body` that nothing reads, for the answer's header.
+        """Record the unread fields of `body`, for the response's header.
 
         Raises:
             FieldError: there are some, and they are refused here.
@@ -52,7 +52,7 @@ class UnknownFields:
         request.state.ignored_fields = ", ".join(names)
 
     def _log(self, name: str) -> None:
-        """Once per name, and for so many names."""
+        """Log a name once, up to a number of names."""
         if name in self._logged or len(self._logged) >= MAX_LOGGED_NAMES or name == _MORE:
             return
         self._logged.add(name)
@@ -61,7 +61,7 @@ class UnknownFields:
 
 
 class IgnoredFieldsMiddleware:
-    """Adds the header when a response begins, if its request has such fields."""
+    """Adds the header to the response of a request with unread fields."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -83,7 +83,7 @@ class IgnoredFieldsMiddleware:
 
 
 def unknown_fields(body: RequestObject) -> list[str]:
-    """Their names, each once, fit for a header; the last one says if there are more."""
+    """Return each name once, valid in a header; the last entry tells if there are more."""
     names: dict[str, None] = {}
     for name in _unknown(body, ""):
         if len(names) == MAX_NAMES and name not in names:
@@ -95,7 +95,7 @@ def unknown_fields(body: RequestObject) -> list[str]:
 def _unknown(value: RequestObject, path: str) -> Iterator[str]:
     known = type(value).ignored
     for name, given in (value.model_extra or {}).items():
-        # null says nothing.
+        # null is the same as absent.
         if given is not None and name not in known:
             yield _ODD.sub("?", f"{path}{name}"[:MAX_NAME_CHARS])
     for name in value.model_fields_set:

@@ -1,1 +1,1 @@
-"""From pieces of answers to what is sent."""
+"""Conversion of answers' pieces to HTTP responses."""

@@ -1,4 +1,4 @@
-"""The answers to one HTTP request as one stream, whether it holds one prompt or several."""
+"""The answers to one HTTP request of one or several prompts, as one stream."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
 
-    #: The prompt's place in the request, and a piece of one of its answers.
+    #: The prompt's index in the request, and a piece of one of its answers.
     Part = tuple[int, AnswerPiece]
 
 
 def stream_answers(
     generator: Generator, requests: Sequence[GenerationRequest]
 ) -> AsyncGenerator[Part]:
-    """Run all requests at once. Closing this, or an error of one of them, cancels all."""
+    """Run all requests at once. Closing the stream, or an error of a request, cancels all."""
     if len(requests) == 1:
-        # The usual case, without a queue in between.
+        # The usual case needs no queue.
         return _answers(generator, requests[0], 0)
     return _merged(generator, requests)
 
@@ -42,7 +42,7 @@ async def _answers(
     generator: Generator, request: GenerationRequest, place: int
 ) -> AsyncGenerator[Part]:
     if request.params.best_of is None:
-        # The contract promises an iterator that can be closed, which its type cannot say.
+        # The contract promises an iterator with `aclose`, which its type cannot express.
         pieces = cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
     else:
         pieces = best_answers(generator, request)

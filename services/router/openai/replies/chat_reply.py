@@ -1,4 +1,4 @@
-"""The answer to a chat request: one object, or a chunk for every step of the engine."""
+"""The reply to a chat request: one object, or a chunk per piece."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatHead:
-    """What is the same for every part of the reply."""
+    """Fields that are the same in every part of the reply."""
 
     id: str
     model: str
     role: str
-    #: Put in front of every answer.
+    #: Text before every answer.
     echoed: str
     prompt_token_ids: tuple[int, ...]
 
@@ -54,8 +54,10 @@ class ChatReply:
         reader: ChatReader | None = None,
         reasons: bool = False,
     ) -> None:
-        """Without a `reader`, all that the model writes is content. `reasons`: messages say what
-        the model thought, even if it is nothing.
+        """Begin a reply.
+
+        Without a `reader`, all text is content. `reasons`: messages have a reasoning field, even if
+        it is empty.
         """
         self._head = head
         self._reader = reader
@@ -70,7 +72,7 @@ class ChatReply:
         self._wants_running_usage = bool(options and options.continuous_usage_stats)
         self._label = label_of(as_token_ids=body.return_tokens_as_token_ids)
         self._tally = Tally(len(head.prompt_token_ids))
-        #: Of the answers that have begun, what their further text is put into.
+        #: By begun answer: the template of its further text events.
         self._templates: dict[int, EventTemplate] = {}
         self._has_plain_chunks = not (
             self._wants_logprobs or self._wants_token_ids or self._wants_running_usage
@@ -112,7 +114,7 @@ class ChatReply:
     def _parsed_event(
         self, piece: AnswerPiece, reader: ChatReader, template: EventTemplate | None
     ) -> bytes:
-        """A server-sent event for each of the reader's, together; or nothing."""
+        """Return the server-sent events for what the reader finds in a piece; may be empty."""
         events = reader.read(piece)
         if template is not None and self._has_plain_chunks and len(events) == 1:
             [only] = events
@@ -133,7 +135,7 @@ class ChatReply:
         return b"".join(map(event, chunks))
 
     def _begin(self, index: int, choices: list[ChunkChoice]) -> None:
-        """The first chunk of an answer says who speaks; later text is put into a template."""
+        """Add the first chunk of an answer, with its role; make the template for later text."""
         head = self._head
         plain = self._chunk((ChunkChoice(index, Delta(content=EventTemplate.MARK)),))
         self._templates[index] = EventTemplate(plain)
@@ -147,7 +149,7 @@ class ChatReply:
     def _describe(
         self, piece: AnswerPiece, chunks: list[ChatChunk], *, is_first_of_all: bool
     ) -> None:
-        """What was asked for beside the text: of a piece, it is said once."""
+        """Add the requested details of a piece to its first chunk, the usage to all chunks."""
         [choice] = chunks[0].choices
         if self._wants_logprobs:
             choice.logprobs = chat_logprobs(piece.details, self._label)
@@ -160,7 +162,7 @@ class ChatReply:
                 chunk.usage = self._tally.so_far()
 
     def last_event(self) -> bytes:
-        """Usage and timings, if they were asked for; else nothing."""
+        """Return the event with usage and timings if they were requested; otherwise empty."""
         if not self._wants_usage:
             return b""
         chunk = self._chunk(())
@@ -169,7 +171,7 @@ class ChatReply:
         return event(chunk)
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> ChatCompletion:
-        """All answers in one object."""
+        """Return all answers in one object."""
         head = self._head
         answers = [WholeAnswer() for _ in range(self._n)]
         if self._reader is not None:
@@ -215,7 +217,7 @@ class ChatReply:
 async def _read(
     parts: AsyncIterable[tuple[int, AnswerPiece]], reader: ChatReader, answers: list[WholeAnswer]
 ) -> AsyncIterator[tuple[int, AnswerPiece]]:
-    """The same parts; what they say goes into `answers`."""
+    """Yield the parts unchanged, after adding their events to `answers`."""
     async for place, piece in parts:
         answers[piece.index].add(reader.read(piece))
         yield place, piece

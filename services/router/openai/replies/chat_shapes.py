@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class FunctionDelta(msgspec.Struct):
-    """What a chunk adds to a call. The name comes once, with the first."""
+    """The part of a call in one chunk. The name is in the first chunk only."""
 
     name: str | UnsetType = UNSET
     arguments: str = ""
 
 
 class ToolCallDelta(msgspec.Struct):
-    """A piece of the call `index`; id and type come once, with the first."""
+    """A part of the call `index`; id and type are in its first chunk only."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -45,18 +45,18 @@ class ToolCallDelta(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """What a chunk adds to a message."""
+    """The part of a message in one chunk."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
-    #: The same text under vLLM's present name and under its older one.
+    #: The same text under vLLM's present and older names.
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: tuple[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct):
-    """A piece of one answer."""
+    """A part of one answer."""
 
     index: int
     delta: Delta
@@ -80,7 +80,7 @@ class ChatChunk(msgspec.Struct):
 
 
 class Function(msgspec.Struct):
-    """What is called. `arguments` is JSON as the model wrote it."""
+    """The called function. `arguments` is JSON as the model wrote it."""
 
     name: str
     arguments: str
@@ -100,10 +100,10 @@ class Message(msgspec.Struct):
     role: str
     content: str | None
     refusal: str | None = None
-    #: Only of models that reason. The same text under both names.
+    #: Set for reasoning models only. The same text under both names.
     reasoning: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType | None = UNSET
-    #: Only if there are any.
+    #: Set only if there are calls.
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -133,7 +133,7 @@ class ChatCompletion(msgspec.Struct):
 
 
 def delta_of(event: ChatEvent) -> Delta:
-    """What an event adds to its message."""
+    """Return the part of the message that an event adds."""
     match event:
         case ContentDelta():
             return Delta(content=event.text)
@@ -151,14 +151,14 @@ def delta_of(event: ChatEvent) -> Delta:
 
 
 def message_of(answer: WholeAnswer, role: str, *, echoed: str, reasons: bool) -> Message:
-    """The message of an answer that was parsed. `reasons`: there is a parser of reasoning."""
+    """Return the message of a parsed answer. `reasons`: the model's reasoning is parsed."""
     message = Message(role, echoed + answer.content or None)
     if reasons:
         message.reasoning = message.reasoning_content = answer.reasoning or None
     if answer.calls:
         message.tool_calls = [_tool_call(call) for call in answer.calls]
     elif message.content is None and not answer.reasoning:
-        # An empty answer is a text all the same.
+        # An empty answer still has a text.
         message.content = ""
     return message
 

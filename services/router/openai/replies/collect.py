@@ -1,4 +1,4 @@
-"""Whole answers from a stream of pieces, for clients that do not want a stream."""
+"""Whole answers from a stream of pieces, for clients that do not stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CollectedAnswer:
-    """Everything about one answer."""
+    """One whole answer."""
 
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Collected:
 async def collect(
     parts: AsyncIterable[tuple[int, AnswerPiece]], *, num_prompts: int, n: int, tally: Tally
 ) -> list[Collected]:
-    """Read the stream to its end."""
+    """Return the whole answers, after reading the stream to its end."""
     prompts = [Collected([CollectedAnswer() for _ in range(n)]) for _ in range(num_prompts)]
     async for place, piece in parts:
         tally.add(piece)
@@ -51,5 +51,5 @@ async def collect(
 
 
 def stop_reason(piece: AnswerPiece) -> str | int | None:
-    """Which stop string or token ended the answer, as vLLM reports it."""
+    """Return the stop string or token that ended the answer, as vLLM reports it."""
     return piece.stop_token_id if piece.stop_string is None else piece.stop_string

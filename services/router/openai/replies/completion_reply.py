@@ -1,4 +1,4 @@
-"""The answer to a completions request: one object, or a chunk for every step of the engine."""
+"""The reply to a completions request: one object, or a chunk per piece."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CompletionChoice(msgspec.Struct):
-    """An answer, or a piece of one."""
+    """An answer, or a part of one."""
 
     index: int
     text: str
@@ -54,12 +54,12 @@ class Completion(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EchoedPrompt:
-    """A prompt as it is put in front of its answers."""
+    """A prompt, as it precedes its answers."""
 
     token_ids: tuple[int, ...]
-    #: Empty unless the request wants it echoed.
+    #: Empty unless the request asks for an echo.
     text: str = ""
-    #: The text of the first token, which has no log probability of its own.
+    #: Text of the first token, which has no log probability.
     first_token: str = ""
 
 
@@ -88,14 +88,14 @@ class CompletionReply:
         self._tally = Tally(sum(len(prompt.token_ids) for prompt in prompts))
         self._logprobs: dict[int, CompletionLogprobsWriter] = {}
         self._prompt_details: dict[int, tuple[TokenDetail | None, ...]] = {}
-        #: Of the choices that have begun, what their further text is put into.
+        #: By begun choice: the template of its further text events.
         self._templates: dict[int, EventTemplate] = {}
         self._has_plain_chunks = not (
             self._wants_logprobs or self._wants_token_ids or self._wants_running_usage
         )
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
-        """The event for one piece. Each answer's first has the echoed prompt."""
+        """Return the event of one piece. The first event of each answer has the echoed prompt."""
         self._tally.add(piece)
         template = self._templates.get(place * self._n + piece.index)
         if template is not None and self._has_plain_chunks and piece.finish_reason is None:
@@ -128,11 +128,11 @@ class CompletionReply:
         return chunk
 
     def last_event(self) -> bytes:
-        """Usage and timings, if they were asked for; else nothing."""
+        """Return the event with usage and timings if they were requested; otherwise empty."""
         return event(self._with_totals(())) if self._wants_usage else b""
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> Completion:
-        """All answers in one object."""
+        """Return all answers in one object."""
         num_prompts = len(self._prompts)
         prompts = await collect(parts, num_prompts=num_prompts, n=self._n, tally=self._tally)
         choices = []

@@ -1,4 +1,4 @@
-"""Log probabilities in the three shapes that clients know: chat, completions, prompt."""
+"""Log probabilities in three formats: chat, completions, prompt."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
     from services.router.request.generation import TokenDetail, TokenText
 
-    #: How a token is shown: its text, or "token_id:5".
+    #: Form of a token: its text, or "token_id:5".
     Label = Callable[[TokenText], str]
 
-#: JSON has no infinity; vLLM's clients know this number for "impossible".
+#: JSON has no infinity; vLLM's clients use this number for it.
 _LOWEST = -9999.0
 
 
 class ChatToken(msgspec.Struct):
-    """A candidate in a chat answer."""
+    """A candidate token in a chat answer."""
 
     token: str
     logprob: float
@@ -49,7 +49,7 @@ class CompletionLogprobs(msgspec.Struct):
 
 
 class PromptToken(msgspec.Struct):
-    """A candidate at a position of the prompt, in vLLM's shape."""
+    """A candidate token at a position of the prompt, in vLLM's format."""
 
     logprob: float
     rank: int
@@ -57,14 +57,14 @@ class PromptToken(msgspec.Struct):
 
 
 def label_of(*, as_token_ids: bool | None) -> Label:
-    """How to show tokens."""
+    """Return the function that makes a token's label."""
     if as_token_ids:
         return lambda token: f"token_id:{token.token_id}"
     return lambda token: token.text
 
 
 def chat_logprobs(details: Iterable[TokenDetail], label: Label) -> ChatLogprobs:
-    """The positions in chat's shape."""
+    """Return the positions in the format of chat."""
 
     def shown(token: TokenText) -> ChatToken:
         return ChatToken(label(token), max(token.logprob, _LOWEST), list(token.utf8))
@@ -78,7 +78,7 @@ def chat_logprobs(details: Iterable[TokenDetail], label: Label) -> ChatLogprobs:
 
 
 class CompletionLogprobsWriter:
-    """Writes the positions of one choice, chunk by chunk; the offsets run on."""
+    """Writes the positions of one choice by chunks, with continuous offsets."""
 
     def __init__(self, label: Label) -> None:
         self._label = label
@@ -87,7 +87,7 @@ class CompletionLogprobsWriter:
     def write(
         self, details: Sequence[TokenDetail | None], first_token: str = ""
     ) -> CompletionLogprobs:
-        """The positions of a chunk. A prompt's first token has no detail, only its text."""
+        """Return the positions of a chunk. A prompt's first token has no detail, only its text."""
         logprobs = CompletionLogprobs([], [], [], [])
         for detail in details:
             token = first_token if detail is None else self._label(detail.chosen)
@@ -103,7 +103,7 @@ class CompletionLogprobsWriter:
         return logprobs
 
     def _top(self, detail: TokenDetail) -> dict[str, float]:
-        """By text, best first. Of several tokens with one text the best counts."""
+        """Return log probabilities by text, best first. For equal texts the best one is used."""
         top: dict[str, float] = {}
         for token in (*detail.top, detail.chosen):
             top.setdefault(self._label(token), max(token.logprob, _LOWEST))
@@ -113,7 +113,7 @@ class CompletionLogprobsWriter:
 def prompt_logprobs(
     details: Iterable[TokenDetail | None],
 ) -> list[dict[int, PromptToken] | None]:
-    """The prompt's positions by token id. The first has none."""
+    """Return the prompt's positions by token id. The first is None."""
     return [
         None
         if detail is None

@@ -1,4 +1,4 @@
-"""What responses have in common: usage, timings, and how they become bytes."""
+"""Common parts of responses: usage, timings, encoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON = msgspec.json.Encoder()
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """Where the prompt's KV came from. The first field is OpenAI's, the others say it exactly."""
+    """Sources of the prompt's KV. The first field is OpenAI's, the others are more precise."""
 
     cached_tokens: int
     computed_tokens: int
@@ -30,16 +30,16 @@ class PromptTokensDetails(msgspec.Struct):
 
 
 class UsageBody(msgspec.Struct, omit_defaults=True):
-    """What a request cost."""
+    """Token counts of a request."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
-    #: Only where a worker was lost on the way.
+    #: Set only after the loss of a worker.
     recomputed_tokens: int = 0
     num_replays: int = 0
-    #: Only where tokens were guessed: how many, and how many of these were right.
+    #: Set only with speculation: numbers of draft tokens and of accepted ones.
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
 
@@ -53,35 +53,35 @@ _ONLY_WHERE_IT_HAPPENED = (
 
 
 class EventTemplate:
-    """A server-sent event that is the same again and again but for one text."""
+    """A server-sent event of which only one text changes."""
 
-    #: Stands for the text; control characters are in no id and in no name of a model.
+    #: Placeholder of the text: control characters occur in no id and no model name.
     MARK = "\0"
 
     def __init__(self, chunk: Any) -> None:
-        """`chunk` is an event with MARK where the text belongs."""
+        """Encode `chunk`, an event with MARK in place of the text."""
         head, found, tail = event(chunk).partition(JSON.encode(self.MARK))
         if not found:
             raise InternalError("the event has no place for a text")
         self._head, self._tail = head, tail
 
     def fill(self, text: str) -> bytes:
-        """The event with this text: byte for byte what encoding the whole of it would give."""
+        """Return the event with this text: the same bytes as an encoding of the whole event."""
         return b"%b%b%b" % (self._head, JSON.encode(text), self._tail)
 
 
 class Tally:
-    """Counts what the answers of one HTTP request cost; it may hold several prompts."""
+    """Counts the cost of the answers to one HTTP request, which may have several prompts."""
 
     def __init__(self, num_prompt_tokens: int) -> None:
         self._num_prompt_tokens = num_prompt_tokens
         self._num_answer_tokens = 0
         self._reported: list[Usage] = []
-        #: Of the prompt that took longest, which the client waited for.
+        #: Timings of the prompt that took longest: the client waited for it.
         self.timings: Timings | None = None
 
     def add(self, piece: AnswerPiece) -> None:
-        """Take a piece into account."""
+        """Add a piece."""
         self._num_answer_tokens += len(piece.token_ids)
         if piece.usage is not None:
             self._reported.append(piece.usage)
@@ -91,12 +91,12 @@ class Tally:
             self.timings = piece.timings
 
     def so_far(self) -> UsageBody:
-        """While tokens still come: counts alone."""
+        """Return the usage during the stream: counts only."""
         prompt, answer = self._num_prompt_tokens, self._num_answer_tokens
         return UsageBody(prompt, answer, prompt + answer)
 
     def final(self) -> UsageBody:
-        """As the pipeline accounts for it."""
+        """Return the usage at the end, as the pipeline reports it."""
         prompt = _total("prompt_tokens", self._reported)
         answer = _total("completion_tokens", self._reported)
         names = PromptTokensDetails.__struct_fields__
@@ -106,17 +106,17 @@ class Tally:
 
 
 def json_response(body: Any, *, status: int = 200) -> Response:
-    """A response with `body` as JSON."""
+    """Return a response with `body` as JSON."""
     return Response(JSON.encode(body), status_code=status, media_type="application/json")
 
 
 def event(chunk: Any) -> bytes:
-    """A server-sent event with `chunk` as JSON."""
+    """Return a server-sent event with `chunk` as JSON."""
     return b"data: %b\n\n" % JSON.encode(chunk)
 
 
 def named_event(chunk: msgspec.Struct) -> bytes:
-    """The same for a struct with a tag, which is also the event's name."""
+    """Return a server-sent event named by the tag of `chunk`, with `chunk` as JSON."""
     name = str(chunk.__struct_config__.tag)
     return b"event: %b\ndata: %b\n\n" % (name.encode(), JSON.encode(chunk))
 

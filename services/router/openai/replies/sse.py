@@ -1,4 +1,4 @@
-"""Server-sent events: how a stream of answers goes over the wire."""
+"""Server-sent events: the transport of streamed answers."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ logger = structlog.get_logger(__name__)
 
 _HEADERS = {
     "cache-control": "no-cache",
-    # Tells reverse proxies not to collect the stream before passing it on.
+    # Tells reverse proxies not to buffer the stream.
     "x-accel-buffering": "no",
 }
 
-#: Under this ASGI extension a response finds the server's own `send`.
+#: ASGI extension with the server's own `send`.
 DIRECT_SEND = "baton.direct_send"
 
 
 class EventWriter(Protocol):
-    """Turns pieces into the events of one endpoint."""
+    """Converts pieces to the events of one endpoint."""
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
-        """The events for one piece of an answer to the prompt at `place`; empty if it has none."""
+        """Return the events for one piece of an answer to the prompt at `place`; may be empty."""
 
     def last_event(self) -> bytes:
-        """What follows after all answers; empty if nothing does."""
+        """Return the events after all answers; may be empty."""
 
 
 class StreamEdge(Protocol):
-    """What one API's streams end with."""
+    """The end of streams in one API."""
 
     @property
     def done(self) -> bytes:
-        """Follows the last event, and an error."""
+        """Data after the last event, and after an error."""
 
     def failed(self, error: Exception, *, request_id: str) -> bytes:
-        """The event for an error; the status has been sent."""
+        """Return the event for an error; the status has been sent already."""
 
 
 class DataEdge:
-    """The end of chat's and completions' streams."""
+    """The end of streams of chat and completions."""
 
     done = b"data: [DONE]\n\n"
 
@@ -67,7 +67,7 @@ DATA_EDGE = DataEdge()
 
 
 class EventStream(Response):
-    """Sends an event for every piece until they end or the client is gone, and closes `parts`."""
+    """Sends an event per piece until the pieces end or the client disconnects; closes `parts`."""
 
     media_type = "text/event-stream"
 
@@ -90,7 +90,7 @@ class EventStream(Response):
         self._last = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything."""
+        """Send the whole response."""
         try:
             await unless_disconnected(receive, self._send(scope, send))
         except RequestCancelledError:
@@ -102,7 +102,7 @@ class EventStream(Response):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        # The response has begun, so no middleware has anything to add.
+        # The response has begun, so no middleware has to add anything.
         send = scope.get("extensions", {}).get(DIRECT_SEND, send)
         event: bytes | None = self._first
         while event is not None:
@@ -114,13 +114,13 @@ class EventStream(Response):
         )
 
     async def _next_event(self) -> bytes | None:
-        """The next piece's event; None after the last one, and then `_last` is what follows."""
+        """Return the next piece's event; None after the last one: `_last` then has what follows."""
         try:
             return self._writer.event(*await anext(self._parts))
         except StopAsyncIteration:
             self._last = self._writer.last_event()
         except Exception as error:  # noqa: BLE001 the process edge: becomes an event
-            # The status has been sent, so the error has to travel as an event.
+            # The status has been sent, so the error becomes an event.
             logger.warning("stream_failed", status=error_status(error), error=repr(error))
             self._last = self._edge.failed(error, request_id=self._request_id)
         return None
@@ -133,7 +133,7 @@ async def stream_events(
     *,
     edge: StreamEdge = DATA_EDGE,
 ) -> Response:
-    """Answer with a stream. What goes wrong before the first token still has its own status."""
+    """Return a streamed response. An error before the first token gets a status of its own."""
     try:
         part = await unless_disconnected(request.receive, _first(parts))
         first = writer.event(*part)

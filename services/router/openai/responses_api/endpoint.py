@@ -1,4 +1,4 @@
-"""POST /v1/responses, and the refusal of requests for stored responses: none are stored."""
+"""POST /v1/responses, and the refusal of requests for stored responses."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from services.router.openai.chat import ChatCompletions, PreparedChat
 
 
-#: Of what `include` may ask for, all else would come from tools of OpenAI's own.
+#: The only value of `include` that is refused: all others ask for data of OpenAI's own tools.
 _LOGPROBS = "message.output_text.logprobs"
 
 
 class InputTokens(msgspec.Struct):
-    """How long the prompt is that an input becomes."""
+    """Number of prompt tokens of an input."""
 
     input_tokens: int
     object: str = "response.input_tokens"
 
 
 class Responses:
-    """Answers conversations that the client keeps."""
+    """The endpoints of the Responses API. Conversations are kept by the client."""
 
     def __init__(self, backend: Backend, chat: ChatCompletions) -> None:
         self._backend = backend
         self._chat = chat
 
     async def create(self, request: Request) -> Response:
-        """The next items of a conversation, whole or as a stream."""
+        """Return the next items of a conversation, whole or as a stream."""
         body, chat = await self._prepare(request)
         reply = ResponseReply(
             body,
@@ -57,13 +57,13 @@ class Responses:
         return await answer(request, parts, reply, stream=bool(body.stream), edge=reply)
 
     async def count(self, request: Request) -> Response:
-        """The number of tokens that the same body would be."""
+        """Return the number of prompt tokens of a body."""
         _, chat = await self._prepare(request)
         return json_response(InputTokens(len(chat.generation.prompt_token_ids)))
 
     async def stored(self) -> Response:
-        """There are none."""
-        message = "responses are not stored here, so that there is none to ask for"
+        """Refuse the request: no responses are stored."""
+        message = "responses are not stored here, so none can be requested"
         raise HTTPException(HTTPStatus.NOT_FOUND, message)
 
     async def _prepare(self, request: Request) -> tuple[ResponsesBody, PreparedChat]:
@@ -78,10 +78,10 @@ class Responses:
 
 
 def _refuse_options(body: ResponsesBody) -> None:
-    """Check fields of which only some values are offered.
+    """Refuse unsupported values of fields that support some values.
 
     Raises:
-        UnsupportedError: one of them has another one.
+        UnsupportedError: a field has a value that is not offered.
     """
     if body.truncation == "auto":
         message = "truncation of auto is not supported: nothing is left out of a conversation"

@@ -1,4 +1,4 @@
-"""Puts the items of a response together, and says what a stream's client has to know of it."""
+"""Builds the items of a response, and the events of a stream about them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 
 
 class ItemWriter:
-    """At most one item is open at a time: another kind of content closes it."""
+    """Builds items. At most one is open at a time: another kind of content closes it."""
 
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
-        #: Those that are whole.
+        #: Finished items.
         self.items: list[out.Item] = []
         self._open: out.Item | None = None
         self._texts: list[str] = []
 
     def add(self, event: ChatEvent) -> Iterator[out.Event]:
-        """Take one thing in that the model says."""
+        """Add one event of the answer; yield the events for the client."""
         match event:
             case ContentDelta(text=text):
                 yield from self._add_text(text)
@@ -49,7 +49,7 @@ class ItemWriter:
                 yield out.ArgumentsDelta(output_index=place, item_id=item_id, delta=text)
 
     def close(self, status: str) -> Iterator[out.Event]:
-        """The open item, if there is one, is whole; or it was cut off."""
+        """Finish the open item, if there is one, with this status; yield the events."""
         item, place, text = self._open, len(self.items), "".join(self._texts)
         if item is None:
             return
@@ -75,7 +75,7 @@ class ItemWriter:
         yield out.ItemDone(output_index=place, item=item)
 
     def ensure_message(self) -> Iterator[out.Event]:
-        """An answer that says nothing at all is an empty message."""
+        """Begin an empty message if the answer has no item."""
         if self._open is None and not self.items:
             yield from self._begin_message()
 
@@ -104,7 +104,7 @@ class ItemWriter:
 
     def _begin(self, item: out.Item) -> out.Event:
         self._open = item
-        # A copy: the item itself may be whole before the event has been written.
+        # A copy: the item itself may be finished before the event has been encoded.
         return out.ItemAdded(output_index=len(self.items), item=msgspec.structs.replace(item))
 
     def _open_id(self) -> str:

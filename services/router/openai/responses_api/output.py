@@ -1,4 +1,4 @@
-"""What a response is made of, and the events of a stream, as OpenAI's clients read them."""
+"""The parts of a response, and the events of a stream, of OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
 
 
 class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
-    """A text of what the model thought."""
+    """A text of the reasoning."""
 
     text: str
 
 
 class MessageOutput(msgspec.Struct, tag_field="type", tag="message"):
-    """The answer."""
+    """The message of the answer."""
 
     id: str
     status: str
@@ -35,7 +35,7 @@ class MessageOutput(msgspec.Struct, tag_field="type", tag="message"):
 
 
 class ReasoningOutput(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """What the model thought. It is not summed up: the whole text is there."""
+    """The model's reasoning: the whole text, not a summary."""
 
     id: str
     status: str
@@ -44,7 +44,7 @@ class ReasoningOutput(msgspec.Struct, tag_field="type", tag="reasoning"):
 
 
 class CallOutput(msgspec.Struct, tag_field="type", tag="function_call"):
-    """A function that the client is to call."""
+    """A call of one of the client's functions."""
 
     id: str
     call_id: str
@@ -58,20 +58,20 @@ ContentText = OutputText | ReasoningText
 
 
 class InputDetails(msgspec.Struct):
-    """Where the prompt's KV came from."""
+    """Sources of the prompt's KV."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class OutputDetails(msgspec.Struct):
-    """What the answer's tokens were."""
+    """Kinds of the answer's tokens."""
 
     reasoning_tokens: int
 
 
 class ResponseUsage(msgspec.Struct):
-    """What a response cost."""
+    """Token counts of a response."""
 
     input_tokens: int
     input_tokens_details: InputDetails
@@ -81,14 +81,14 @@ class ResponseUsage(msgspec.Struct):
 
 
 class ResponseError(msgspec.Struct):
-    """Why there is no answer."""
+    """The error for which there is no answer."""
 
     code: str
     message: str
 
 
 class Response(msgspec.Struct):
-    """The whole of it. What the request said is repeated."""
+    """The whole response. It repeats fields of the request."""
 
     id: str
     created_at: int
@@ -129,23 +129,23 @@ class _OfResponse(Event, kw_only=True):
 
 
 class Created(_OfResponse, tag="response.created"):
-    """The first."""
+    """The first event."""
 
 
 class InProgress(_OfResponse, tag="response.in_progress"):
-    """The second."""
+    """The second event."""
 
 
 class Completed(_OfResponse, tag="response.completed"):
-    """The last, of a whole answer."""
+    """The last event of a complete answer."""
 
 
 class Incomplete(_OfResponse, tag="response.incomplete"):
-    """The last, of an answer that was cut off."""
+    """The last event of an answer that was cut off."""
 
 
 class Failed(_OfResponse, tag="response.failed"):
-    """The last, where something went wrong."""
+    """The last event after an error."""
 
 
 class _OfItem(Event, kw_only=True):
@@ -153,13 +153,13 @@ class _OfItem(Event, kw_only=True):
 
 
 class ItemAdded(_OfItem, tag="response.output_item.added", kw_only=True):
-    """An item begins."""
+    """The beginning of an item."""
 
     item: Item
 
 
 class ItemDone(_OfItem, tag="response.output_item.done", kw_only=True):
-    """An item is whole."""
+    """The end of an item, with the whole item."""
 
     item: Item
 
@@ -170,52 +170,52 @@ class _OfText(_OfItem, kw_only=True):
 
 
 class PartAdded(_OfText, tag="response.content_part.added", kw_only=True):
-    """A text begins."""
+    """The beginning of a text."""
 
     part: ContentText
 
 
 class PartDone(_OfText, tag="response.content_part.done", kw_only=True):
-    """A text is whole."""
+    """The end of a text, with the whole text."""
 
     part: ContentText
 
 
 class TextDelta(_OfText, tag="response.output_text.delta", kw_only=True):
-    """More of the answer."""
+    """The next part of the answer's text."""
 
     delta: str
     logprobs: tuple[()] = ()
 
 
 class TextDone(_OfText, tag="response.output_text.done", kw_only=True):
-    """All of it."""
+    """The end of the answer's text, with the whole text."""
 
     text: str
     logprobs: tuple[()] = ()
 
 
 class ReasoningDelta(_OfText, tag="response.reasoning_text.delta", kw_only=True):
-    """More of what the model thinks."""
+    """The next part of the reasoning."""
 
     delta: str
 
 
 class ReasoningDone(_OfText, tag="response.reasoning_text.done", kw_only=True):
-    """All of it."""
+    """The end of the reasoning, with the whole text."""
 
     text: str
 
 
 class ArgumentsDelta(_OfItem, tag="response.function_call_arguments.delta", kw_only=True):
-    """More of a call's arguments."""
+    """The next part of a call's arguments."""
 
     item_id: str
     delta: str
 
 
 class ArgumentsDone(_OfItem, tag="response.function_call_arguments.done", kw_only=True):
-    """All of them."""
+    """The end of a call's arguments, with all of them."""
 
     item_id: str
     name: str

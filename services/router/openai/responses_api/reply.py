@@ -1,4 +1,4 @@
-"""The answer to a responses request: one object, or events as the model speaks."""
+"""The reply to a responses request: one object, or a stream of events."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from services.router.parsers.events import ChatEvent, ChatReader
     from services.router.request.generation import AnswerPiece
 
-#: Of OpenAI's codes, those that fit; the others say what is wrong with a request.
+#: OpenAI's error codes by status; its other codes describe errors of a request.
 _CODES = {429: "rate_limit_exceeded"}
-#: Reasons to finish, of an answer that was not cut off.
+#: Finish reasons of complete answers.
 _WHOLE = ("stop", "tool_calls")
 
 
 class ThoughtCount:
-    """Counts the tokens that went into reasoning.
+    """Counts the reasoning's tokens.
 
-    Those that yield nothing to read (marks, or what a parser holds back) belong to what follows.
+    Tokens without visible text (marks, or text that a parser holds back) count for what follows.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class ThoughtCount:
         self._num_pending = 0
 
     def add(self, num_tokens: int, events: Sequence[ChatEvent]) -> None:
-        """Take in a piece: so many tokens, and what was read of them."""
+        """Add a piece: its number of tokens, and the events read from it."""
         self._num_pending += num_tokens
         if not events:
             return
@@ -70,7 +70,7 @@ class ResponseReply:
         self._finish_reason: str | None = None
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
-        """The events for one piece; the first ones of all say what is answered."""
+        """Return the events for one piece; the first ones describe the response."""
         del place  # a response has one prompt
         events: list[out.Event] = []
         if self._num_events == 0:
@@ -79,13 +79,13 @@ class ResponseReply:
         return self._encode([*events, *self._advance(piece)])
 
     def last_event(self) -> bytes:
-        """The whole response."""
+        """Return the event with the whole response."""
         response = self._ended()
         kinds = {COMPLETED: out.Completed, INCOMPLETE: out.Incomplete}
         return self._encode([kinds.get(response.status, out.Failed)(response=response)])
 
     def failed(self, error: Exception, *, request_id: str) -> bytes:
-        """The last event where something went wrong on the way."""
+        """Return the event that ends a stream with an error."""
         detail = error_detail(error, request_id=request_id)
         code = _CODES.get(error_status(error), "server_error")
         response = msgspec.structs.replace(
@@ -97,7 +97,7 @@ class ResponseReply:
         return self._encode([out.Failed(response=response)])
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> out.Response:
-        """Everything in one object."""
+        """Return the whole response."""
         async for _, piece in parts:
             for _ in self._advance(piece):
                 pass
@@ -137,7 +137,7 @@ class ResponseReply:
             response.incomplete_details = {"reason": "max_output_tokens"}
         else:
             response.status = "failed"
-            response.error = out.ResponseError("server_error", "the answer was broken off")
+            response.error = out.ResponseError("server_error", "the answer was cut off")
         return response
 
     def _encode(self, events: Iterable[out.Event]) -> bytes:
@@ -150,7 +150,7 @@ class ResponseReply:
 
 
 def _skeleton(body: ResponsesBody, *, request_id: str, model: str) -> out.Response:
-    """A response that has not begun: what the request asked for."""
+    """Return a response that has not begun, with fields of the request."""
     choice: Any = body.tool_choice or "auto"
     text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
     reasoning = body.reasoning.model_dump() if body.reasoning else {"effort": None, "summary": None}

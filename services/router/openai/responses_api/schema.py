@@ -1,6 +1,7 @@
-"""The body of POST /v1/responses. Every field of OpenAI's is here: read, refused or ignored.
+"""The body of POST /v1/responses.
 
-Pydantic reads these annotations at run time.
+Every field of OpenAI's API is listed here: read, refused or ignored. Pydantic reads these
+annotations at run time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from services.router.openai.schema.field_types import NumTokens, Temperature  # 
 from services.router.openai.schema.kinds import by_kind, only, text_as
 from services.router.openai.schema.sampling import SamplingExtras
 
-#: What asks for more than an answer to this one request, and why there is none of it.
+#: Fields that ask for more than an answer to this request, and why they are refused.
 REFUSED: dict[str, str] = {
     "previous_response_id": "responses are not stored here; send the whole conversation as input",
     "conversation": "conversations are not stored here; send the whole conversation as input",
@@ -26,7 +27,7 @@ REFUSED: dict[str, str] = {
     "moderation": "nothing is moderated here",
     "top_logprobs": "log probabilities are available from /v1/chat/completions",
 }
-#: What may be said and changes nothing.
+#: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
     "access_programs": "of OpenAI's own service",
     "image": "there are no images",
@@ -43,17 +44,17 @@ IGNORED: dict[str, str] = {
 
 
 class InputObject(RequestObject):
-    """Of a message, an item, or an option."""
+    """An object of a message, an item, or an option."""
 
 
 class Item(InputObject):
-    """Of the input. Items of earlier answers come back with what an answer says of them."""
+    """An item of the input. Items of earlier answers have the fields that answers set."""
 
     ignored = frozenset({"id", "status", "phase"})
 
 
 class TextPart(InputObject):
-    """A text, of either side."""
+    """A text of the user or of the model."""
 
     ignored = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
 
@@ -62,7 +63,7 @@ class TextPart(InputObject):
 
 
 class Refusal(InputObject):
-    """What a model of OpenAI's said instead of an answer."""
+    """A refusal that a model of OpenAI's wrote instead of an answer."""
 
     type: Literal["refusal"]
     refusal: str
@@ -86,7 +87,7 @@ Output = Annotated[
 
 
 class MessageItem(Item):
-    """Something that was said."""
+    """A message of the conversation."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -103,7 +104,7 @@ class FunctionCallItem(Item):
 
 
 class FunctionCallOutputItem(Item):
-    """What came of it."""
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -111,7 +112,7 @@ class FunctionCallOutputItem(Item):
 
 
 class ReasoningItem(Item):
-    """What the model thought in an earlier answer; what is encrypted cannot be read here."""
+    """The model's reasoning in an earlier answer; encrypted reasoning cannot be read here."""
 
     ignored = Item.ignored | {"encrypted_content"}
 
@@ -170,7 +171,7 @@ Choice = Annotated[
 
 
 class TextFormat(InputObject):
-    """What the answer's text must be."""
+    """Format of the answer's text."""
 
     type: Literal["text"]
 
@@ -204,14 +205,14 @@ Format = Annotated[
 
 
 class TextOptions(InputObject):
-    """How the text is to be."""
+    """Options of the answer's text."""
 
     format: Format | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningOptions(InputObject):
-    """How much the model is to think; reaches templates that ask for it."""
+    """Amount of reasoning, for templates that take it."""
 
     #: The older name of `summary`.
     ignored = frozenset({"generate_summary"})

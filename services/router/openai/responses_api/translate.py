@@ -1,4 +1,4 @@
-"""A responses request as the fields of a chat request."""
+"""Translation of a responses request into the fields of a chat request."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
         ResponsesBody,
     )
 
-#: Fields of a chat by the client's names for them.
+#: The client's names of fields, by the chat's names.
 NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
-#: Models know no developers: their templates leave such messages out, or refuse them.
+#: Templates leave out or refuse messages of the role `developer`.
 _ROLES = {"developer": "system"}
 
 
 def chat_fields(body: ResponsesBody) -> dict[str, Any]:
-    """What to ask of a chat."""
+    """Return the fields of the chat request."""
     fields: dict[str, Any] = {
         "model": body.model,
         "messages": _messages(body),
@@ -90,7 +90,7 @@ def _messages(body: ResponsesBody) -> list[dict[str, Any]]:
 
 
 class MessageWriter:
-    """Puts items together to messages: one of the assistant's may take several items."""
+    """Combines items to messages: one assistant message may consist of several items."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -98,7 +98,7 @@ class MessageWriter:
         self._turn: dict[str, Any] | None = None
 
     def add(self, item: AnyItem) -> None:
-        """Take in the next item."""
+        """Add the next item."""
         match item:
             case MessageItem(role="assistant"):
                 self._answer(text_of(item.content))
@@ -115,7 +115,7 @@ class MessageWriter:
     def say(self, role: str, text: str) -> None:
         """Add a message of an author other than the assistant.
 
-        Templates know one system message, in front.
+        Templates know one system message, at the beginning.
         """
         is_more = role == "system" and [m["role"] for m in self.messages] == ["system"]
         if is_more:
@@ -128,7 +128,10 @@ class MessageWriter:
         self._turn = None
 
     def _open(self, *, unless: Iterable[str]) -> dict[str, Any]:
-        """The assistant's message that goes on, or a new one if it has one of these already."""
+        """Return the assistant's open message.
+
+        Add a new one if none is open, or if the open one has a key of `unless`.
+        """
         if self._turn is None or any(self._turn.get(name) for name in unless):
             self._add({"role": "assistant", "content": ""})
             self._turn = self.messages[-1]
@@ -149,5 +152,5 @@ class MessageWriter:
 
 
 def text_of(parts: Sequence[ContentPart]) -> str:
-    """The text of a message: its parts, as chat joins them."""
+    """Return the text of a message: its parts, joined as chat joins them."""
     return "\n".join(part.text if isinstance(part, TextPart) else part.refusal for part in parts)

@@ -1,1 +1,1 @@
-"""The fields of requests, as pydantic reads them."""
+"""The fields of requests, as pydantic models."""

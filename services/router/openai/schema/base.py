@@ -1,4 +1,4 @@
-"""What chat and completion requests have in common: OpenAI's sampling fields and vLLM's extras.
+"""Common fields of chat and completion requests: OpenAI's sampling fields and vLLM's extras.
 
 Pydantic reads these annotations at run time.
 """
@@ -26,16 +26,15 @@ from services.router.openai.schema.unsupported import IGNORED, REFUSED
 
 
 class RequestObject(BaseModel):
-    """An object of a request: the body, or one within it. Numbers are numbers, not strings; null
-    means the same as absent.
+    """An object of a request: the body, or a part of it.
 
-    What else is in it is kept, so that unknown_fields.py can name it, and written nowhere.
+    Numbers are numbers, not strings; null means the same as absent. Other fields are kept, so that
+    unknown_fields.py can name them, but they are never written.
     """
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
-    #: Fields that are known, are none of the class's own, and change nothing where they are given:
-    #: the documents say so.
+    #: Known fields that are not the class's own and change nothing; they are documented.
     ignored: ClassVar[Collection[str]] = frozenset()
 
     @model_serializer(mode="wrap")
@@ -45,13 +44,13 @@ class RequestObject(BaseModel):
 
 
 class Body(RequestObject):
-    """A request's body."""
+    """The body of a request."""
 
     model: str | None = None
 
 
 class StreamOptions(RequestObject):
-    """What to send besides the text."""
+    """Data that a stream has besides the text."""
 
     #: There is no obfuscation.
     ignored = frozenset({"include_obfuscation"})
@@ -61,7 +60,7 @@ class StreamOptions(RequestObject):
 
 
 class GenerationBody(Body, SamplingFields):
-    """Fields of both generating endpoints. Their meaning is OpenAI's, then vLLM's."""
+    """Fields of both generating endpoints. Their meaning is OpenAI's, otherwise vLLM's."""
 
     ignored = frozenset({*IGNORED, *REFUSED, "modalities"})
 
@@ -75,20 +74,20 @@ class GenerationBody(Body, SamplingFields):
     user: str | None = None
 
     prompt_logprobs: NumLogprobs | None = None
-    #: Most tokens that are guessed per step, at workers that speculate; 0: none.
+    #: Maximum of draft tokens per step, on workers that speculate; 0: none.
     num_speculative_tokens: Annotated[int, Field(ge=0, le=128)] | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
-    #: Make so many answers and return the `n` with the most likely tokens; not with `stream`.
+    #: Generate this number of answers and return the `n` most likely ones; not with `stream`.
     #: With beam search: the number of beams.
     best_of: Annotated[int, Field(ge=1)] | None = None
     use_beam_search: bool | None = None
     length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
     early_stopping: Literal[True, False, "never"] | None = None
-    #: Arguments of logits processors that the workers run; the two names mean the same.
+    #: Arguments of the workers' logits processors; the two names mean the same.
     vllm_xargs: ExtraArgs = None
     extra_args: ExtraArgs = None
-    #: What the answer must look like; services/router/openai/reading/structured.py checks them.
+    #: Format of the answer; services/router/openai/reading/structured.py checks these fields.
     response_format: Any = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None

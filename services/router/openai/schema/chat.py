@@ -15,7 +15,7 @@ from services.router.openai.schema.field_types import NumLogprobs, NumTokens  # 
 class ChatMessage(RequestObject):
     """One message of the conversation."""
 
-    #: Of answers of OpenAI's that come back as history.
+    #: Set in OpenAI's answers that are sent back as history.
     ignored = frozenset({"annotations"})
 
     role: Role
@@ -23,16 +23,17 @@ class ChatMessage(RequestObject):
     content: Any = None
     name: str | None = None
     tool_call_id: str | None = None
-    #: Of an assistant: what it called; services/router/openai/reading/messages.py checks it.
+    #: An assistant's calls; services/router/openai/reading/messages.py checks them.
     tool_calls: Any = None
-    #: Of an assistant: what it thought. The two names mean the same; the first one counts.
+    #: An assistant's reasoning. The two names mean the same; the first one has precedence.
     reasoning: str | None = None
     reasoning_content: str | None = None
 
 
 class FunctionDefinition(BaseModel):
-    """A function that the model may call. The order of the fields is that of chat templates, which
-    are given whatever else is in it.
+    """A function that the model may call.
+
+    The order of the fields is that of chat templates, which also get other given fields.
     """
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -45,7 +46,7 @@ class FunctionDefinition(BaseModel):
 
 
 class Tool(BaseModel):
-    """Something that the model may call; only functions are offered."""
+    """A tool that the model may call; only functions are offered."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -53,18 +54,18 @@ class Tool(BaseModel):
     function: FunctionDefinition
 
 
-#: vLLM's words: what OpenAI's models know, and `max` of others.
+#: Values of vLLM: those of OpenAI's models, and `max` of others.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ChatPromptFields(BaseModel):
-    """How a conversation becomes a prompt; also what /tokenize takes."""
+    """The fields that a conversation's prompt is made of; also the fields of /tokenize."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     tools: list[Tool] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    #: The template's variable of this name. As in vLLM, it counts before `chat_template_kwargs`.
+    #: The template's variable of this name; as in vLLM, before the one in `chat_template_kwargs`.
     reasoning_effort: Effort | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
@@ -81,5 +82,5 @@ class ChatBody(GenerationBody, ChatPromptFields):
     #: services/router/openai/reading/tools.py checks it.
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
-    #: false leaves out what the model thought before it answered.
+    #: false: leave out the reasoning before the answer.
     include_reasoning: bool | None = None

@@ -11,11 +11,11 @@ from services.router.openai.schema.field_types import NumLogprobs, NumTokens  # 
 class CompletionBody(GenerationBody):
     """A request to continue one or several prompts."""
 
-    #: Chats have the other two; here they may say that there are none.
+    #: `tools` and `tool_choice` are for chats; here they may only state that there are none.
     ignored = GenerationBody.ignored | {"tools", "tool_choice"}
 
     #: A string, a list of token ids, or a list of either; reading/prompts.py checks.
     prompt: Any
-    #: OpenAI's default. null: as far as the context reaches, as vLLM does.
+    #: OpenAI's default. null: the rest of the context, as in vLLM.
     max_tokens: NumTokens | None = 16
     logprobs: NumLogprobs | None = None

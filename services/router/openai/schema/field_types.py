@@ -1,4 +1,4 @@
-"""Types of fields that several bodies have."""
+"""Types of fields that several bodies use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ INT32_MAX = 2**31 - 1
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Temperature = Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-#: As many alternatives as the engine keeps.
+#: The engine keeps at most this number of alternatives.
 NumLogprobs = Annotated[int, Field(ge=0, le=20)]
 NumTokens = Annotated[int, Field(ge=0, le=INT32_MAX)]
-#: Signed or unsigned: the same 64 bits are the same seed.
+#: Signed or unsigned: equal 64 bits are the same seed.
 Seed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 NonEmpty = Annotated[str, Field(min_length=1)]
 _SCALAR = {"type": ["string", "number", "boolean"]}
-#: Checked by shared/request/extra_args.py, which says better what is wrong.
+#: Checked by shared/request/extra_args.py, which has better error messages.
 ExtraArgs = Annotated[
     Any,
     WithJsonSchema(

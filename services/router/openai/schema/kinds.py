@@ -1,7 +1,7 @@
-"""Lists whose elements are told apart by their `type`: which types there are, and good errors.
+"""Unions whose members are distinguished by their `type`: the types, and clear errors.
 
-Pydantic's own unions name their members in the place of an error and list every attempt; here the
-place is the client's (`input[2].content[0].text`), and what is not offered is said by name.
+Errors of pydantic's own unions contain the members' names in the path and list every attempt. Here
+the path is the client's (`input[2].content[0].text`), and an unsupported type is named.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ UNSUPPORTED = "unsupported"
 
 
 def only(what: str, *kinds: str, default: str | None = None) -> Callable[[Any], Any]:
-    """A check before validation: an object of one of these types. `what` is for the message.
+    """Return a check before validation: an object of one of these types.
 
-    Where `default` is given, an object without a type is of that one.
+    `what` is for the message. With `default`, an object without a type has that type.
     """
     choice = " or ".join(kinds)
 
@@ -40,10 +40,10 @@ def only(what: str, *kinds: str, default: str | None = None) -> Callable[[Any], 
 
 
 def by_kind(default: str | None = None, *, same: Mapping[str, str] | None = None) -> Discriminator:
-    """Chooses the member of a union whose tag is the object's type in brackets.
+    """Return a discriminator: a member's tag is the object's type in brackets.
 
-    The brackets keep tags and fields apart in the place of an error. Types of `same` share the
-    member of another one.
+    The brackets distinguish tags from fields in the path of an error. Types in `same` use the
+    member of another type.
     """
     renamed = same or {}
 
@@ -62,7 +62,7 @@ def _read_kind(value: Any, default: str | None) -> str | None:
 
 
 def text_as(kind: str) -> Callable[[Any], Any]:
-    """Before validation: a plain string is one part of this type."""
+    """Return a conversion before validation: a plain string becomes one part of this type."""
 
     def parts(value: Any) -> Any:
         return [{"type": kind, "text": value}] if isinstance(value, str) else value

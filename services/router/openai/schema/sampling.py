@@ -36,14 +36,14 @@ class SamplingFields(BaseModel):
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    #: The request's name, unless the header x-request-id has one, as in vLLM.
+    #: The request's id, unless the header x-request-id has one, as in vLLM.
     request_id: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-INT32_MAX, le=INT32_MAX)] | None = None
-    #: Refuse the request (429) unless it is expected to be this fast; see docs/routing.md.
+    #: Refuse the request (429) if its expected latency exceeds this; see docs/routing.md.
     max_ttft_ms: Annotated[float, Field(gt=0)] | None = None
     max_itl_ms: Annotated[float, Field(gt=0)] | None = None
-    #: What the answer must look like; services/router/openai/reading/structured.py checks them.
+    #: Format of the answer; services/router/openai/reading/structured.py checks these fields.
     structured_outputs: Any = None
     guided_json: Any = None
     guided_regex: Any = None
@@ -52,11 +52,11 @@ class SamplingFields(BaseModel):
 
 
 class SamplingExtras(SamplingFields):
-    """The fields that APIs other than OpenAI's first two pass on to the chat endpoint."""
+    """Fields that APIs other than chat and completions pass on to the chat endpoint."""
 
     chat_template_kwargs: dict[str, Any] | None = None
 
     def extras(self) -> dict[str, Any]:
-        """Return those that are given."""
+        """Return the fields that are given."""
         names = SamplingExtras.model_fields
         return {name: value for name in names if (value := getattr(self, name)) is not None}

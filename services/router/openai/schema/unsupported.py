@@ -1,4 +1,4 @@
-"""Fields that are known and would change the answer, but are not offered: refused, not ignored."""
+"""Known fields that would change the answer, but are not offered: refused, not ignored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     import pydantic
 
 _ANYTHING = "as soon as it says anything"
-#: What asks for something even where it is an empty object.
+#: Fields that ask for something even as an empty object.
 _EVEN_EMPTY = frozenset({"web_search_options"})
-#: By when they are refused; null, false, "", [] and {} say nothing, as a rule.
+#: Values for which a field is refused; usually all but null, false, "", [] and {}.
 REFUSED: dict[str, str] = {
     "audio": _ANYTHING,
     "chat_template": _ANYTHING,
@@ -30,7 +30,7 @@ REFUSED: dict[str, str] = {
 }
 
 
-#: What may be said and changes nothing.
+#: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
     "metadata": "nothing is done with it",
     "prediction": "a guess that saves time; see num_speculative_tokens",
@@ -63,7 +63,7 @@ def refuse_unsupported(body: pydantic.BaseModel) -> None:
 
 
 def _check_tools(tools: Any, choice: Any) -> None:
-    """Of bodies without these fields; chats have them."""
+    """Refuse tools in bodies of endpoints without tools."""
     if choice not in (None, "none", "auto"):
         raise UnsupportedError("tool_choice must be none or auto", param="tool_choice")
     if tools and choice != "none":

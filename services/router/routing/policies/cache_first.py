@@ -1,4 +1,4 @@
-"""Chooses the worker that holds most of the prompt; among equals, the one with the least work."""
+"""Choose the worker that holds most of the prompt; among equals, the least loaded one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from services.router.routing.scorers import DecodeLoad, MissingPrefix, Queue
 if TYPE_CHECKING:
     import random
 
-#: Of a prompt. The first block of many prompts is the same, which says nothing. Not tuned: on one
-#: of the traces of benchmarks/routing 0.35 did 7 % better.
+#: Share of a prompt. The first block of many prompts is the same, which says nothing. Not tuned: on
+#: one of the traces of benchmarks/routing 0.35 did 7 % better.
 MIN_SHARE = 0.1
 
 

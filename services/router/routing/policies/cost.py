@@ -1,4 +1,4 @@
-"""The default: the least expected milliseconds, the request's own and those of others."""
+"""The default: the least expected milliseconds, for the request and for others."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from services.router.routing.scorers import Crowding, DecodeLoad, Heat, Prefill,
 if TYPE_CHECKING:
     import random
 
-#: A reader notices the first token more than the pace of the others.
+#: Number of tokens of a slower stream that one first token is worth: readers notice it more.
 DECODE_WEIGHT_TOKENS = 20.0
 
 
 def policy(rng: random.Random) -> Policy:
-    """T_queue + T_prefill + T_transfer + T_crowding + T_heat + w · decode load."""
+    """Return T_queue + T_prefill + T_transfer + T_crowding + T_heat + w · decode load."""
     decode_load = DecodeLoad(DECODE_WEIGHT_TOKENS)
     return Policy(
         name="cost",

@@ -1,4 +1,4 @@
-"""Finds a policy by its name: ours, or one that an installed package brings."""
+"""Find a policy by its name: a built-in one, or one of an installed package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     MakePolicy = Callable[[random.Random], Policy]
 
-#: Packages name functions like those of this folder here.
+#: Entry points name functions like those in this folder.
 ENTRY_POINT_GROUP = "baton.routing_policies"
 
 OURS: dict[str, MakePolicy] = {
@@ -35,10 +35,10 @@ OURS: dict[str, MakePolicy] = {
 
 
 def find_policy(name: str, rng: random.Random) -> Policy:
-    """The policy of this name; ours come first.
+    """Return the policy of this name; built-in ones have precedence.
 
     Raises:
-        ConfigError: there is none, or the package that brings it cannot be loaded.
+        ConfigError: there is none, or its package cannot be loaded.
     """
     if name in OURS:
         return OURS[name](rng)

@@ -1,4 +1,4 @@
-"""Chooses the worker with the least queued work, whichever worker holds the prompt."""
+"""Choose the worker with the least queued work, without regard to cached prefixes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def policy(rng: random.Random) -> Policy:
-    """Least queue for prompts; least queue and shortest step for answers."""
+    """Return the policy: least queue for prompts; least queue and shortest step for answers."""
     return Policy(
         name="least-loaded",
         decode_scorers=(Queue(), DecodeLoad(1.0)),

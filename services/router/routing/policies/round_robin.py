@@ -1,4 +1,4 @@
-"""Chooses all workers in turn."""
+"""Choose all workers in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses a worker at random."""
+"""Choose a worker at random."""
 
 from __future__ import annotations
 

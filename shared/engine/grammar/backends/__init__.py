@@ -1,1 +1,1 @@
-"""The libraries that follow grammars, and what each must be told in another way."""
+"""The grammar libraries, and conversions of grammars for each."""

@@ -1,4 +1,4 @@
-"""One backend after the other: what the first cannot follow, the next may."""
+"""Several backends in order: a grammar that one does not support goes to the next."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ if TYPE_CHECKING:
 
 
 class EitherBackend:
-    """See `GrammarBackend`. Those after the first are loaded when they are needed."""
+    """See `GrammarBackend`. Backends after the first are loaded on first use."""
 
     def __init__(
         self, first: GrammarBackend, others: Sequence[Callable[[], GrammarBackend]]
     ) -> None:
-        """One of the `others` that raises ConfigError is not installed, and done without."""
+        """Use these backends.
+
+        One of the `others` that raises ConfigError is not installed and is skipped.
+        """
         self._loaded = [first]
         self._others = list(others)
         self._loading = threading.Lock()
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        """See `GrammarBackend.compile`. Raises the first one's error if none can follow it."""
+        """See `GrammarBackend.compile`.
+
+        Raises the first backend's error if none supports the grammar.
+        """
         try:
             return self._loaded[0].compile(spec)
         except UnsupportedError as error:

@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from shared.request.grammar.spec import GrammarSpec
     from shared.text.token_table import TokenTable
 
-#: What the library writes into a grammar's JSON: it has no word for what a grammar takes.
+#: Memory per character of a grammar's JSON: the library does not report a grammar's size.
 _BYTES_PER_CHAR = 64
 _RULE_OF_GBNF = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 
 
 def create(table: TokenTable) -> GuidanceBackend:
-    """The backend for this vocabulary."""
+    """Return the backend for this vocabulary."""
     return GuidanceBackend(table)
 
 
 class _Vocabulary:
-    """What `llguidance.TokenizerWrapper` wants to know of a tokenizer."""
+    """The interface of a tokenizer for `llguidance.TokenizerWrapper`."""
 
     def __init__(self, table: TokenTable) -> None:
         self.eos_token_id = table.eos_token_ids[0]
         self.bos_token_id = None
         self.special_token_ids = sorted(table.special_token_ids)
-        # Special tokens need names: without bytes they would be nothing at all.
+        # Special tokens need names: the library ignores tokens without bytes.
         self.tokens = [
             f"<|{i}|>".encode() if i in table.special_token_ids else token
             for i, token in enumerate(table.token_bytes)
@@ -54,9 +54,9 @@ class _Vocabulary:
         self._longest = max(map(len, self._ids), default=1)
 
     def __call__(self, text: bytes) -> list[int]:
-        """The longest tokens first: how forced text would be written.
+        """Return tokens of a text, the longest first: how forced text would be written.
 
-        Only a hint for the library; the mask holds whatever is allowed.
+        Only a hint for the library; the mask has every allowed token.
         """
         ids, start = [], 0
         while start < len(text):
@@ -114,7 +114,7 @@ class GuidanceCompiled:
 
 
 class GuidanceGrammar:
-    """See `Matcher`. The library knows one end token; which ones there are is decided here."""
+    """See `Matcher`. The library knows one end token; this class handles all of them."""
 
     def __init__(self, matcher: Any, *, end_token_ids: frozenset[int], library_eos: int) -> None:
         self._matcher = matcher
@@ -143,7 +143,7 @@ class GuidanceGrammar:
         if token_id in self._end_token_ids:
             self._has_ended = bool(self._matcher.is_accepting())
             return self._has_ended
-        # A token that is refused would put the matcher out of order for good: ask first.
+        # A refused token would break the matcher for good: check first.
         if token_id == self._library_eos or self._matcher.validate_tokens([token_id]) != 1:
             return False
         return bool(self._matcher.consume_token(token_id))
@@ -185,7 +185,7 @@ def _grammar_text(spec: GrammarSpec) -> str:
 
 
 def _lark(text: str) -> str:
-    """The library reads Lark; GBNF is rewritten."""
+    """Return a grammar in Lark, which the library reads; GBNF is rewritten."""
     if not _RULE_OF_GBNF.search(text):
         raise ValueError("there is no rule such as `root ::= …`")
     lark: str = gbnf_to_lark(text)
@@ -193,7 +193,7 @@ def _lark(text: str) -> str:
 
 
 def _close(schema: dict[str, Any]) -> dict[str, Any]:
-    """An object has no properties, and a list no items, that are not named."""
+    """Forbid properties and items that the schema does not name."""
     if "properties" in schema:
         schema.setdefault("additionalProperties", False)
     if "prefixItems" in schema:

@@ -1,4 +1,4 @@
-"""A JSON Schema with each of its schemas changed in the same way."""
+"""A JSON Schema with a function applied to each of its schemas."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Keywords whose values hold schemas: by name, in a list, or one.
+#: Keywords whose values hold schemas: by name, in a list, or a single one.
 _BY_NAME = ("properties", "$defs", "definitions")
 _IN_LIST = ("anyOf", "oneOf", "allOf", "prefixItems")
 _ONE = ("items", "additionalProperties")
 
 
 def map_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """A copy in which every schema is what `change` makes of it, the inner ones first.
+    """Return a copy with `change` applied to every schema, inner ones first.
 
-    Only for schemas that `check_schema` lets through: others have keywords that are not looked at.
+    Only for schemas that `check_schema` accepts: other keywords are not searched.
     """
     if not isinstance(schema, dict):
         return schema

@@ -1,4 +1,4 @@
-"""Backends by name. None is imported before it is asked for: they take seconds to load."""
+"""Backends by name. Each is imported on first use: that takes seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODULES = {
 
 
 def create_backend(name: BackendName, table: TokenTable) -> GrammarBackend:
-    """The backend of that name for this vocabulary.
+    """Return the backend of that name for this vocabulary.
 
     Raises:
         ConfigError: its library is not installed.

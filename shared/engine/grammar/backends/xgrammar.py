@@ -1,4 +1,4 @@
-"""Grammars by xgrammar: pushdown automata whose masks are computed ahead where that is possible.
+"""Grammars by xgrammar: pushdown automata, with masks computed ahead where possible.
 
 Y. Dong et al., "XGrammar: Flexible and Efficient Structured Generation Engine for Large Language
 Models" (MLSys 2025).
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from shared.request.grammar.spec import GrammarSpec
     from shared.text.token_table import TokenTable
 
-#: Blanks and line ends in a row between two parts of a JSON text: enough for an indented one. With
-#: no limit a model that is unsure may go on with blanks for ever.
+#: Maximum of blanks and line ends in a row between two parts of a JSON text: enough for
+#: indentation. Without a limit an uncertain model may write blanks forever.
 _MAX_WHITESPACE = 64
 
 
 def create(table: TokenTable) -> XgrammarBackend:
-    """The backend for this vocabulary."""
+    """Return the backend for this vocabulary."""
     return XgrammarBackend(table)
 
 
@@ -44,7 +44,7 @@ class XgrammarBackend:
             vocab_size=table.vocab_size,
             stop_token_ids=list(table.eos_token_ids),
         )
-        # Compiled grammars are kept by `GrammarCompiler`, whatever made them.
+        # `GrammarCompiler` caches compiled grammars of every backend.
         self._silent = frozenset(i for i, token in enumerate(table.token_bytes) if not token)
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
@@ -116,7 +116,7 @@ class XgrammarGrammar:
 
     def __init__(self, matcher: Any, *, never: frozenset[int]) -> None:
         self._matcher = matcher
-        #: No mask has them, but the library would accept them: they add nothing to the text.
+        #: Tokens without text: no mask has them, though the library would accept them.
         self._never = never
 
     @property
@@ -141,6 +141,6 @@ class XgrammarGrammar:
 
 
 def _choice_rule(text: str) -> str:
-    """GBNF of a JSON list of strings; JSON's escapes are GBNF's."""
+    """Return the GBNF rule of a choice among strings; JSON's escapes are GBNF's."""
     choices = [json.dumps(choice, ensure_ascii=False) for choice in json.loads(text)]
     return "root ::= " + " | ".join(choices)

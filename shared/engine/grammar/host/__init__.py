@@ -1,1 +1,1 @@
-"""Processes that compile grammars and follow them, apart from the process that serves."""
+"""Processes that compile and follow grammars, separate from the worker's process."""

@@ -23,13 +23,13 @@ from shared.engine.grammar.host.serving import HostServer
 from shared.errors import ConfigError
 from shared.text.token_table import TokenTable
 
-#: The kernel ends these before the worker where memory runs out.
+#: Score by which the kernel ends these processes before the worker if memory runs out.
 _OOM_SCORE = "800"
 
 
 def main(control: socket.socket) -> None:
-    """Load, then fork a host for each socket that comes."""
-    # A worker that was told to stop still finishes its answers.
+    """Load, then fork a host for each socket received."""
+    # A worker that was asked to stop still finishes its answers.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for

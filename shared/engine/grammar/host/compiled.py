@@ -28,7 +28,7 @@ class HostedCompiled:
             size_bytes=compiled.size_bytes,
             token_s=compiled.token_s,
         )
-        #: Of compiling and measuring.
+        #: Time of compiling and measuring.
         self.cpu_s = compiled.cpu_s
         self.param = param
         forget = Forget(compiled.grammar_id)
@@ -50,7 +50,7 @@ class HostedCompiled:
 
 
 class CompileError(Exception):
-    """A grammar was not compiled, for this reason, and took so much processor time."""
+    """A failed compilation, with its reason and its CPU time."""
 
     def __init__(self, reason: Exception, cpu_s: float) -> None:
         super().__init__(str(reason))

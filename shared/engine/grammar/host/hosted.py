@@ -1,4 +1,4 @@
-"""A grammar that a host follows: its masks come from there, all else is decided by them here."""
+"""A grammar in a host process: masks come from there, everything else is decided here."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from shared.engine.grammar.host.process import GrammarHost
 
-#: Masks in front of so many of the last tokens are kept: as many as a draft may take back.
+#: Number of last tokens whose masks are kept: as many as a draft may take back.
 _NUM_KEPT = 32
-#: A mask that takes longer is not waited for.
+#: Longest wait for a mask in the engine's thread.
 _QUICK_NS = 1_000_000
 
 
 class HostedGrammar:
-    """See `Grammar`. The engine's thread uses it; the host's reader brings the masks.
+    """See `Grammar`. The engine's thread uses it; the host's reader thread adds the masks.
 
-    The tokens that were accepted and taken back stay known with their masks: a draft is looked at
+    Tokens that were accepted and taken back stay known with their masks: each draft is checked
     twice.
     """
 
@@ -40,12 +40,12 @@ class HostedGrammar:
         self._began_terminated = opened.is_terminated
         self._path: list[int] = []
         self._place = 0
-        #: Masks by place; the reader thread adds to them.
+        #: Masks by position; the reader thread adds to them.
         self._masks = {} if opened.is_terminated else {0: opened.mask}
-        #: What the host has been told: so many tokens of the path, after taking back so many.
+        #: Number of path tokens known to the host after it takes back `_num_back` tokens.
         self._num_told = 0
         self._num_back = 0
-        #: Places of masks that are on their way, by ticket.
+        #: Positions of requested masks, by ticket.
         self._tickets: dict[int, int] = {}
         self._last_ticket = 0
         self._fault = ""
@@ -123,7 +123,9 @@ class HostedGrammar:
         self._place -= num_tokens
 
     def take(self, answer: Mask) -> bool:
-        """In the reader's thread, with `news` held. Whether a caller went away without it."""
+        """Take a mask in the reader's thread, with `news` held; return whether a caller had given
+        up waiting.
+        """
         place = self._tickets.pop(answer.ticket, None)
         self._fault = self._fault or answer.fault
         if place is not None and answer.mask:
@@ -150,7 +152,7 @@ class HostedGrammar:
         return self._is_there() or self.error is not None
 
     def _cut(self) -> None:
-        """Forget the tokens behind the current place: a different one follows."""
+        """Drop the tokens after the current position: a different one follows."""
         place = self._place
         if len(self._path) == place:
             return
@@ -163,7 +165,7 @@ class HostedGrammar:
                 del self._masks[old]
 
     def _unsay(self, place: int) -> None:
-        """Have the host take back the tokens behind `place`."""
+        """Let the host take back the tokens after `place`."""
         if self._num_told > place:
             self._num_back += self._num_told - place
             self._num_told = place

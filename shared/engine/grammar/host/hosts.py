@@ -1,4 +1,4 @@
-"""A grammar process per owner, and the order in which an owner's grammars are compiled.
+"""One grammar process per owner, and the order in which an owner's grammars are compiled.
 
 Owners do not wait for each other: each has a process, a queue and a budget of its own.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shared.engine.grammar.stats import GrammarStats
     from shared.request.grammar.spec import GrammarSpec
 
-#: Processes at a time. One without a use is ended when another owner needs one.
+#: Maximum of processes. An unused one is ended when another owner needs one.
 MAX_HOSTS = 16
 
 
@@ -45,7 +45,7 @@ class _Owner:
 
 
 class GrammarHosts:
-    """All methods may be called in any thread; none waits, but for `close`."""
+    """All methods may be called in any thread; none blocks except `close`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class GrammarHosts:
         budget: CpuBudget,
         stats: GrammarStats,
     ) -> None:
-        """`start` is called with the first grammar: without grammars there is no process."""
+        """Start no process yet: `start` is called with the first grammar."""
         self._start = start
         self._zygote: Zygote | None = None
         self._memory_bytes = memory_bytes
@@ -64,29 +64,29 @@ class GrammarHosts:
         self._budget = budget
         self._stats = stats
         self._threads: CompileThreads[None] = CompileThreads(1)
-        #: Guards the fields below, and the budget.
+        #: Guards the fields below and the budget.
         self._lock = threading.Lock()
         self._owners: OrderedDict[bytes, _Owner] = OrderedDict()
         self._is_closed = False
-        #: Called in whatever thread when a mask came for which a caller had waited.
+        #: Called in any thread after the arrival of a mask for which a caller had waited.
         self.on_news: Callable[[], None] = lambda: None
 
     @property
     def pids(self) -> list[int]:
-        """The processes that live, least recently used first."""
+        """Ids of the live processes, least recently used first."""
         with self._lock:
             hosts = [owner.host for owner in self._owners.values()]
         return [host.pid for host in hosts if host is not None and not host.fault]
 
     @property
     def start_s(self) -> float:
-        """How much longer a grammar may take now: the processes may have to be started first."""
+        """Additional time for a grammar now, if the processes have to be started first."""
         return 0.0 if self._zygote is not None else START_S
 
     def compile(
         self, spec: GrammarSpec, *, on_begin: Callable[[], object] = lambda: None
     ) -> Future[HostedCompiled]:
-        """Compile and measure it when it is its turn among its owner's; `on_begin` is called then.
+        """Compile and measure a grammar in its owner's queue; call `on_begin` when that begins.
 
         The future raises OverloadedError if the owner's budget is used up by then.
         """
@@ -99,7 +99,7 @@ class GrammarHosts:
         return future
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         with self._lock:
             self._is_closed = True
             owners, self._owners = self._owners, OrderedDict()
@@ -112,7 +112,7 @@ class GrammarHosts:
         self._threads.close()
 
     def charge(self, key: bytes, cpu_s: float) -> None:
-        """The owner's grammars have taken this much elsewhere."""
+        """Charge the owner for time that its grammars took elsewhere."""
         with self._lock:
             self._charge(key, cpu_s)
 
@@ -121,13 +121,13 @@ class GrammarHosts:
         self._stats.compile_s += cpu_s
 
     def _go_on(self, key: bytes, owner: _Owner) -> None:
-        """With the lock held."""
+        """Start the owner's next grammar if possible. Call with the lock held."""
         if owner.waiting and not owner.is_busy:
             owner.is_busy = True
             self._threads.submit(partial(self._begin, key, owner))
 
     def _begin(self, key: bytes, owner: _Owner) -> None:
-        """In the one thread that starts processes: send the owner's next grammar."""
+        """Send the owner's next grammar; runs in the only thread that starts processes."""
         with self._lock:
             wish = owner.waiting.popleft()
         spec, future = wish.spec, wish.future
@@ -188,7 +188,7 @@ class GrammarHosts:
         return owner.host
 
     def _make_room(self) -> None:
-        """End the least recently used host without a use, if there are too many."""
+        """End the least recently used unused host, if there are too many."""
         with self._lock:
             for key, owner in list(self._owners.items()):
                 if not (_is_alive(owner) or owner.is_busy or owner.waiting):

@@ -1,4 +1,4 @@
-"""What a worker and its grammar processes tell each other, over a pair of sockets."""
+"""Messages between a worker and its grammar processes, over a pair of sockets."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 if TYPE_CHECKING:
     import socket
 
-#: Length in front of every message.
+#: Length before every message.
 _LENGTH = struct.Struct("<I")
-#: No message is longer: a process that has gone wrong must not make its reader take more.
+#: Maximum length: a faulty process must not make its reader allocate more.
 _MAX_BYTES = 256 << 20
 
 T = TypeVar("T")
@@ -28,15 +28,15 @@ class Vocabulary(msgspec.Struct):
 
 
 class Loaded(msgspec.Struct):
-    """Its answer. `fault` is empty, or says why there is no such backend."""
+    """The answer to `Vocabulary`. `fault` is empty, or the reason why there is no such backend."""
 
     fault: str
 
 
 class Fork(msgspec.Struct):
-    """Make a host that talks over the socket that comes with this message."""
+    """Fork a host that uses the socket sent with this message."""
 
-    #: Of address space, over what the process has already.
+    #: Limit of address space, in addition to what the process has already.
     memory_bytes: int
 
 
@@ -58,7 +58,7 @@ class Compile(msgspec.Struct, tag=True):
 
 
 class Open(msgspec.Struct, tag=True):
-    """Start a matcher behind these tokens."""
+    """Start a matcher after these tokens."""
 
     matcher_id: int
     grammar_id: int
@@ -67,7 +67,7 @@ class Open(msgspec.Struct, tag=True):
 
 
 class Move(msgspec.Struct, tag=True):
-    """Take back so many tokens, accept these, and compute the mask of the token behind them."""
+    """Take back some tokens, accept these, and compute the mask of the token after them."""
 
     matcher_id: int
     ticket: int
@@ -82,7 +82,7 @@ class Close(msgspec.Struct, tag=True):
 
 
 class Forget(msgspec.Struct, tag=True):
-    """Drop a compiled grammar. Its matchers go on."""
+    """Drop a compiled grammar. Its matchers continue."""
 
     grammar_id: int
 
@@ -92,27 +92,30 @@ class Compiled(msgspec.Struct, tag=True):
 
     grammar_id: int
     size_bytes: int
-    #: Of compiling alone.
+    #: Time of compiling alone.
     compile_s: float
-    #: Of its slowest token, as far as that was measured.
+    #: Time of its slowest token, as far as that was measured.
     token_s: float
-    #: Of compiling and measuring.
+    #: Time of compiling and measuring.
     cpu_s: float
 
 
 class Refused(msgspec.Struct, tag=True):
-    """The other answer to `Compile`."""
+    """The answer to `Compile` for a grammar that was not compiled."""
 
     grammar_id: int
     message: str
     is_unsupported: bool
-    #: The backend failed, not the client.
+    #: Whether the backend failed, not the client.
     is_fault: bool
     cpu_s: float
 
 
 class Opened(msgspec.Struct, tag=True):
-    """The answer to `Open`. `num_accepted` is less than there were tokens if one does not fit."""
+    """The answer to `Open`.
+
+    `num_accepted` is less than the number of tokens if one does not fit.
+    """
 
     matcher_id: int
     num_accepted: int
@@ -123,9 +126,9 @@ class Opened(msgspec.Struct, tag=True):
 
 
 class Mask(msgspec.Struct, tag=True):
-    """The answer to `Move`: which tokens are allowed next, one bit per token in int32 words.
+    """The answer to `Move`: the allowed next tokens, one bit per token in int32 words.
 
-    A `fault` says why there is no mask, and that this matcher will give none.
+    A `fault` is the reason why this matcher has no mask and will send none.
     """
 
     matcher_id: int
@@ -140,13 +143,22 @@ FromHost = Compiled | Refused | Opened | Mask
 
 
 def send(sock: socket.socket, message: msgspec.Struct) -> None:
-    """One message, whole. One caller at a time. Raises OSError if the peer is gone."""
+    """Send one whole message. One caller at a time.
+
+    Raises:
+        OSError: the peer is gone.
+    """
     data = msgspec.msgpack.encode(message)
     sock.sendall(_LENGTH.pack(len(data)) + data)
 
 
 def receive(sock: socket.socket, kind: type[T]) -> T:
-    """The next message. Raises EOFError at the end, OSError or ValueError if it is broken."""
+    """Return the next message.
+
+    Raises:
+        EOFError: the peer has closed the socket.
+        OSError, ValueError: the message is broken.
+    """
     [length] = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
     if length > _MAX_BYTES:
         raise ValueError(f"a message of {length} bytes")

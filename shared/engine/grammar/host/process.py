@@ -1,4 +1,4 @@
-"""A worker's end of one grammar process."""
+"""The worker's side of one grammar process."""
 
 from __future__ import annotations
 
@@ -42,19 +42,20 @@ if TYPE_CHECKING:
     from shared.engine.sequence.grammar import Grammar
     from shared.request.grammar.spec import GrammarSpec
 
-#: A process that does not read for so long is ended.
+#: A process that does not read for this time is ended.
 _SEND_S = 1.0
-#: How often what takes too long is looked for.
+#: Interval of checks for calls that take too long.
 _CHECK_S = 0.5
-#: A process that others leave little of the cores gets so many times as long by the wall's clock.
+#: Factor on times by the wall clock, for a process that gets little of the cores.
 _WALL_PER_CPU = 20
 
 
 class GrammarHost:
     """Compiles and follows the grammars of one owner. All methods may be called in any thread.
 
-    It is ended when a mask takes over `limit_s` of its own CPU time. A grammar that takes longer to
-    compile retires it: it follows what it follows already, and the owner gets another one.
+    The process is ended when a mask takes over `limit_s` of its own CPU time. A grammar that takes
+    longer to compile retires the process: it continues its present grammars, and the owner gets
+    another process.
     """
 
     def __init__(
@@ -66,7 +67,10 @@ class GrammarHost:
         stats: GrammarStats,
         on_news: Callable[[], None],
     ) -> None:
-        """Owns the socket and the process. `on_news`: a mask came for which a caller waited."""
+        """Own the socket and the process.
+
+        `on_news`: called when a mask came for which a caller waited.
+        """
         self.pid = pid
         self._sock = sock
         sock.settimeout(_SEND_S)
@@ -77,19 +81,19 @@ class GrammarHost:
         self._limit_s = limit_s
         self._stats = stats
         self._on_news = on_news
-        #: Told of every mask, and of the end. Guards what follows.
+        #: Notified of every mask and of the end. Guards the fields below.
         self.news = threading.Condition()
-        #: Why it has ended; empty while it lives.
+        #: Reason of its end; empty while the process lives.
         self.fault = ""
         self.is_retired = False
         self._compiling: tuple[int, GrammarSpec, Future[HostedCompiled], _Moment] | None = None
         self._opening: dict[int, tuple[Future[Grammar], Open, str]] = {}
         self._followed: WeakValueDictionary[int, HostedGrammar] = WeakValueDictionary()
-        #: Since when masks are awaited, by matcher.
+        #: By matcher: since when a mask is awaited.
         self._awaited: dict[int, _Moment] = {}
         self._ids = count()
         self._sending = threading.Lock()
-        #: What has no user any more. Without a lock: that may show while anything is locked.
+        #: Unused objects to close. Without a lock: a finaliser may run while any lock is held.
         self._closing: deque[Close | Forget] = deque()
         threading.Thread(target=self._read, name=f"grammar-{pid}", daemon=True).start()
         threading.Thread(target=self._watch, name=f"watch-{pid}", daemon=True).start()
@@ -105,7 +109,7 @@ class GrammarHost:
         return not (self.fault or self.is_retired)
 
     def compile(self, spec: GrammarSpec) -> Future[HostedCompiled]:
-        """Compile a grammar in the process. Only one may be compiling."""
+        """Compile a grammar in the process. Only one compilation at a time."""
         future: Future[HostedCompiled] = running()
         grammar_id = next(self._ids)
         with self.news:
@@ -121,7 +125,7 @@ class GrammarHost:
     def open(
         self, compiled: HostedCompiled, ends: Sequence[int], tokens: Sequence[int]
     ) -> Future[Grammar]:
-        """Start a matcher behind `tokens`.
+        """Start a matcher after `tokens`.
 
         The future raises RefusedTokenError if one of them does not fit.
         """
@@ -137,17 +141,17 @@ class GrammarHost:
         return future
 
     def move(self, message: Move) -> None:
-        """Ask for a mask; its grammar is told."""
+        """Request a mask, which is passed to its grammar."""
         with self.news:
             self._awaited.setdefault(message.matcher_id, self._now())
         self._send(message)
 
     def send_later(self, message: Close | Forget) -> None:
-        """With the next message. May be called by the garbage collector."""
+        """Send a message with the next one. May be called by the garbage collector."""
         self._closing.append(message)
 
     def end(self, fault: str) -> None:
-        """Kill it. All that it follows or compiles fails."""
+        """Kill the process. All of its grammars and compilations fail."""
         with self.news:
             if self.fault:
                 return
@@ -227,7 +231,7 @@ class GrammarHost:
         with self.news:
             compiling, self._compiling = self._compiling, None
         if compiling is None or compiling[0] != message.grammar_id:
-            return  # it was given up
+            return  # the caller has given it up
         _, spec, future, _ = compiling
         if isinstance(message, Compiled):
             compiled = HostedCompiled(self, message, spec.param)
@@ -242,7 +246,7 @@ class GrammarHost:
         future.set_exception(CompileError(error, message.cpu_s))
 
     def _watch(self) -> None:
-        """End it if a mask takes too long; retire it if a grammar does."""
+        """End the process if a mask takes too long; retire it if a compilation does."""
         while not self.fault:
             time.sleep(_CHECK_S)
             if self._closing:
@@ -271,19 +275,19 @@ class GrammarHost:
         future.set_exception(CompileError(error, self._now().cpu_s - began.cpu_s))
 
     def _now(self) -> _Moment:
-        with contextlib.suppress(OSError):  # it has ended, and what it used last counts
+        with contextlib.suppress(OSError):  # the process has ended: its last CPU time counts
             self._cpu_s = time.clock_gettime(self._cpu_clock)
         return _Moment(self._cpu_s, time.monotonic())
 
     def _is_over(self, since: _Moment) -> bool:
-        """Whether that is too long ago: in time of its own, as others may have the cores."""
+        """Return whether that began too long ago, in CPU time: others may use the cores."""
         now = self._now()
         is_stopped = now.wall_s - since.wall_s > _WALL_PER_CPU * self._limit_s
         return is_stopped or now.cpu_s - since.cpu_s > self._limit_s
 
 
 class _Moment(NamedTuple):
-    """When something began, by the clock of the process's CPU time and by the wall's."""
+    """A start time, by the clock of the process's CPU time and by the wall clock."""
 
     cpu_s: float
     wall_s: float

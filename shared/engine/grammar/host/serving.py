@@ -1,7 +1,7 @@
-"""One grammar process: compiles grammars and computes masks for the worker at the other end.
+"""One grammar process: compiles grammars and computes masks for its worker.
 
-Compiling, and masks of grammars that have shown to be slow, run in threads of the lowest priority.
-The libraries compute without Python's lock, so a slow mask holds up neither the reader nor others.
+Compilations, and masks of grammars that have been slow, run in threads of the lowest priority. The
+libraries compute without Python's lock, so a slow mask delays neither the reader nor other masks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from shared.engine.grammar.base import CompiledGrammar, GrammarBackend
     from shared.engine.sequence.grammar import Matcher
 
-#: A mask that takes more processor time makes its grammar a slow one.
+#: A mask that takes more CPU time makes its grammar a slow one.
 SLOW_NS = 2_000_000
 LOWEST_PRIORITY = 19
 
@@ -57,7 +57,7 @@ class _Served:
 
 
 class _Follower:
-    """A matcher and what it still has to do: in order, and in one thread at a time."""
+    """A matcher and its pending messages: in order, and in one thread at a time."""
 
     def __init__(self, served: _Served) -> None:
         self.served = served
@@ -67,7 +67,7 @@ class _Follower:
 
 
 class HostServer:
-    """Serves one worker until it closes its end."""
+    """Serves one worker until the worker closes its socket."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class HostServer:
         vocab_size: int,
         end_token_ids: Sequence[int],
     ) -> None:
-        """`end_token_ids` are those of the vocabulary: grammars are measured with them."""
+        """Serve a vocabulary. Grammars are measured with its `end_token_ids`."""
         self._sock = sock
         self._backend = backend
         self._vocab_size = vocab_size
@@ -93,7 +93,7 @@ class HostServer:
         self._slow: queue.SimpleQueue[_Follower] = queue.SimpleQueue()
 
     def run(self) -> None:
-        """Returns when the worker is gone; the process ends then, whatever its threads are at."""
+        """Serve until the worker is gone; then the process ends, with any running threads."""
         _start(self._compile_all)
         _start(lambda: self._follow_all(self._quick, priority=None))
         _start(lambda: self._follow_all(self._slow, priority=LOWEST_PRIORITY))
@@ -205,7 +205,7 @@ class HostServer:
             refused.message = f"structured output is not possible here: {error}"
         except MemoryError:
             refused.message = f"{spec.param} needs too much memory: it must be simpler"
-        except Exception as error:  # noqa: BLE001 the worker hears of it
+        except Exception as error:  # noqa: BLE001 reported to the worker
             refused.is_fault = True
             refused.message = f"{spec.param} cannot be compiled: {error!r}"
         else:
@@ -215,10 +215,10 @@ class HostServer:
         return refused
 
     def _measure(self, compiled: CompiledGrammar) -> float:
-        """Seconds of the slowest token; infinite if measuring fails."""
+        """Return the time [s] of the slowest token; infinite if measuring fails."""
         try:
             return measure_token_s(compiled, self._end_token_ids, self._vocab_size)
-        except Exception:  # noqa: BLE001 its sequences will say what is wrong
+        except Exception:  # noqa: BLE001 its sequences will report the error
             return math.inf
 
     def _send(self, message: FromHost) -> None:

@@ -1,4 +1,4 @@
-"""The process that grammar processes are forked of."""
+"""The process from which grammar processes are forked."""
 
 from __future__ import annotations
 
@@ -22,20 +22,24 @@ START_S = 120.0
 
 
 class Process(Protocol):
-    """What is needed of `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that is used here."""
 
     def poll(self) -> int | None:
-        """The exit code, or None while it runs."""
+        """Return the exit code, or None while it runs."""
 
     def kill(self) -> None:
-        """End it without warning."""
+        """Kill the process."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code. Raises subprocess.TimeoutExpired."""
+        """Return the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: the process still runs.
+        """
 
 
 def start_process(control: socket.socket) -> Process:
-    """`python -m shared.engine.grammar.host` with this socket, which stays the caller's."""
+    """Run `python -m shared.engine.grammar.host` with this socket, which stays the caller's."""
     fd = control.fileno()
     return subprocess.Popen(
         [sys.executable, "-m", "shared.engine.grammar.host", str(fd)],
@@ -46,7 +50,7 @@ def start_process(control: socket.socket) -> Process:
 
 
 def environment() -> dict[str, str]:
-    """It serves one worker and no accelerator, and its threads are the hosts'."""
+    """Return the environment of the process: no accelerator, one OpenMP thread."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
@@ -57,10 +61,10 @@ def environment() -> dict[str, str]:
 
 
 class Zygote:
-    """Holds the library and the vocabulary. One caller at a time."""
+    """The process with the loaded library and vocabulary. One caller at a time."""
 
     def __init__(self, backend: BackendName, table: TokenTable) -> None:
-        """Start it, which takes seconds.
+        """Start the process, which takes seconds.
 
         Raises:
             ConfigError: there is no such backend.
@@ -86,9 +90,10 @@ class Zygote:
         return self._process.poll() is None
 
     def fork(self, memory_bytes: int) -> tuple[socket.socket, int]:
-        """A host: its socket and its process.
+        """Return the socket and the process of a new host.
 
-        Raises UnavailableError if the zygote has ended.
+        Raises:
+            UnavailableError: the zygote has ended.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -104,7 +109,7 @@ class Zygote:
             theirs.close()
 
     def close(self) -> None:
-        """End it. Hosts go on until their own sockets close."""
+        """End the process. Hosts continue until their own sockets close."""
         self._control.close()
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):

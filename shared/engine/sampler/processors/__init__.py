@@ -1,1 +1,1 @@
-"""Custom logits processors: the interface, how they are found, and how they are run."""
+"""Custom logits processors: the interface, loading, execution."""

@@ -1,4 +1,4 @@
-"""Custom logits processors with the sequences that want them: kept up to date, and run."""
+"""Custom logits processors attached to sequences: their states and their execution."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Attached:
         state: Any,
         token_ids: array[int],
     ) -> None:
-        """`token_ids` is the sequence's own array."""
-        #: Among all processors of the engine: the order in which they run.
+        """Attach to a sequence. `token_ids` is the sequence's own array."""
+        #: Index among all processors of the engine: they run in this order.
         self.place = place
         self.processor = processor
         self._request = request
@@ -40,9 +40,9 @@ class Attached:
         self._num_seen = 0
 
     def state_for(self, sampling: SamplingState) -> Any:
-        """The state that knows all of the output's tokens, and no other."""
+        """Return the state after exactly the output's tokens."""
         if sampling.token_ids is not self._token_ids:
-            # A copy, with tokens that are only guessed: what it learned could not be unlearned.
+            # A copy for draft tokens: an update of the state cannot be undone.
             return self._rebuilt(sampling)
         if self._num_seen > sampling.num_output_tokens:
             self._state = self._rebuilt(sampling)
@@ -63,19 +63,19 @@ class Attached:
 
 
 class ProcessorSet:
-    """The processors of one engine, in the order in which they run."""
+    """The processors of one engine, in the order of execution."""
 
     def __init__(self, processors: Seq[LogitsProcessor[Any]] = ()) -> None:
         self.processors = tuple(processors)
 
     def are_wanted(self, params: SamplingParams, prompt_token_ids: Seq[int]) -> bool:
-        """Whether any can make a difference to such a request.
+        """Return whether any processor can change the output of this request.
 
         Raises:
             InvalidRequestError: an argument for one of them is wrong.
         """
         request = NewRequest(params, prompt_token_ids)
-        # All are asked: any of them may refuse the request.
+        # All are called: any of them may refuse the request.
         states = [processor.new_request(request) for processor in self.processors]
         return any(
             state is not None and _matters(processor, params)
@@ -83,7 +83,7 @@ class ProcessorSet:
         )
 
     def attach(self, sampling: SamplingState) -> None:
-        """Let those run on a sequence that can make a difference to it."""
+        """Attach to a sequence the processors that can change its output."""
         prompt = tuple(sampling.token_ids[: sampling.num_prompt_tokens])
         request = NewRequest(sampling.params, prompt)
         attached = []
@@ -99,13 +99,13 @@ def _matters(processor: LogitsProcessor[Any], params: SamplingParams) -> bool:
 
 
 def apply_processors(logits: torch.Tensor, states: Seq[SamplingState]) -> None:
-    """Run each processor once, for all rows of `logits` [n, vocab] that want it, in place."""
+    """Run each processor once, in place, on all rows of `logits` [n, vocab] that use it."""
     wanting: dict[int, list[tuple[int, AttachedProcessor, Any]]] = {}
     for row, sampling in enumerate(states):
         for attached in sampling.processors:
             group = wanting.setdefault(attached.place, [])
             group.append((row, attached, attached.state_for(sampling)))
-    # Not in the order of their first rows: that would depend on the other sequences of the batch.
+    # Not in the order of their first rows: that would depend on other sequences of the batch.
     for _, group in sorted(wanting.items()):
         rows = [row for row, _, _ in group]
         # A copy, so that a processor cannot change the rows of other sequences.

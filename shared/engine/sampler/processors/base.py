@@ -1,11 +1,11 @@
-"""The interface of a custom logits processor. The operator of a worker chooses it, never a client.
+"""The interface of a custom logits processor. A worker's operator chooses it, never a client.
 
-A processor is made once per engine, and is called in the engine's thread only. What it remembers
-of a sequence is an object of its own choice, made by `new_request` from the request and brought up
-to date by `update` from the output's tokens. Nothing else may flow into it: a sequence that comes
-from another worker, or comes back after a loss, is made again from its tokens, and must go on as if
-nothing had happened. So what a processor does depends on the request and its tokens alone: not on
-the other sequences of a batch, not on time, and not on how often it was asked.
+A processor is made once per engine and called in the engine's thread only. Its state of a sequence
+is an object of its own type, made by `new_request` from the request and updated by `update` with
+the output's tokens. The state must depend on nothing else: for a sequence that comes from another
+worker, or continues after a loss, it is made again from the tokens, and must be the same. So the
+behaviour of a processor depends on the request and its tokens alone: not on other sequences of a
+batch, not on time, and not on the number of calls.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
     from shared.request.sampling_params import SamplingParams
 
-#: What a processor remembers of a sequence.
+#: A processor's state of a sequence.
 State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorContext:
-    """What a processor is made from."""
+    """Data for a processor's construction."""
 
     vocab_size: int
-    #: Of the logits.
+    #: Device of the logits.
     device: str
 
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """A sequence as it came, without what was generated."""
+    """A new sequence, without generated tokens."""
 
-    #: `extra_args` is what the client wrote for processors, from outside: check it.
+    #: `extra_args` comes from the client: check it.
     params: SamplingParams
     prompt_token_ids: Sequence[int]
 
 
 class LogitsProcessor(Protocol[State]):
-    """Changes logits. A class or function that takes a `ProcessorContext` makes it."""
+    """Changes logits. Made by a class or function that takes a `ProcessorContext`."""
 
     @property
     def is_argmax_invariant(self) -> bool:
-        """Whether the most likely token always stays the same: then greedy sequences go without."""
+        """Whether the most likely token never changes: then greedy sequences skip the processor."""
         ...
 
     def new_request(self, request: NewRequest) -> State | None:
-        """The state before any token of the output; None: this request wants nothing of it.
+        """Return the state before the output; None: the processor does not apply to this request.
 
-        It may be called again for the same request, to begin anew.
+        It may be called again for the same request, to start again.
 
         Raises:
             InvalidRequestError: an argument is wrong; `param` names it, as "extra_args.name".
@@ -61,13 +61,13 @@ class LogitsProcessor(Protocol[State]):
         ...
 
     def update(self, state: State, token_ids: Sequence[int]) -> None:
-        """The output has these tokens more, in order; called with all of them, once each."""
+        """Update the state with the next tokens of the output; each token is passed once."""
         ...
 
     def apply(self, logits: torch.Tensor, states: Sequence[State]) -> None:
-        """Change `logits` in place, float32 [len(states), vocab]: row i is what state i's next
-        token is chosen from. Penalties, temperature and the filters follow.
+        """Change `logits` in place, float32 [len(states), vocab].
 
-        -inf rules a token out. What is raised ends all sequences of the batch.
+        The next token of state i is chosen from row i. Penalties, temperature and the filters
+        follow. -inf forbids a token. An exception ends all sequences of the batch.
         """
         ...

@@ -1,4 +1,4 @@
-"""Finds custom logits processors: those of installed packages by name, others as module:Class."""
+"""Load custom logits processors: those of installed packages by name, others as module:Class."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     Make = Callable[[ProcessorContext], LogitsProcessor[Any]]
 
-#: Packages name their processors here.
+#: Group of entry points for processors.
 ENTRY_POINT_GROUP = "baton.logits_processors"
 
 
 def load_processors(names: Sequence[str], context: ProcessorContext) -> ProcessorSet:
-    """Make one of each, in order.
+    """Return one instance of each, in order.
 
     Raises:
         ConfigError: there is none of that name, or it cannot be loaded or made.

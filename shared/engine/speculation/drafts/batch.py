@@ -1,4 +1,4 @@
-"""Sequences' next tokens as one packed batch for a draft with a cache of its own."""
+"""Packing of sequences' next tokens into a batch for a draft with a cache of its own."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DraftRow:
-    """Tokens of one sequence that are computed now, from place `first` of its own KV on."""
+    """Tokens of one sequence to compute, from index `first` of its draft KV on."""
 
     token_ids: Seq[int]
     first: int
     #: The pages of the sequence's draft KV.
     table: array[int]
-    #: Position of the token at place 0.
+    #: Position of the token at index 0.
     first_position: int = 0
 
 
@@ -34,14 +34,14 @@ class DraftBatch:
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
     metadata: AttentionMetadata
-    #: [rows] int64: where the last token of each row is.
+    #: [rows] int64: index of the last token of each row.
     last: torch.Tensor
 
 
 def pack(
     rows: Seq[DraftRow], page_size: int, device: torch.device, *, wanted: Seq[int] | None = None
 ) -> DraftBatch:
-    """One batch of all rows. Only for rows in `wanted`, if given, the last hidden state is."""
+    """Pack all rows into one batch. Last hidden states only for rows in `wanted`, if given."""
     lens = np.array([len(row.token_ids) for row in rows])
     firsts = np.array([row.first for row in rows])
     ends = np.cumsum(lens)

@@ -1,4 +1,4 @@
-"""The engine's own pool, as a proposer sees it."""
+"""The engine's pool as a source of blocks for a proposer."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class PoolDraftBlocks:
-    """Takes from what the engine's sequences leave; knows what a proposer holds."""
+    """Takes blocks that the engine's sequences leave free; tracks those of the proposer."""
 
     def __init__(self, pool: BlockPool, reach: Callable[[int], None]) -> None:
-        """`reach` makes the pool's first so many blocks ready to be written."""
+        """Use this pool. `reach` makes the pool's first blocks, of the given number, writable."""
         self._pool = pool
         self._reach = reach
         self._held: Counter[int] = Counter()
 
     @property
     def held(self) -> Iterable[int]:
-        """Every block that the proposer holds."""
+        """Every block of the proposer."""
         return self._held.elements()
 
     def allocate(self, num_blocks: int) -> list[int] | None:
@@ -37,7 +37,11 @@ class PoolDraftBlocks:
         return blocks
 
     def release(self, blocks: Sequence[int]) -> None:
-        """See `DraftBlocks.release`. Raises InternalError if one is not the proposer's."""
+        """See `DraftBlocks.release`.
+
+        Raises:
+            InternalError: a block is not the proposer's.
+        """
         if any(block not in self._held for block in blocks):
             raise InternalError("a proposer released a block that it does not hold")
         self._pool.release(blocks)

@@ -1,4 +1,4 @@
-"""Which tokens a draft model guesses: the most likely ones, or drawn as its target's are."""
+"""Choice of draft tokens: the most likely ones, or sampled like the target's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DraftChoice:
-    """Chooses guesses. With `samples`, those of sampled sequences are drawn."""
+    """Chooses drafts. With `samples`, those of sampled sequences are drawn."""
 
     def __init__(self, *, samples: bool) -> None:
         self._samples = samples
@@ -27,9 +27,9 @@ class DraftChoice:
     def choose(
         self, logits: torch.Tensor, seqs: Seq[Sequence], places: Seq[int]
     ) -> tuple[list[int], dict[int, torch.Tensor]]:
-        """A token per row of `logits` [n, vocab], each to stand at its place.
+        """Return a token per row of `logits` [n, vocab], each for its position.
 
-        And for the rows that were drawn, what they were drawn from: float32 [vocab].
+        And for rows that were drawn, their distribution: float32 [vocab].
         """
         tokens: list[int] = most_likely(logits).tolist()
         probs: dict[int, torch.Tensor] = {}
@@ -42,7 +42,7 @@ class DraftChoice:
 def _draw(logits: torch.Tensor, params: SamplingParams, place: int) -> tuple[int, torch.Tensor]:
     probs = distribution(logits[None].clone(), params)[0].astype(np.float32)
     if not probs.any():
-        probs[0] = 1.0  # a broken draft guesses something; its target says what it is worth
+        probs[0] = 1.0  # a broken draft model may draft any token: the target checks it
     number = uniforms([params.fixed_seed], [params.sample_index], [place], Purpose.DRAFT)[0]
     reached = probs.astype(np.float64).cumsum()
     token = int(np.searchsorted(reached, number * reached[-1], side="right"))

@@ -1,9 +1,9 @@
-"""Drafts by a small model: it goes on from the sequence's tokens by itself, a token at a time.
+"""Drafts by a small model, which continues the sequence token by token.
 
-Its KV follows from the tokens alone, so it is computed when a sequence first drafts, whether its
+Its KV depends on the tokens alone. So it is computed when a sequence first drafts, whether its
 prompt was computed here, came from a peer or was in the prefix cache, and again after a preemption:
-nothing of it is ever sent. What a step of the engine spends on that is limited; meanwhile the
-sequence does not draft.
+it is never sent. The time that a step of the engine spends on it is limited; meanwhile the sequence
+does not draft.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class _State:
     """The draft's KV of one sequence."""
 
     table: array[int] = field(default_factory=lambda: array("i"))
-    #: KV of so many of the sequence's tokens is there.
+    #: Number of the sequence's tokens whose KV is computed.
     num_computed: int = 0
-    #: Guessed tokens behind those, whose KV is there too.
+    #: Draft tokens after those, whose KV is computed too.
     guessed: list[int] = field(default_factory=list)
 
     def confirm(self, token_ids: array[int]) -> None:
-        """Keep the guessed tokens that the sequence has taken."""
+        """Keep the draft tokens that the sequence has accepted."""
         for token in self.guessed:
             if self.num_computed >= len(token_ids) or token_ids[self.num_computed] != token:
                 break
@@ -57,7 +57,7 @@ class _Drafting:
     wish: DraftWish
     state: _State
     max_tokens: int
-    #: Its place among the wishes.
+    #: Its index among the wishes.
     place: int
     token_ids: list[int] = field(default_factory=list)
     probs: list[torch.Tensor] = field(default_factory=list)
@@ -67,7 +67,11 @@ class DraftModelProposer:
     """See `Proposer`. Most likely tokens, or drawn ones with `options: {"sample": true}`."""
 
     def __init__(self, context: ProposerContext) -> None:
-        """Raises ConfigError: the draft cannot be used with this target."""
+        """Use this draft model.
+
+        Raises:
+            ConfigError: it cannot be used with this target.
+        """
         self._draft = load_draft(context)
         self._device = context.arena.device
         self._pages = DraftPages(context, self._draft.spec, self._draft.dtype)
@@ -79,11 +83,11 @@ class DraftModelProposer:
 
     @property
     def hidden_needs(self) -> HiddenNeeds:
-        """None."""
+        """No hidden states."""
         return HiddenNeeds()
 
     def may_guess(self, seq: Sequence) -> bool:
-        """Return True: a model can always guess."""
+        """Return True: a model can always draft."""
         return True
 
     @torch.inference_mode()
@@ -106,7 +110,7 @@ class DraftModelProposer:
         return drafts
 
     def observe(self, step: ObservedStep) -> None:
-        """Nothing to learn: the tokens are all there."""
+        """Do nothing: all tokens are in the sequence."""
 
     def forget(self, seq: Sequence) -> None:
         """See `Proposer.forget`."""
@@ -121,7 +125,7 @@ class DraftModelProposer:
         self._memory.close()
 
     def _begin(self, wishes: Seq[DraftWish]) -> list[_Drafting]:
-        """Those for which there is room."""
+        """Return the sequences for which there is room."""
         drafting = []
         for place, wish in enumerate(wishes):
             seq = wish.seq
@@ -132,17 +136,18 @@ class DraftModelProposer:
             if state is None:
                 continue
             state.confirm(seq.token_ids)
-            # The last token is always read: what follows it is wanted.
+            # The last token is always computed: the token after it is drafted.
             state.num_computed = min(state.num_computed, seq.num_tokens - 1)
-            # The last guess is never read here.
+            # The last draft token is never computed here.
             if self._memory.try_grow(seq, state, seq.num_tokens + max_tokens - 1):
                 drafting.append(_Drafting(wish, state, max_tokens, place))
         return drafting
 
     def _catch_up(self, drafting: Seq[_Drafting]) -> torch.Tensor | None:
-        """Compute KV up to the last token, as far as a step may; shortest first.
+        """Compute KV up to the last token, within a step's limit; shortest first.
 
-        Returns the last hidden states of those that are there, in the order of `drafting`.
+        Returns the last hidden states of the sequences that are complete, in the order of
+        `drafting`.
         """
         left = self._max_batched_tokens
         rows: dict[int, DraftRow] = {}

@@ -1,9 +1,9 @@
-"""Drafts by EAGLE and EAGLE-3 heads, which go on from the target's own hidden states.
+"""Drafts by EAGLE and EAGLE-3 heads, which continue from the target's hidden states.
 
-What a head keeps of a sequence begins with the first hidden state that there is: one that this
-engine computed, or that a peer which computed the prompt has sent. Of what came from the prefix
-cache or from a lower tier, here or there, there are none. Then the head sees less, and guesses
-worse at first; what the target makes of its guesses is exact as always.
+A head's view of a sequence begins with the first available hidden state: one that this engine
+computed, or that was sent by a peer that computed the prompt. There are none for tokens that came
+from the prefix cache or from a lower tier, here or there. Then the head sees less, and its first
+drafts are worse; the target's check stays exact.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ if TYPE_CHECKING:
         ProposerContext,
     )
 
-#: Features of a sequence that wait for the next draft. They are few where it drafts in every step;
-#: where it does not, they must not pile up.
+#: Maximum of a sequence's features that wait for the next draft. They are few if it drafts in every
+#: step; if it does not, they must not accumulate.
 _MAX_WAITING = 64
 
 
 @dataclass(slots=True, eq=False)
 class _View:
-    """What the head has seen of a sequence: features from some position on, without a gap."""
+    """A head's view of a sequence: features from some position on, without a gap."""
 
     first_position: int
     table: array[int] = field(default_factory=lambda: array("i"))
-    #: The number of leading features whose KV is there.
+    #: The number of leading features whose KV is computed.
     num_computed: int = 0
-    #: Those behind it, [n, hidden] each, and of each the token behind its own.
+    #: Later features, [n, hidden] each, and of each the token after its own.
     waiting: list[torch.Tensor] = field(default_factory=list)
     waiting_ids: list[int] = field(default_factory=list)
-    #: [1, hidden]: what the head makes of the last one that was computed.
+    #: [1, hidden]: the head's output for the last computed one.
     guessed: torch.Tensor | None = None
 
     @property
     def end(self) -> int:
-        """Position behind the last feature."""
+        """Position after the last feature."""
         return self.first_position + self.num_computed + len(self.waiting_ids)
 
     def add(self, features: torch.Tensor, next_ids: array[int]) -> None:
-        """Features behind the last one, [n, hidden], and of each the token behind its own."""
+        """Add features after the last one, [n, hidden], and of each the token after its own."""
         self.waiting.append(features)
         self.waiting_ids.extend(next_ids)
 
     def take(self, num: int) -> tuple[list[int], torch.Tensor]:
-        """The first so many of those that wait: their tokens and features."""
+        """Remove the first waiting features; return their tokens and features."""
         ids, self.waiting_ids = self.waiting_ids[:num], self.waiting_ids[num:]
         features = torch.cat(self.waiting)
         self.waiting = [features[num:]] if self.waiting_ids else []
@@ -75,7 +75,11 @@ class EagleProposer:
     """See `Proposer`. A chain of most likely tokens."""
 
     def __init__(self, context: ProposerContext) -> None:
-        """Raises ConfigError: the head cannot be used with this target."""
+        """Use this head.
+
+        Raises:
+            ConfigError: it cannot be used with this target.
+        """
         self._head = load_feature_head(context)
         layers = self._head.captured_layers
         if layers and not hasattr(context.target.model, "capture_layers"):
@@ -96,7 +100,7 @@ class EagleProposer:
         return self._needs
 
     def may_guess(self, seq: Sequence) -> bool:
-        """Return True: a head can always guess."""
+        """Return True: a head can always draft."""
         return True
 
     @torch.inference_mode()
@@ -109,7 +113,7 @@ class EagleProposer:
             max_tokens = min(wish.max_tokens, self._max_len - num_tokens + 1)
             if view is None or view.end != num_tokens - 1 or max_tokens < 1:
                 continue
-            # The last guess is never read here.
+            # The last draft token is never computed here.
             num_features = view.end - view.first_position + max_tokens - 1
             if self._memory.try_grow(wish.seq, view, num_features):
                 ready.append((place, wish.seq, view, max_tokens))
@@ -160,7 +164,7 @@ class EagleProposer:
         self._memory.close()
 
     def _view_for(self, part: ObservedPart) -> _View | None:
-        """The view that the part goes on, or a new one: nothing before it is known then."""
+        """Return the view that the part continues, or a new one without earlier features."""
         if part.seq.status is not Status.RUNNING or part.seq.request.hold_blocks:
             return None  # it will never draft
         view = self._memory.get(part.seq)
@@ -169,7 +173,7 @@ class EagleProposer:
         return self._memory.add(part.seq, lambda: _View(part.first_position))
 
     def _features(self, step: ObservedStep) -> torch.Tensor:
-        """A copy, so that no view keeps the whole step in memory."""
+        """Return a copy, so that no view keeps the whole step in memory."""
         layers = self._needs.layers
         if layers:
             hidden = torch.cat([step.layer_hidden[layer] for layer in layers], dim=-1)
@@ -178,7 +182,7 @@ class EagleProposer:
         return self._head.features(step.final_hidden).clone()
 
     def _compute(self, views: Seq[tuple[Sequence, _View]]) -> None:
-        """Let the head read what waits, as much as a step may; where least is missing first."""
+        """Compute the waiting features, within a step's limit; fewest missing first."""
         left = self._max_batched_tokens
         rows, parts, reading = [], [], []
         for seq, view in sorted(views, key=lambda one: len(one[1].waiting_ids)):
@@ -197,10 +201,10 @@ class EagleProposer:
             view.guessed = guessed[row : row + 1]
 
     def _chains(self, views: Seq[tuple[_View, int]]) -> list[list[int]]:
-        """Tokens that follow each view, at most as many as it says.
+        """Return tokens that follow each view, at most as many as it asks for.
 
-        The first follows from the last feature that the target gave, the others from guessed ones.
-        Their KV is overwritten once the target has said what is right.
+        The first follows from the target's last feature, the others from predicted ones. Their KV
+        is overwritten after the target's check.
         """
         chains: list[list[int]] = [[] for _ in views]
         active = list(range(len(views)))
@@ -226,7 +230,7 @@ class EagleProposer:
         return chains
 
     def _forward(self, rows: Seq[DraftRow], features: torch.Tensor) -> torch.Tensor:
-        """Guessed features [rows, hidden] behind the last token of each row."""
+        """Return the predicted features [rows, hidden] after the last token of each row."""
         batch = pack(rows, self._pages.page_size, self._device)
         guessed = self._head.forward(
             batch.token_ids, features, batch.positions, self._pages.kv_cache, batch.metadata
@@ -235,4 +239,4 @@ class EagleProposer:
 
 
 class Eagle3Proposer(EagleProposer):
-    """The same with an EAGLE-3 head, which the settings' method says."""
+    """The same with an EAGLE-3 head, selected by the method in the settings."""

@@ -1,4 +1,4 @@
-"""Loads what a proposer with weights computes, as its settings and its target say."""
+"""Loading of proposers' weights, according to settings and target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def load_draft(context: ProposerContext) -> LoadedModel:
-    """An ordinary checkpoint with the target's vocabulary.
+    """Return an ordinary model with the target's vocabulary.
 
     Raises:
         ConfigError: it cannot be used; names the field.
@@ -53,7 +53,7 @@ def load_draft(context: ProposerContext) -> LoadedModel:
 
 
 def load_feature_head(context: ProposerContext) -> FeatureHead:
-    """An EAGLE or EAGLE-3 head. Raises like `load_draft`."""
+    """Return an EAGLE or EAGLE-3 head. Raises as `load_draft`."""
     load = load_eagle3 if context.config.method == "eagle3" else load_eagle
     path, backend = _head_directory(context), _backend(context)
     try:
@@ -64,7 +64,7 @@ def load_feature_head(context: ProposerContext) -> FeatureHead:
 
 
 def load_medusa_heads(context: ProposerContext) -> MedusaHeads:
-    """Medusa heads, at least as many as tokens are to be guessed. Raises like `load_draft`."""
+    """Return Medusa heads, at least one per draft token. Raises as `load_draft`."""
     path, wanted = _head_directory(context), context.config.max_draft_tokens
     try:
         with torch.device(context.arena.device):
@@ -80,7 +80,7 @@ def load_medusa_heads(context: ProposerContext) -> MedusaHeads:
 
 
 def _head_directory(context: ProposerContext) -> Path:
-    """Heads compute in the target's dtype, from their own weights, or not at all."""
+    """Return the directory of a head after a check: the target's dtype, own weights."""
     config = context.config
     for field, value, allowed in (
         ("load_format", config.load_format, ("auto", "safetensors")),
@@ -111,7 +111,7 @@ def _backend(context: ProposerContext) -> AttentionBackend:
 
 
 def _backend_name(target: LoadedModel, *, native: str) -> str:
-    """What the target computes with; `native` where that is the native kernels."""
+    """Return the target's attention backend; `native` if that is the native kernels."""
     if isinstance(target.model, CausalLM):
         return target.model.decoder_layers[0].attention.backend.name
     return native

@@ -1,4 +1,4 @@
-"""Drafts by Medusa heads: all guesses at once, from the hidden state of the last token.
+"""Drafts by Medusa heads: all tokens at once, from the hidden state of the last token.
 
 A sequence whose prompt came from a peer has no hidden state yet: it drafts from its second step on.
 """
@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 
 
 class MedusaProposer:
-    """See `Proposer`. A chain of each head's most likely token; it holds no blocks."""
+    """See `Proposer`. A chain of each head's most likely token; it uses no blocks."""
 
     def __init__(self, context: ProposerContext) -> None:
-        """Raises ConfigError: the heads cannot be used with this target."""
+        """Use these heads.
+
+        Raises:
+            ConfigError: they cannot be used with this target.
+        """
         self._heads = load_medusa_heads(context)
-        #: By sequence: how many tokens it had, and what the last one was sampled from [1, hidden].
+        #: By sequence: its number of tokens, and the state that the last one was sampled from [1,
+        #: hidden].
         self._last: dict[Sequence, tuple[int, torch.Tensor]] = {}
 
     @property
@@ -35,7 +40,7 @@ class MedusaProposer:
         return HiddenNeeds(final=True)
 
     def may_guess(self, seq: Sequence) -> bool:
-        """Return True: heads can always guess."""
+        """Return True: heads can always draft."""
         return True
 
     def propose(self, wishes: Seq[DraftWish]) -> Seq[Draft]:

@@ -1,4 +1,4 @@
-"""The drafts' state of each sequence; drops states when the engine needs their blocks."""
+"""The drafts' state of each sequence; states are dropped when the engine needs their blocks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ StateT = TypeVar("StateT", bound=HasTable)
 class DraftMemory(Generic[StateT]):
     """States by sequence, and their pages.
 
-    Once the engine has asked for blocks, no new state begins until a sequence has ended: it would
-    take what was just given back, compute all of its KV, and be asked again.
+    After the engine has asked for blocks, no new state begins until a sequence has ended: it would
+    take the released blocks, compute all of its KV, and be dropped again.
     """
 
     def __init__(self, pages: DraftPages) -> None:
@@ -36,11 +36,11 @@ class DraftMemory(Generic[StateT]):
         self._is_short = False
 
     def get(self, seq: Sequence) -> StateT | None:
-        """Its state, if it has one."""
+        """Return the sequence's state, if it has one."""
         return self._states.get(seq)
 
     def add(self, seq: Sequence, make: Callable[[], StateT]) -> StateT | None:
-        """A new state, instead of any that it has; None while blocks are short."""
+        """Add a new state in place of any present one; return None while blocks are short."""
         self.drop(seq)
         if self._is_short:
             return None
@@ -48,26 +48,28 @@ class DraftMemory(Generic[StateT]):
         return state
 
     def try_grow(self, seq: Sequence, state: StateT, num_tokens: int) -> bool:
-        """Pages for so many tokens, or no state at all."""
+        """Extend the pages for this number of tokens; return False after dropping the state
+        instead.
+        """
         if self._pages.try_grow(state.table, num_tokens):
             return True
         self.drop(seq)
         return False
 
     def drop(self, seq: Sequence) -> None:
-        """Forget the state and give its pages back."""
+        """Drop the state and release its pages."""
         state = self._states.pop(seq, None)
         if state is not None:
             self._pages.release(state.table)
 
     def forget(self, seq: Sequence) -> None:
-        """The sequence ended, or was preempted."""
+        """Drop the state of a sequence that ended or was preempted."""
         self.drop(seq)
         if seq.status is not Status.WAITING:
             self._is_short = False
 
     def give_back(self, num_blocks: int) -> None:
-        """Drop states until so many blocks went back; those with the most pages first."""
+        """Drop states until this number of blocks is released; those with the most pages first."""
         goal = max(0, self._pages.num_blocks - num_blocks)
         self._is_short = True
         by_size = sorted(self._states, key=lambda seq: len(self._states[seq].table))
@@ -75,6 +77,6 @@ class DraftMemory(Generic[StateT]):
             self.drop(by_size.pop())
 
     def close(self) -> None:
-        """Give everything back."""
+        """Drop everything."""
         for seq in list(self._states):
             self.drop(seq)

@@ -1,8 +1,8 @@
-"""Where a draft keeps its own KV: pages cut from blocks of the engine's pool.
+"""Memory of a draft's KV: pages cut from blocks of the engine's pool.
 
 A draft has fewer layers than its target, so a block of the pool holds several pages, which may
-belong to several sequences. A block goes back to the pool with its last page. Knows bytes and
-numbers; nothing of sequences.
+belong to several sequences. A block is released with its last page. Knows bytes and numbers, no
+sequences.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class DraftPages:
-    """The cache of a draft's layers, and which of its pages are taken."""
+    """The cache of a draft's layers, and its used pages."""
 
     def __init__(self, context: ProposerContext, spec: DecoderSpec, dtype: torch.dtype) -> None:
-        """For a draft of this shape that computes in `dtype`.
+        """Make the cache for a draft of this shape that computes in `dtype`.
 
         Raises:
             ConfigError: its KV does not fit the blocks.
@@ -34,13 +34,13 @@ class DraftPages:
         self._block_bytes = context.arena.layout.block_bytes
         attention = spec.attention
         token_bytes = spec.num_layers * 2 * attention.kv_size * dtype.itemsize
-        #: Tokens of a page.
+        #: Tokens per page.
         self.page_size = _page_size(context.arena.layout.block_size, token_bytes, self._block_bytes)
         self._page_bytes = self.page_size * token_bytes
         flat = context.arena.bytes().flatten()
         num_pages = len(flat) // self._page_bytes
-        #: [pages, layers, 2, kv heads, page size, head dim]. Those that lie across the border of
-        #: two blocks of the pool are never taken.
+        #: [pages, layers, 2, kv heads, page size, head dim]. Pages across the border of two blocks
+        #: of the pool are never used.
         self.kv_cache = (
             flat[: num_pages * self._page_bytes]
             .view(dtype)
@@ -54,16 +54,16 @@ class DraftPages:
             )
         )
         self._free: list[int] = []
-        #: By block of the pool: how many of its pages are taken.
+        #: By block of the pool: number of its used pages.
         self._num_taken: Counter[int] = Counter()
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the pool that are held."""
+        """Number of held blocks of the pool."""
         return len(self._num_taken)
 
     def try_grow(self, table: array[int], num_tokens: int) -> bool:
-        """Add pages to `table` until it holds so many tokens, if there are blocks for them."""
+        """Add pages to `table` for this number of tokens; return False if blocks are missing."""
         num_missing = -(-num_tokens // self.page_size) - len(table)
         while num_missing > len(self._free):
             blocks = self._blocks.allocate(1)
@@ -100,15 +100,15 @@ class DraftPages:
         return page * self._page_bytes // self._block_bytes
 
     def _pages_of(self, block: int) -> range:
-        """The pages that lie wholly in `block`."""
+        """Return the pages that lie wholly in `block`."""
         start, end = block * self._block_bytes, (block + 1) * self._block_bytes
         return range(-(-start // self._page_bytes), end // self._page_bytes)
 
 
 def _page_size(block_size: int, token_bytes: int, block_bytes: int) -> int:
-    """The pool's own block size, or the largest half, quarter, … of which a block has a page.
+    """Return the largest of the pool's block size, its half, quarter, …: every block has a page.
 
-    That is so where pages fill a block exactly, or two of them are no longer than one.
+    That holds if pages fill a block exactly, or two pages are no longer than a block.
     """
     size = block_size
     while size:

@@ -31,9 +31,9 @@ def describe(raw: Mapping[str, Any]) -> DecoderSpec:
 
 
 def layer_windows(raw: Mapping[str, Any], num_layers: int) -> list[int | None]:
-    """By layer: `layer_types` names those with a window, or they begin at `max_window_layers`.
+    """Return by layer its window: in `layer_types`, or from `max_window_layers` on.
 
-    None has one without `use_sliding_window`.
+    No layer has one without `use_sliding_window`.
     """
     window = raw.get("sliding_window", _WINDOW)
     if window is None or not raw.get("use_sliding_window", False):
