@@ -6,6 +6,7 @@ needs, which ones a running sequence can free, and which ones a hand-off moves.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,10 +19,17 @@ class GroupKind(StrEnum):
 
     #: Every earlier token.
     FULL = "full"
+    #: The tokens in a window: as many as it is wide, the token itself among them.
+    WINDOW = "window"
 
 
 class GroupRule(Protocol):
     """The blocks that a sequence needs of a group of one kind."""
+
+    @property
+    def reach(self) -> int | None:
+        """Number of tokens in front of a token that it reads at most; None: all."""
+        ...
 
     def first_needed(self, num_tokens: int) -> int:
         """Return the first block that is read by the token after `num_tokens` tokens.
@@ -45,6 +53,11 @@ class GroupRule(Protocol):
 class FullRule:
     """The rule of layers that read every earlier token."""
 
+    @property
+    def reach(self) -> int | None:
+        """See `GroupRule.reach`."""
+        return None
+
     def first_needed(self, num_tokens: int) -> int:
         """See `GroupRule.first_needed`."""
         return 0
@@ -55,3 +68,31 @@ class FullRule:
             if not is_there(block):
                 return block
         return most
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRule:
+    """The rule of layers with a window of `window` tokens, in blocks of `block_size`."""
+
+    window: int
+    block_size: int
+
+    @property
+    def reach(self) -> int | None:
+        """See `GroupRule.reach`."""
+        return self.window - 1
+
+    def first_needed(self, num_tokens: int) -> int:
+        """See `GroupRule.first_needed`."""
+        return max(0, num_tokens - self.window + 1) // self.block_size
+
+    def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
+        """See `GroupRule.longest`. It looks from the end: one missing block rules out all ends
+        that need it.
+        """
+        end = block = most
+        while block > max(first, self.first_needed(end * self.block_size)):
+            block -= 1
+            if not is_there(block):
+                end = block
+        return end

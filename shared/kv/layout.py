@@ -8,10 +8,11 @@ values of that group's layers for `block_size` tokens.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from shared.kv.group_rules import FullRule, GroupKind
+from shared.kv.group_rules import FullRule, GroupKind, WindowRule
 
 if TYPE_CHECKING:
     from shared.kv.group_rules import GroupRule
@@ -38,12 +39,16 @@ class KVGroup:
     num_kv_heads: int
     head_dim: int
     kind: GroupKind = GroupKind.FULL
+    #: Tokens that a token of a group with windows reads, itself among them; 0 for other kinds.
+    window: int = 0
 
     def rule(self, block_size: int) -> GroupRule:
         """Return which blocks of so many tokens a sequence needs."""
         match self.kind:
             case GroupKind.FULL:
                 return FullRule()
+            case GroupKind.WINDOW:
+                return WindowRule(self.window, block_size)
             case _:
                 assert_never(self.kind)
 
@@ -116,16 +121,32 @@ class KVLayout:
         """The part that differs between layouts of one version; empty for the first version."""
         if self.version == LAYOUT_VERSION:
             return b""
-        sizes = ((g.kind, g.num_layers, g.num_kv_heads, g.head_dim) for g in self.groups)
+        sizes = ((g.kind, g.num_layers, g.num_kv_heads, g.head_dim, g.window) for g in self.groups)
         return "/".join(str(part) for group in sizes for part in group).encode()
 
     def num_blocks(self, num_tokens: int) -> int:
         """Return the number of blocks of one table for `num_tokens`, rounded up."""
         return -(-num_tokens // self.block_size)
 
-    def num_pool_blocks(self, num_tokens: int) -> int:
-        """Return the number of blocks of all tables for `num_tokens`."""
-        return self.num_groups * self.num_blocks(num_tokens)
+    def num_pool_blocks(self, num_tokens: int, max_step_tokens: int) -> int:
+        """Return the blocks of all tables that a sequence of `num_tokens` tokens has at most.
+
+        max_step_tokens: the most tokens that a step computes; a table with a window has blocks for
+        those besides the window.
+        """
+        most = self.num_blocks(num_tokens)
+        return sum(
+            most
+            if rule.reach is None
+            else min(most, self.num_blocks(rule.reach + max_step_tokens) + 1)
+            for rule in self.rules
+        )
+
+    def longest_sequence(self, num_blocks: int, max_step_tokens: int, most: int) -> int:
+        """Return the most tokens of a sequence for which so many blocks do, up to `most`."""
+        return bisect_right(
+            range(most), num_blocks, key=lambda num: self.num_pool_blocks(num + 1, max_step_tokens)
+        )
 
     def moved(self, first_block: int, num_tokens: int) -> tuple[range, ...]:
         """Return by group the blocks of a table that a prompt's hand-off moves.
@@ -135,5 +156,7 @@ class KVLayout:
         next, and so on.
         """
         end = self.num_blocks(num_tokens)
-        firsts = (max(first_block, rule.first_needed(num_tokens)) for rule in self.rules)
+        # The receiver may compute the last token again, to sample from it.
+        last = max(0, num_tokens - 1)
+        firsts = (max(first_block, rule.first_needed(last)) for rule in self.rules)
         return tuple(range(first, end) for first in firsts)

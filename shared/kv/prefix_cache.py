@@ -71,6 +71,11 @@ class PrefixCache:
         return self._enabled
 
     @property
+    def rules(self) -> tuple[GroupRule, ...]:
+        """By group: the blocks that a sequence needs."""
+        return self._rules
+
+    @property
     def num_groups(self) -> int:
         """Number of groups: the maximum of the pool's blocks for one block of tokens."""
         return len(self._rules)
@@ -113,7 +118,8 @@ class PrefixCache:
         """Publish blocks of a group whose bytes are final."""
         if self._enabled:
             for block, block_hash in zip(blocks, block_hashes, strict=True):
-                self._pool.publish(block, block_key(block_hash, group))
+                if block >= 0:
+                    self._pool.publish(block, block_key(block_hash, group))
 
     def pin(
         self, block_hashes: Sequence[bytes], *, first_block: int = 0

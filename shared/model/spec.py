@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping
 
     from shared.model.rope import RopeConfig
 
@@ -159,12 +160,23 @@ class LearnedPositions:
     first_row: int = 0
 
 
-def group_layers(layers: Sequence[LayerSpec]) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of layers that share a block table.
+def group_layers(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of layers that share a block table: the layers of each, ascending.
 
-    Today all do, whatever their windows.
+    kinds: by layer, the kind of its KV. The layers of a group are of one kind; groups come in the
+    order of their kinds. Blocks of all groups are equally long, so that groups are about as large
+    as the smallest kind: few bytes of a block are unused.
     """
-    return (tuple(range(len(layers))),)
+    by_kind: dict[Hashable, list[int]] = {}
+    for layer, kind in kinds.items():
+        by_kind.setdefault(kind, []).append(layer)
+    size = min(map(len, by_kind.values()))
+    groups = []
+    for layers in by_kind.values():
+        num_groups = -(-len(layers) // size)
+        ends = [number * len(layers) // num_groups for number in range(num_groups + 1)]
+        groups += [tuple(layers[first:end]) for first, end in pairwise(ends)]
+    return tuple(groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +225,17 @@ class DecoderSpec:
     @property
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
         """By group of layers that share a block table: the layers, ascending."""
-        return group_layers(self.layers)
+        kinds = [
+            (self.kv_window(number), layer.mixer.num_kv_heads, layer.mixer.head_dim)
+            for number, layer in enumerate(self.layers)
+        ]
+        full_first = sorted(range(len(kinds)), key=lambda layer: kinds[layer][0] is not None)
+        return group_layers({layer: kinds[layer] for layer in full_first})
+
+    def kv_window(self, layer: int) -> int | None:
+        """Return the window in which a layer reads keys and values; None: it reads all tokens."""
+        window = self.layers[layer].mixer.window
+        return None if window is None or window >= self.num_positions else window
 
     def kv_place(self, layer: int) -> tuple[int, int]:
         """Return the group of a layer, and its index among that group's layers."""

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from shared.model.spec import LayerSpec
+    from collections.abc import Hashable, Iterator, Mapping
 
 
 @contextmanager
@@ -22,9 +20,19 @@ def split_layers(num_groups: int) -> Iterator[None]:
     That are models and engines: what they read of it, they read once.
     """
 
-    def deal(layers: Sequence[LayerSpec]) -> tuple[tuple[int, ...], ...]:
-        groups = (tuple(range(first, len(layers), num_groups)) for first in range(num_groups))
+    def deal(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
+        groups = (tuple(range(first, len(kinds), num_groups)) for first in range(num_groups))
         return tuple(group for group in groups if group)
 
     with patch("shared.model.spec.group_layers", deal):
+        yield
+
+
+@contextmanager
+def all_tokens_kept() -> Iterator[None]:
+    """Keep the KV of all tokens, in one group, whatever windows the layers have."""
+    with (
+        split_layers(1),
+        patch("shared.model.spec.DecoderSpec.kv_window", lambda self, layer: None),
+    ):
         yield

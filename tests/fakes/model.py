@@ -7,7 +7,7 @@ as they stand in the blocks, so a wrong block table, slot or copied byte gives o
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 97
 
 
-def make_spec(num_layers: int = 1) -> DecoderSpec:
-    """Layers with one head of two numbers: a token's id and its position."""
+def make_spec(num_layers: int = 1, windows: Sequence[int | None] = ()) -> DecoderSpec:
+    """Layers with one head of two numbers: a token's id and its position; or one per window."""
     rope = RopeConfig(
         rope_type="default",
         theta=1e4,
@@ -38,7 +38,12 @@ def make_spec(num_layers: int = 1) -> DecoderSpec:
         architecture="Fake",
         vocab_size=VOCAB_SIZE,
         hidden_size=1,
-        layers=(LayerSpec(mixer=mixer, feed_forward=FeedForwardSpec(inner_size=1)),) * num_layers,
+        layers=tuple(
+            LayerSpec(
+                mixer=replace(mixer, window=window), feed_forward=FeedForwardSpec(inner_size=1)
+            )
+            for window in windows or (None,) * num_layers
+        ),
         norm=NormSpec(eps=1e-6),
         max_position_embeddings=4096,
         num_positions=4096,
@@ -48,10 +53,13 @@ def make_spec(num_layers: int = 1) -> DecoderSpec:
 class FakeModel:
     """Logits of a position are a hash of all ids up to it, peaked at one token.
 
-    The first layer of every KV group keeps the ids, and each must give the same.
+    The first layer of every KV group keeps the ids. Each must have the same where it looks: all
+    ids, or with a window those in the window of each token.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, windows: Sequence[int | None] = (None,)) -> None:
+        """`windows` are those of the groups; the first has none."""
+        self._windows = tuple(windows)
         self.num_tokens_per_step: list[int] = []
         self.error: Exception | None = None
 
@@ -65,34 +73,44 @@ class FakeModel:
         self.num_tokens_per_step.append(len(token_ids))
         if self.error is not None:
             raise self.error
-        hidden, *others = (
-            self._hidden(token_ids, positions, kv_cache, metadata.of_group(group))
-            for group, kv_cache in enumerate(kv_caches)
+        windows = self._windows + (None,) * (len(kv_caches) - len(self._windows))
+        ids, *others = (
+            self._context(token_ids, positions, kv_cache, metadata.of_group(group), window)
+            for group, (kv_cache, window) in enumerate(zip(kv_caches, windows, strict=True))
         )
-        assert all(other.equal(hidden) for other in others), "groups with other tokens"
+        for other in others:
+            for seq, all_ids in zip(other, ids, strict=True):
+                assert seq == all_ids[len(all_ids) - len(seq) :], "groups with other tokens"
+        hashes: list[float] = []
+        for num_new, seq in zip(metadata.query_lens_list, ids, strict=True):
+            hashes += list(context_hashes(seq))[len(seq) - num_new :]
+        hidden = torch.tensor(hashes, dtype=torch.float64).unsqueeze(1)
         return hidden if metadata.wanted is None else hidden[metadata.wanted]
 
-    def _hidden(
+    def _context(
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         kv_cache: torch.Tensor,
         metadata: AttentionMetadata,
-    ) -> torch.Tensor:
+        window: int | None,
+    ) -> list[list[float]]:
+        """Of each sequence: the ids that its new tokens read."""
         block_size = kv_cache.shape[4]
         block, offset = metadata.slot_mapping // block_size, metadata.slot_mapping % block_size
         kv_cache[block, 0, 0, 0, offset, 0] = token_ids.to(kv_cache.dtype)
         kv_cache[block, 0, 1, 0, offset, 1] = positions.to(kv_cache.dtype)
-        hashes: list[float] = []
+        found = []
         for row, (num_new, length) in enumerate(
             zip(metadata.query_lens_list, metadata.seq_lens_list, strict=True)
         ):
+            first = 0 if window is None else max(0, length - num_new - window + 1)
             table = metadata.block_tables[row, : -(-length // block_size)].long()
             ids = kv_cache[table, 0, 0, 0, :, 0].reshape(-1)[:length]
             places = kv_cache[table, 0, 1, 0, :, 1].reshape(-1)[:length]
-            assert places.tolist() == list(range(length)), "KV of other positions"
-            hashes += list(context_hashes(ids.tolist()))[length - num_new :]
-        return torch.tensor(hashes, dtype=torch.float64).unsqueeze(1)
+            assert places.tolist()[first:] == list(range(first, length)), "KV of other positions"
+            found.append(ids.tolist()[first:])
+        return found
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         tokens = torch.arange(VOCAB_SIZE, dtype=torch.float64)

@@ -87,29 +87,20 @@ class PagedDriver:
         self, prompts: Sequence[Sequence[int]], num_tokens: int
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
         """The tokens after each prompt, and the logits [num_tokens, vocab] they come from."""
-        spec = self.model.spec
         totals = [len(prompt) + num_tokens for prompt in prompts]
-        tables = self._shuffled_tables(totals)
-        cache = poisoned_cache(
-            1 + sum(map(len, tables)),
-            spec.num_layers,
-            spec.layers[0].mixer.num_kv_heads,
-            self.block_size,
-            spec.layers[0].mixer.head_dim,
-            self.kv_dtype,
-        )
+        caches, tables = self._make_groups(totals)
         tokens = [list(prompt) for prompt in prompts]
         computed = [0] * len(prompts)
         logits: list[list[torch.Tensor]] = [[] for _ in prompts]
         while active := [i for i, total in enumerate(totals) if len(tokens[i]) < total]:
             num_new = [min(self.chunk, len(tokens[i]) - computed[i]) for i in active]
             ends = [computed[i] + n for i, n in zip(active, num_new, strict=True)]
-            metadata = make_metadata(num_new, ends, [tables[i] for i in active], self.block_size)
+            metadata = self._metadata(num_new, ends, [[own[i] for i in active] for own in tables])
             spans = list(zip(active, num_new, ends, strict=True))
             hidden = self.model.forward(
                 torch.tensor([t for i, n, end in spans for t in tokens[i][end - n : end]]),
                 torch.tensor([p for _, n, end in spans for p in range(end - n, end)]),
-                (cache,),
+                caches,
                 metadata,
             )
             last = metadata.query_start_loc[1:].long() - 1
@@ -126,21 +117,54 @@ class PagedDriver:
     @torch.inference_mode()
     def score(self, tokens: Sequence[int], *, wanted: Sequence[int] | None = None) -> torch.Tensor:
         """The logits behind every token, or behind those in `wanted`, computed in one step."""
-        spec, length = self.model.spec, len(tokens)
-        (table,) = self._shuffled_tables([length])
-        cache = poisoned_cache(
-            1 + len(table),
-            spec.num_layers,
-            spec.layers[0].mixer.num_kv_heads,
-            self.block_size,
-            spec.layers[0].mixer.head_dim,
-            self.kv_dtype,
-        )
-        metadata = make_metadata([length], [length], [table], self.block_size)
+        length = len(tokens)
+        caches, tables = self._make_groups([length])
+        metadata = self._metadata([length], [length], tables)
         if wanted is not None:
             metadata = replace(metadata, wanted=torch.tensor(wanted, dtype=torch.int64))
-        hidden = self.model.forward(torch.tensor(tokens), torch.arange(length), (cache,), metadata)
+        hidden = self.model.forward(torch.tensor(tokens), torch.arange(length), caches, metadata)
         return self.model.compute_logits(hidden).clone()
+
+    def _make_groups(
+        self, totals: Sequence[int]
+    ) -> tuple[tuple[torch.Tensor, ...], list[list[list[int]]]]:
+        """By group: its view of one arena, and its tables."""
+        spec = self.model.spec
+        groups, mixer = spec.kv_groups, spec.layers[0].mixer
+        all_tables = self._shuffled_tables([total for _ in groups for total in totals])
+        arena = poisoned_cache(
+            1 + sum(map(len, all_tables)),
+            max(map(len, groups)),
+            mixer.num_kv_heads,
+            self.block_size,
+            mixer.head_dim,
+            self.kv_dtype,
+        )
+        caches = tuple(arena[:, : len(layers)] for layers in groups)
+        size = len(totals)
+        return caches, [all_tables[n * size : (n + 1) * size] for n in range(len(groups))]
+
+    def _metadata(
+        self,
+        num_new: Sequence[int],
+        ends: Sequence[int],
+        tables: Sequence[Sequence[list[int]]],
+    ) -> AttentionMetadata:
+        """The batch; in front of windows, tables name block 0, which stays poisoned."""
+        spec, size = self.model.spec, self.block_size
+        first, *others = (
+            make_metadata(
+                num_new,
+                ends,
+                [
+                    _behind_window(spec.kv_window(layers[0]), end - num, table, size)
+                    for num, end, table in zip(num_new, ends, own, strict=True)
+                ],
+                size,
+            )
+            for layers, own in zip(spec.kv_groups, tables, strict=True)
+        )
+        return replace(first, others=tuple(others))
 
     def _shuffled_tables(self, totals: Sequence[int]) -> list[list[int]]:
         """Block 0 stays unused: padding points at it."""
@@ -148,3 +172,9 @@ class PagedDriver:
         generator = torch.Generator().manual_seed(self.seed)
         order = iter((torch.randperm(sum(sizes), generator=generator) + 1).tolist())
         return [[next(order) for _ in range(size)] for size in sizes]
+
+
+def _behind_window(window: int | None, position: int, table: list[int], size: int) -> list[int]:
+    """A table without the blocks that no token from `position` on reads."""
+    num_free = 0 if window is None else max(0, position - window + 1) // size
+    return [0] * num_free + table[num_free:]

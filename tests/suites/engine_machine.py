@@ -184,9 +184,11 @@ class EngineMachine(RuleBasedStateMachine):
         source, target = self.sender.kv_memory, self.engine.kv_memory
         assert source is not None
         assert target is not None
-        for sources, targets in zip(run.admitted(name)[0].tables, to.tables, strict=True):
-            for src, dst in list(zip(sources, targets, strict=True))[first:]:
-                target.blocks[dst] = source.blocks[src]
+        moved = self.engine.layout.moved(first, len(self.prompts[name]))
+        tables = zip(run.admitted(name)[0].tables, to.tables, moved, strict=True)
+        for sources, targets, places in tables:
+            for place in places:
+                target.blocks[targets[place]] = source.blocks[sources[place]]
         self.sender.release(name)
         drain(self.sender)
 

@@ -31,6 +31,7 @@ class KVGroup(_message.Message):
     NUM_KV_HEADS_FIELD_NUMBER: _builtins.int
     HEAD_DIM_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
     num_layers: _builtins.int
     """Transformer layers in a block of the group."""
     num_kv_heads: _builtins.int
@@ -38,7 +39,10 @@ class KVGroup(_message.Message):
     head_dim: _builtins.int
     """Elements per head."""
     kind: _builtins.str
-    """full: a token reads every token before it."""
+    """full: a token reads every token before it. window: it reads `window` tokens, the last of which
+    is itself.
+    """
+    window: _builtins.int
     def __init__(
         self,
         *,
@@ -46,10 +50,11 @@ class KVGroup(_message.Message):
         num_kv_heads: _builtins.int = ...,
         head_dim: _builtins.int = ...,
         kind: _builtins.str = ...,
+        window: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["head_dim", b"head_dim", "kind", b"kind", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head_dim", b"head_dim", "kind", b"kind", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,7 +45,7 @@ def layout_fingerprint(layout: KVLayout) -> int:
         first.head_dim,
     ]
     if layout.version > LAYOUT_VERSION:
-        fields.append(first.kind)
+        fields += [first.kind, first.window]
     for group in others:
-        fields += [group.num_layers, group.num_kv_heads, group.head_dim, group.kind]
+        fields += [group.num_layers, group.num_kv_heads, group.head_dim, group.kind, group.window]
     return int(xxhash.xxh3_64_intdigest("/".join(map(str, fields)).encode()))

@@ -10,6 +10,7 @@ import torch
 
 from shared.engine.memory.kv_cache_dtype import torch_dtype
 from shared.errors import ConfigError
+from shared.kv.group_rules import GroupKind
 from shared.kv.identity import namespace_hash
 from shared.kv.layout import KVGroup, KVLayout
 
@@ -43,7 +44,14 @@ def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
 
 def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
     mixer = spec.layers[layers[0]].mixer
-    return KVGroup(num_layers=len(layers), num_kv_heads=mixer.num_kv_heads, head_dim=mixer.head_dim)
+    window = spec.kv_window(layers[0])
+    return KVGroup(
+        num_layers=len(layers),
+        num_kv_heads=mixer.num_kv_heads,
+        head_dim=mixer.head_dim,
+        kind=GroupKind.FULL if window is None else GroupKind.WINDOW,
+        window=window or 0,
+    )
 
 
 def read_namespace(loaded: LoadedModel, layout: KVLayout) -> bytes:
@@ -95,11 +103,15 @@ def choose_num_blocks(
     if config.kv_cache_memory_bytes is not None:
         num_blocks, knob = config.kv_cache_memory_bytes // layout.block_bytes, "set memory"
     else:
-        most = layout.num_pool_blocks(max_model_len) * config.max_num_seqs
+        own = layout.num_pool_blocks(max_model_len, config.max_num_batched_tokens)
+        most = own * config.max_num_seqs
         num_blocks, knob = most, "free memory"
         if most * layout.block_bytes > _free_bytes(config) // 2:
-            longest = min(max_model_len, _longest(_free_bytes(config), layout))
-            num_bytes = measure(longest)
+            held = _free_bytes(config) // layout.block_bytes
+            longest = layout.longest_sequence(
+                held, config.max_num_batched_tokens, most=max_model_len
+            )
+            num_bytes = measure(max(1, longest))
             # Memory that the step keeps is not free any more.
             num_blocks = min((_free_bytes(config) - num_bytes) // layout.block_bytes, most)
             log.info(
@@ -121,7 +133,8 @@ def choose_max_model_len(
     Raises:
         ConfigError: the configured length does not fit the model or the pool.
     """
-    pool_limit = num_blocks // layout.num_groups * layout.block_size
+    step, longest = config.max_num_batched_tokens, config.max_model_len or model_limit
+    pool_limit = layout.longest_sequence(num_blocks, step, most=longest)
     if config.max_model_len is None:
         if pool_limit < model_limit:
             log.warning(
@@ -133,18 +146,13 @@ def choose_max_model_len(
         return min(model_limit, pool_limit)
     config.check_model_limit(model_limit)
     if config.max_model_len > pool_limit:
-        needed = layout.num_pool_blocks(config.max_model_len)
+        needed = layout.num_pool_blocks(config.max_model_len, step)
         raise ConfigError(
             f"max_model_len is {config.max_model_len}, but {num_blocks} blocks of "
             f"{layout.block_size} hold {pool_limit} tokens: set num_blocks to at least {needed} "
             f"(kv_cache_memory_bytes {needed * layout.block_bytes}), or a lower max_model_len"
         )
     return config.max_model_len
-
-
-def _longest(num_bytes: int, layout: KVLayout) -> int:
-    """Return the tokens of the longest sequence that the memory could hold."""
-    return max(1, num_bytes // layout.block_bytes // layout.num_groups * layout.block_size)
 
 
 def _free_bytes(config: EngineConfig) -> int:

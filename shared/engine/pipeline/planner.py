@@ -12,7 +12,8 @@ from shared.engine.sequence.sequence import Status
 from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from array import array
+    from collections.abc import Iterator, Mapping
 
     from shared.engine.sequence.sequence import Sequence
 
@@ -40,12 +41,7 @@ class StepPlanner:
         owners = self._owners
         for place, (seq, num) in enumerate(num_new_tokens.items()):
             row = seq.row
-            if (
-                row is None
-                or owners[row] is not seq
-                or seq.needs_host_tokens
-                or len(seq.tables[0]) != seq.num_tabled_blocks
-            ):
+            if row is None or owners[row] is not seq or seq.needs_host_tokens or seq.new_places:
                 row = self._tell(seq, plan)
             first = seq.num_computed_tokens + seq.num_in_flight_tokens
             plan.rows.append(row)
@@ -77,15 +73,22 @@ class StepPlanner:
         if row is None or self._owners[row] is not seq:
             row = self._take_row(seq)
             plan.starts.append(_start(row, seq))
+            for group, table in enumerate(seq.tables):
+                places = [place for place, block in enumerate(table) if block >= 0]
+                plan.new_blocks += _new_blocks(row, group, table, places)
+            seq.new_places.clear()
         elif seq.needs_host_tokens and len(seq.token_ids) > seq.num_told_tokens:
             plan.new_tokens[row] = seq.token_ids[seq.num_told_tokens :]
         seq.num_told_tokens = len(seq.token_ids)
-        num_blocks, num_tabled = seq.num_blocks, seq.num_tabled_blocks
-        if num_blocks != num_tabled:
-            if num_blocks > num_tabled:
-                new = tuple(table[num_tabled:] for table in seq.tables)
-                plan.new_blocks.append(NewBlocks(row, num_tabled, new))
-            seq.num_tabled_blocks = num_blocks
+        if seq.new_places:
+            for group, table in enumerate(seq.tables):
+                places = [
+                    place
+                    for own, place in seq.new_places
+                    if own == group and place < len(table) and table[place] >= 0
+                ]
+                plan.new_blocks += _new_blocks(row, group, table, places)
+            seq.new_places.clear()
         return row
 
     def _take_row(self, seq: Sequence) -> int:
@@ -97,7 +100,6 @@ class StepPlanner:
                     self._free_rows.append(row)
         row = self._free_rows.pop()
         self._owners[row] = seq
-        seq.num_tabled_blocks = 0
         seq.row = row
         return row
 
@@ -114,6 +116,17 @@ class StepPlanner:
             for num in range(len(bits)):
                 fill_mask_behind(seq.grammar, draft.token_ids[:num], bits, num)
             plan.masks.append(RowMasks(place, bits))
+
+
+def _new_blocks(row: int, group: int, table: array[int], places: list[int]) -> Iterator[NewBlocks]:
+    """Yield the blocks at ascending places of a table, neighbours together."""
+    first = 0
+    for number in range(1, len(places) + 1):
+        if number == len(places) or places[number] != places[number - 1] + 1:
+            yield NewBlocks(
+                row, group, places[first], table[places[first] : places[number - 1] + 1]
+            )
+            first = number
 
 
 def _start(row: int, seq: Sequence) -> RowStart:

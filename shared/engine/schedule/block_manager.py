@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from shared.engine.prompt_states import PlacedStates
+from shared.engine.schedule.block_tables import BlockTables
 from shared.errors import InternalError
 from shared.kv.identity import block_key, block_keys
 
@@ -61,13 +62,18 @@ class BlockManager:
         cache: PrefixCache,
         *,
         block_size: int,
+        max_step_tokens: int,
         offload: KVOffload | None = None,
     ) -> None:
+        """`max_step_tokens` is the largest number of tokens that a step computes."""
         self._pool = pool
         self._cache = cache
         self._offload = offload
         self.block_size = block_size
         self._num_groups = cache.num_groups
+        self._tables = BlockTables(
+            pool, cache.rules, block_size=block_size, max_step_tokens=max_step_tokens
+        )
         #: By key: the block that the step being scheduled fills.
         self._scheduled: dict[bytes, int] = {}
 
@@ -110,7 +116,11 @@ class BlockManager:
             return 0
         hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
         num = self._offload.loads.num_worth(self._keys(hashes[hit.num_blocks :]))
-        return None if num is None else num // self._num_groups
+        if num is None:
+            return None
+        most = self._tables.most_loaded(seq, hit.found)
+        num //= self._num_groups
+        return num if most is None else min(num, most)
 
     def load(self, seq: Sequence, num_blocks: int, done: Callable[[int], None]) -> bool:
         """Load that many blocks after the hits; return whether a load has begun.
@@ -139,21 +149,22 @@ class BlockManager:
         """Return the number of tokens in full blocks."""
         return num_full_blocks * self.block_size
 
-    def try_admit(self, seq: Sequence, hit: PrefixHit, *, num_spare_blocks: int) -> bool:
-        """Give the sequence blocks for all its tokens; return whether `num_spare_blocks` stay free.
+    def try_admit(
+        self, seq: Sequence, hit: PrefixHit, *, num_spare_blocks: int, num_loaded: int = 0
+    ) -> bool:
+        """Give the sequence its blocks, if that leaves `num_spare_blocks` free; return whether.
 
-        Without that many, the sequence gets none.
+        It gets those that hit, and new ones for all its tokens, or for a window and a step.
+        `num_loaded` blocks behind those that hit are to be loaded.
         """
-        hit_blocks, groups = hit.found.blocks, self._num_groups
-        num_new = self._num_blocks(seq.num_tokens) - hit.num_blocks
+        found, groups = hit.found, self._num_groups
+        places = self._tables.to_admit(seq, found, num_loaded)
         num_spare_blocks *= groups
-        num_needed = groups * num_new + self._pool.num_free_among(hit_blocks) + num_spare_blocks
-        if not self._has_free(num_needed):
+        num_new = sum(map(len, places)) + self._pool.num_free_among(found.blocks)
+        if not self._has_free(num_new + num_spare_blocks):
             return False
-        self._pool.acquire(hit_blocks)
-        for table, blocks in zip(seq.tables, hit.found.tables, strict=True):
-            table.extend(blocks)
-            table.extend(self._pool.allocate(num_new))
+        self._pool.acquire(found.blocks)
+        self._tables.begin(seq, found, places)
         seq.num_published_blocks = hit.num_blocks
         seq.num_cached_tokens = hit.num_blocks * self.block_size
         seq.num_final_tokens = hit.num_final * self.block_size
@@ -165,17 +176,24 @@ class BlockManager:
         return True
 
     def try_grow(self, seq: Sequence, num_tokens: int) -> bool:
-        """Make room for the KV of the first `num_tokens` tokens; return whether enough blocks are
-        free.
+        """Make room for the KV of the first `num_tokens` tokens, if enough blocks are free.
+
+        Returns whether there is room.
         """
-        if num_tokens <= len(seq.tables[0]) * self.block_size:
+        if num_tokens <= min(seq.num_filled) * self.block_size:
             return True
-        num_new = self._num_blocks(num_tokens) - seq.num_blocks
-        num_needed = num_new * self._num_groups
+        places = self._tables.missing(seq, num_tokens)
+        num_needed = sum(map(len, places))
         if not self._has_free(num_needed) and not self._wait_for(num_needed):
             return False
-        self._extend(seq, num_new)
+        for group, own in enumerate(places):
+            self._tables.fill(seq, group, own)
+        self._tables.level(seq)
         return True
+
+    def num_ready_tokens(self, seq: Sequence) -> int:
+        """Return how many leading tokens of the sequence have room for their KV."""
+        return min(seq.num_filled) * self.block_size
 
     def grow_ahead(self, seq: Sequence, num_tokens: int, *, num_spare_blocks: int) -> int:
         """Make room for up to `num_tokens` drafts after the last token; return for how many.
@@ -185,22 +203,22 @@ class BlockManager:
         num_free = max(0, self._pool.num_free // self._num_groups - num_spare_blocks)
         room = (seq.num_blocks + num_free) * self.block_size - seq.num_tokens
         num_tokens = max(0, min(num_tokens, room))
-        num_new = self._num_blocks(seq.num_tokens + num_tokens) - seq.num_blocks
-        if num_new > 0:
-            self._extend(seq, num_new)
+        places = self._tables.missing(seq, seq.num_tokens + num_tokens)
+        for group, own in enumerate(places):
+            self._tables.fill(seq, group, own)
         return num_tokens
 
     def shrink(self, seq: Sequence) -> None:
-        """Free the blocks after the last token, which held only rejected drafts."""
+        """Release the blocks after the last token; only rejected drafts were in them."""
         num_needed = self._num_blocks(seq.num_tokens)
         if num_needed < seq.num_blocks:
-            for table in seq.tables:
-                self._pool.release(table[num_needed:])
-                del table[num_needed:]
-            seq.num_tabled_blocks = min(seq.num_tabled_blocks, num_needed)
+            self._tables.shorten(seq, num_needed)
 
     def publish(self, seq: Sequence) -> None:
-        """Publish the blocks that became full and final. Call it after the step."""
+        """Let lookups find the blocks that became full and final, after the step.
+
+        Blocks in front of a window that no later token reads are released.
+        """
         first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
@@ -213,12 +231,11 @@ class BlockManager:
             seq.num_published_blocks = end
             if self._offload is not None:
                 self._offload.stores.note_final(self._keys(hashes[first:]))
+        self._tables.give_back(seq)
 
     def free(self, seq: Sequence) -> None:
-        """Free all blocks of a sequence. No other method frees them."""
-        for table in seq.tables:
-            self._pool.release(table)
-            del table[:]
+        """Take all blocks of the sequence. Nothing else releases a sequence's blocks."""
+        self._tables.free(seq)
         self.free_states(seq)
 
     def free_states(self, seq: Sequence) -> None:
@@ -232,7 +249,7 @@ class BlockManager:
         self._pool.check_integrity()
         if any(len(table) != seq.num_blocks for seq in seqs for table in seq.tables):
             raise InternalError("a sequence's tables are not equally long")
-        used = Counter(block for seq in seqs for table in seq.tables for block in table)
+        used = Counter(self._tables.blocks(seqs))
         used.update(chain.from_iterable(seq.states.blocks for seq in seqs if seq.states))
         used.update(others)
         used += self._cache.pinned()
@@ -243,11 +260,6 @@ class BlockManager:
 
     def _keys(self, block_hashes: Seq[bytes]) -> Seq[bytes]:
         return block_keys(block_hashes, self._num_groups)
-
-    def _extend(self, seq: Sequence, num_blocks: int) -> None:
-        """Extend each table by this number of blocks, which must be free."""
-        for table in seq.tables:
-            table.extend(self._pool.allocate(num_blocks))
 
     def _place_states(self, seq: Sequence, num_spare_blocks: int) -> None:
         """Take blocks for hidden states to be sent or received, if enough blocks are spare."""

@@ -215,13 +215,19 @@ class Scheduler:
         if seq.status is not Status.RUNNING or output.is_blocked:
             return  # preempted for an earlier sequence
         num_new_tokens = self._num_to_compute(num_pending, output)
+        if seq.request.hold_blocks and num_new_tokens > 1:
+            # It cannot be preempted, so it takes no blocks that others may wait for.
+            room = self.blocks.num_ready_tokens(seq) - seq.num_launched_tokens
+            if room <= 0 and seq.num_in_flight_tokens:
+                return
+            num_new_tokens = min(num_new_tokens, max(1, room))
         if num_new_tokens and self._make_room(seq, num_new_tokens, output, may_preempt):
             self._compute(seq, num_new_tokens, output)
 
     def _compute(self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput) -> None:
         output.add(seq, num_new_tokens)
         if num_new_tokens > 1:  # blocks of outputs are rarely shared within a step
-            num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
+            num_tokens = seq.num_launched_tokens + num_new_tokens
             self.blocks.will_fill(seq, num_tokens)
 
     def _num_to_compute(self, num_pending_tokens: int, output: SchedulerOutput) -> int:
@@ -238,7 +244,7 @@ class Scheduler:
     def _make_room(
         self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput, may_preempt: bool
     ) -> bool:
-        num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
+        num_tokens = seq.num_launched_tokens + num_new_tokens
         while not self.blocks.try_grow(seq, num_tokens):
             if not may_preempt:
                 output.is_blocked = True
@@ -276,7 +282,10 @@ class Scheduler:
         num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
         if not (num_new_tokens or seq.awaits_transfer or num_loadable):
             return False
-        if not self.blocks.try_admit(seq, hit, num_spare_blocks=self._num_growing()):
+        num_spare_blocks = self._num_growing()
+        if not self.blocks.try_admit(
+            seq, hit, num_spare_blocks=num_spare_blocks, num_loaded=num_loadable
+        ):
             return False
         self.waiting.remove(seq)
         if num_loadable and self.blocks.load(seq, num_loadable, partial(self._end_load, seq)):
@@ -325,7 +334,13 @@ def build_scheduler(
 ) -> Scheduler:
     """Return an idle scheduler of an engine with these settings."""
     return Scheduler(
-        BlockManager(pool, cache, block_size=config.block_size, offload=offload),
+        BlockManager(
+            pool,
+            cache,
+            block_size=config.block_size,
+            max_step_tokens=config.max_num_batched_tokens,
+            offload=offload,
+        ),
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         policy=config.scheduling_policy,

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from shared.request.answer import PositionLogprobs
 
 
+#: At a place of a table that has no block.
+NO_BLOCK = -1
+
+
 class Status(Enum):
     """The state of a sequence in the engine."""
 
@@ -48,13 +52,15 @@ class Sequence:
         "identity",
         "is_greedy",
         "needs_host_tokens",
+        "new_places",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_emptied",
+        "num_filled",
         "num_final_tokens",
         "num_in_flight_tokens",
         "num_prompt_tokens",
         "num_published_blocks",
-        "num_tabled_blocks",
         "num_told_tokens",
         "num_unknown_tokens",
         "prompt_logprobs",
@@ -98,16 +104,20 @@ class Sequence:
         self.needs_host_tokens = self.changes_logits or request.sampling.logprobs is not None
         #: Drafts that the scheduled or running step checks. Not tokens yet.
         self.draft = NO_DRAFT
-        #: Its row in the runner, and how many of its blocks and tokens the runner has got.
+        #: Its row in the runner, and how many of its tokens the runner has got.
         self.row: int | None = None
-        self.num_tabled_blocks = 0
         self.num_told_tokens = 0
+        #: Groups and places of its tables that were filled since the runner got them.
+        self.new_places: list[tuple[int, int]] = []
         #: Found in the prefix cache at the last admission.
         self.num_cached_tokens = 0
         #: Those of them that were final at the admission: its own step computes the others.
         self.num_final_tokens = 0
-        #: By group of layers: its blocks. All tables are equally long.
+        #: By group of layers: its blocks; see `BlockTables`. All tables are equally long.
         self.tables = tuple(array("i") for _ in range(num_groups))
+        #: By group: leading places that are filled or not needed any more, and those emptied.
+        self.num_filled = [0] * num_groups
+        self.num_emptied = [0] * num_groups
         self.states: PlacedStates | None = None  # blocks for hidden states, if there was room
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0
@@ -139,10 +149,15 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def num_launched_tokens(self) -> int:
+        """Leading tokens whose KV is final or being computed."""
+        return self.num_computed_tokens + self.num_in_flight_tokens
+
+    @property
     def num_pending_tokens(self) -> int:
         """Number of tokens whose KV must be computed before the next one can be sampled."""
         num_tokens = len(self.token_ids) + self.num_unknown_tokens
-        return num_tokens - self.num_computed_tokens - self.num_in_flight_tokens
+        return num_tokens - self.num_launched_tokens
 
     @property
     def may_be_preempted(self) -> bool:

@@ -179,8 +179,8 @@ class BatchBuilder:
 
     def _take_blocks(self, plan: StepPlan) -> None:
         for new in plan.new_blocks:
-            for table, block_ids in zip(self._tables, new.block_ids, strict=True):
-                table[new.row, new.first : new.first + len(block_ids)] = block_ids
+            end = new.first + len(new.block_ids)
+            self._tables[new.group, new.row, new.first : end] = new.block_ids
 
     def _width(self, ends: NDArray[np.int64]) -> int:
         """Return the number of blocks of the longest context, at least 1."""

@@ -29,12 +29,15 @@ class RowStart:
 
 @dataclass(frozen=True, slots=True)
 class NewBlocks:
-    """Blocks of a row's tables, from index `first` on."""
+    """Blocks of a row's table of one group of layers, from place `first` on.
+
+    A place that the runner has not got is never read: it is in front of a window.
+    """
 
     row: int
+    group: int
     first: int
-    #: The new blocks of each group of layers; equally many for each.
-    block_ids: tuple[array[int], ...]
+    block_ids: array[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,7 @@ def encode_plan(plan: StepPlan) -> bytes:
             "draft_probs": {at: _pack(probs) for at, probs in plan.draft_probs.items()},
             "starts": [_pack_start(start) for start in plan.starts],
             "new_blocks": [
-                (new.row, new.first, [ids.tobytes() for ids in new.block_ids])
-                for new in plan.new_blocks
+                (new.row, new.group, new.first, new.block_ids.tobytes()) for new in plan.new_blocks
             ],
             "new_tokens": {row: tokens.tobytes() for row, tokens in plan.new_tokens.items()},
             "masks": [(mask.place, _pack(mask.bits)) for mask in plan.masks],
@@ -58,8 +57,8 @@ def decode_plan(data: bytes) -> StepPlan:
     given["draft_probs"] = {at: _unpack(probs) for at, probs in given["draft_probs"].items()}
     given["starts"] = [_unpack_start(*start) for start in given["starts"]]
     given["new_blocks"] = [
-        NewBlocks(row, first, tuple(array("i", ids) for ids in by_group))
-        for row, first, by_group in given["new_blocks"]
+        NewBlocks(row, group, first, array("i", ids))
+        for row, group, first, ids in given["new_blocks"]
     ]
     given["new_tokens"] = {row: array("q", ids) for row, ids in given["new_tokens"].items()}
     given["masks"] = [RowMasks(place, _unpack(bits)) for place, bits in given["masks"]]

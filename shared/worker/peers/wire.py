@@ -53,6 +53,7 @@ def layout_to_wire(layout: KVLayout) -> transfer_pb2.KVLayout:
                 num_kv_heads=group.num_kv_heads,
                 head_dim=group.head_dim,
                 kind=group.kind,
+                window=group.window,
             )
     return message
 
@@ -79,11 +80,16 @@ def layout_from_wire(message: transfer_pb2.KVLayout) -> KVLayout:
 def _group_from_wire(message: transfer_pb2.KVGroup) -> KVGroup:
     if message.kind not in set(GroupKind):
         raise InvalidRequestError(f"a KV group of kind {message.kind!r}", param="layout")
+    if (message.kind == GroupKind.WINDOW) != bool(message.window):
+        raise InvalidRequestError(
+            f"{message.kind} with a window of {message.window}", param="layout"
+        )
     return KVGroup(
         num_layers=message.num_layers,
         num_kv_heads=message.num_kv_heads,
         head_dim=message.head_dim,
         kind=GroupKind(message.kind),
+        window=message.window,
     )
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tests.fakes.kv_groups import split_layers
+from services.prefill.publisher import Publisher
+from shared.engine.llm import LLM
+from shared.errors import TransferError, TransferFailure
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.fakes.family_cases import FULL, SLIDING
+from tests.fakes.kv_groups import all_tokens_kept, split_layers
 from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
-
-    from shared.engine.llm import LLM
 
 NUM_GROUPS, NUM_BLOCKS = 2, 5
 
@@ -82,3 +86,109 @@ async def test_workers_that_group_their_layers_otherwise_exchange_nothing(
         assert reply.timings.prefill_worker == ""
         assert reply.timings.transfer_bytes == 0
         await assert_idle(prefill, decode)
+
+
+WINDOW = 40
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+    """The same sizes; the first of two layers has a window of two and a half blocks."""
+    path = tmp_path_factory.mktemp("windowed")
+    own = json.loads((checkpoint / "config.json").read_text())
+    sizes = {
+        "hidden_size": own["hidden_size"],
+        "num_heads": own["num_attention_heads"],
+        "num_kv_heads": own["num_key_value_heads"],
+        "head_dim": own["head_dim"],
+        "vocab_size": own["vocab_size"],
+    }
+    extra = {
+        "use_sliding_window": True,
+        "sliding_window": WINDOW,
+        "layer_types": [SLIDING, FULL],
+    }
+    write_random_checkpoint(path, CheckpointSpec(architecture="qwen3", extra=extra, **sizes))
+    return path
+
+
+@pytest.fixture(scope="module")
+def keeper(windowed: Path) -> Iterator[LLM]:
+    """An engine that keeps the KV of all tokens."""
+    with all_tokens_kept():
+        llm = LLM(windowed, dtype="float32", block_size=BLOCK_SIZE, num_blocks=256)
+    yield llm
+    llm.close()
+
+
+#: Around a block and a window, and more than three steps of 64 tokens.
+LENGTHS = (17, 31, 32, 33, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW, 233)
+
+
+@pytest.mark.parametrize("connector", ["shm", "zmq"])
+async def test_of_a_window_only_what_is_read_is_handed_over(
+    connector: str, windowed: Path, keeper: LLM, tmp_path: Path
+) -> None:
+    async with windowed_pair(windowed, tmp_path, connector) as (prefill, decode):
+        layout = decode.parts.layout
+        assert [group.window for group in layout.groups] == [0, WINDOW]
+        for length in LENGTHS:
+            prompt = prompt_of(length, seed=length)
+            reply = await decode.ask(prompt, max_tokens=50, prefill=prefill)
+            assert reply.token_ids == expect(keeper, prompt, 50)
+            assert reply.timings.prefill_worker == "w0", length
+            # The last token may be computed again: it reads a window in front of the end.
+            num_full = -(-length // BLOCK_SIZE)
+            num_read = num_full - max(0, length - WINDOW) // BLOCK_SIZE
+            assert reply.timings.transfer_bytes == (num_full + num_read) * layout.block_bytes
+        # A second turn: what the answer added is here, of both groups.
+        again = [*prompt, *reply.token_ids[:40], *prompt_of(30, seed=1)]
+        reply = await decode.ask(again, max_tokens=20, prefill=prefill)
+        assert reply.token_ids == expect(keeper, again, 20)
+        assert reply.usage.cached_tokens >= 233 // BLOCK_SIZE * BLOCK_SIZE
+        await assert_idle(prefill, decode)
+
+
+async def test_a_prefix_is_fetched_with_its_window(
+    windowed: Path, keeper: LLM, tmp_path: Path
+) -> None:
+    async with windowed_pair(windowed, tmp_path, "shm") as (holder, taker):
+        prefix = prompt_of(10 * BLOCK_SIZE, seed=4)
+        prompt = [*prefix, *prompt_of(7, seed=5)]
+        await holder.ask([*prefix, 5])
+        reply = await taker.ask(prompt, holder.source(10))
+        assert reply.token_ids == expect(keeper, prompt)
+        assert reply.sources == (7, 0, 10 * BLOCK_SIZE)
+        await assert_idle(holder, taker)
+
+
+async def test_a_prompt_whose_hand_over_fails_is_computed_here(
+    windowed: Path, keeper: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table has blocks for the end of the prompt only: those in front are taken then."""
+
+    async def finish(self: Publisher, timeout_s: float) -> int:
+        raise TransferError(TransferFailure.ABORTED, "as the test has it")
+
+    monkeypatch.setattr(Publisher, "advance", lambda *_: None)
+    monkeypatch.setattr(Publisher, "finish", finish)
+    async with windowed_pair(windowed, tmp_path, "shm") as (prefill, decode):
+        prompt = prompt_of(233, seed=9)
+        reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
+        assert reply.token_ids == expect(keeper, prompt, 20)
+        assert reply.timings.prefill_worker == ""
+        await assert_idle(prefill, decode)
+
+
+@asynccontextmanager
+async def windowed_pair(
+    windowed: Path, runtime_dir: Path, connector: str
+) -> AsyncIterator[list[LiveWorker]]:
+    """Two workers."""
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                live_worker(windowed, f"w{number}", connector=connector, runtime_dir=runtime_dir)
+            )
+            for number in range(2)
+        ]

@@ -149,6 +149,7 @@ def test_a_growing_table_is_followed(builder: Builder) -> None:
     seq.token_ids.extend(range(9, 13))
     seq.num_computed_tokens = 12
     seq.tables[0].append(5)
+    seq.new_places.append((0, 3))
     assert builder.build({seq: 1}).metadata.block_tables.tolist() == [[7, 2, 9, 5]]
 
 

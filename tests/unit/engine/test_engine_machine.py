@@ -13,12 +13,13 @@ from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.engines import StepMode, generate, make_engine, make_request
 from tests.fakes.kv_groups import split_layers
-from tests.fakes.model import FakeLoadedModel, make_spec
+from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
 from tests.suites.engine_machine import EngineMachine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shared.engine.engine import Engine
     from shared.model.loader import LoadedModel
 
 
@@ -47,6 +48,29 @@ class GroupedMachine(EngineMachine):
     def make_loaded(self) -> Any:
         """See `EngineMachine.make_loaded`."""
         return FakeLoadedModel(spec=make_spec(num_layers=2))
+
+
+class WindowedMachine(EngineMachine):
+    """And with layers of which one has a window, in a group of its own."""
+
+    mode = StepMode.OVERLAPPED
+    num_blocks = 2 * EngineMachine.num_blocks
+    windows = (None, 6)
+
+    def make_loaded(self) -> Any:
+        """See `EngineMachine.make_loaded`."""
+        return FakeLoadedModel(model=FakeModel(self.windows), spec=make_spec(windows=self.windows))
+
+
+class SeveralWindowsMachine(WindowedMachine):
+    """And with two windows, one of which is as wide as a block."""
+
+    windows = (None, 4, 9)
+    num_blocks = 3 * EngineMachine.num_blocks
+
+    def make_engine(self, **settings: Any) -> Engine:
+        """Without a cache, released blocks are written again at once."""
+        return super().make_engine(enable_prefix_caching=False, **settings)
 
 
 @cache
@@ -90,9 +114,18 @@ TestEngineMachine = EngineMachine.TestCase
 TestOverlappedMachine = OverlappedMachine.TestCase
 TestRecordedMachine = RecordedMachine.TestCase
 TestGroupedMachine = GroupedMachine.TestCase
+TestWindowedMachine = WindowedMachine.TestCase
+TestSeveralWindowsMachine = SeveralWindowsMachine.TestCase
 TestNativeMachine = NativeMachine.TestCase
 TestOverlappedNativeMachine = OverlappedNativeMachine.TestCase
-for _case in (TestEngineMachine, TestOverlappedMachine, TestRecordedMachine, TestGroupedMachine):
+for _case in (
+    TestEngineMachine,
+    TestOverlappedMachine,
+    TestRecordedMachine,
+    TestGroupedMachine,
+    TestWindowedMachine,
+    TestSeveralWindowsMachine,
+):
     _case.settings = settings(max_examples=60, stateful_step_count=40)
 for _case in (TestNativeMachine, TestOverlappedNativeMachine):
     _case.settings = settings(max_examples=30, stateful_step_count=40)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,9 +13,11 @@ from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.engines import StepMode, drain, make_engine, make_request
-from tests.fakes.kv_groups import split_layers
+from tests.fakes.family_cases import FULL, SLIDING
+from tests.fakes.kv_groups import all_tokens_kept, split_layers
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from shared.engine.engine import Engine
@@ -90,6 +94,70 @@ def test_tokens_are_those_of_one_group(
             engine.close()
 
     assert answer(num_groups) == answer(1)
+
+
+#: Of 6 tokens: more than a block, less than two.
+WINDOWED = {
+    "use_sliding_window": True,
+    "sliding_window": 6,
+    "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+}
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("windowed")
+    write_random_checkpoint(path, replace(CHECKPOINT, extra=WINDOWED))
+    return path
+
+
+@pytest.mark.parametrize("executor", ["native", "torch"])
+@pytest.mark.parametrize("name", ["usual", "short of blocks", "KV in 8 bits", "offload", "ngram"])
+def test_a_window_keeps_what_is_read(windowed: Path, executor: str, name: str) -> None:
+    settings, counter = SETTINGS[name]
+    settings = settings.copy()
+    if "speculative_config" in settings:
+        settings["speculative_config"] = _speculation(windowed, **settings["speculative_config"])
+    num_blocks = 23 if settings.pop("num_blocks", None) else 64
+
+    def answer(keep: AbstractContextManager[None], num_blocks: int) -> dict[str, list[int]]:
+        own = settings | {"num_blocks": num_blocks, "max_num_batched_tokens": 10}
+        with keep:
+            model = load_model(windowed, attention_backend=executor)
+            engine = make_engine(model, StepMode.OVERLAPPED, **own)
+        try:
+            return run(engine)
+        finally:
+            assert keep_all or engine.stats().counters[counter]
+            engine.close()
+
+    keep_all = True
+    want = answer(all_tokens_kept(), 64)
+    keep_all = False
+    assert answer(nullcontext(), num_blocks) == want
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_long_sequence_takes_a_window_and_a_step(windowed: Path, hold: bool) -> None:
+    engine = make_engine(
+        load_model(windowed), num_blocks=200, max_num_batched_tokens=16, max_num_seqs=1
+    )
+    full, sliding, other = engine.layout.groups
+    assert (full.window, sliding.window, other.window) == (0, 6, 6)
+    engine.add(make_request("long", range(3, 203), max_tokens=40, hold_blocks=hold))
+    most = 0
+    while engine.has_work():
+        engine.step()
+        engine.check_integrity()
+        stats = engine.stats()
+        most = max(most, engine.num_blocks - engine._pool.num_free)
+        assert stats.num_running <= 1
+    # A window and a step reach into 7 blocks at most; what a peer will read is kept besides.
+    assert most <= 240 // 4 + 2 * (7 + (3 if hold else 0))
+    if hold:
+        engine.release("long")
+    assert engine._pool.num_free == engine.num_blocks
+    engine.close()
 
 
 def _speculation(folder: Path, method: str, **fields: Any) -> str:

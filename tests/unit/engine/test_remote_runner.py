@@ -136,7 +136,7 @@ def test_all_of_a_plan_arrives() -> None:
         draft_probs={0: torch.rand(2, 5)},
         is_synchronous=True,
         starts=[RowStart(3, params, True, array("q", [2**40, 1]), 2)],
-        new_blocks=[NewBlocks(3, 1, (array("i", [9, 8]), array("i", [4, 5])))],
+        new_blocks=[NewBlocks(3, 1, 7, array("i", [9, 8]))],
         new_tokens={1: array("q", [4])},
         masks=[RowMasks(0, torch.tensor([[-1], [5], [-(2**31)]], dtype=torch.int32))],
         scores=[PromptScore(1, [4, 5], 2)],

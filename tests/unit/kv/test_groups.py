@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,43 +10,32 @@ from hypothesis import strategies as st
 
 from shared.connector.protocol.checksum import layout_fingerprint
 from shared.kv.block_pool import BlockPool
-from shared.kv.group_rules import FullRule
+from shared.kv.group_rules import FullRule, GroupKind, WindowRule
 from shared.kv.identity import HASH_BYTES, block_key, block_keys, group_of
 from shared.kv.layout import GROUPED_VERSION, LAYOUT_VERSION, KVGroup, KVLayout
 from shared.kv.prefix_cache import PrefixCache
 from shared.worker.peers.wire import layout_from_wire, layout_to_wire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 7
 HASHES = [bytes([number + 1]) * HASH_BYTES for number in range(NUM_BLOCKS)]
 
 
-@dataclass(frozen=True)
-class LastTokens:
-    """A rule that reads so many tokens before the next one, written from its definition."""
-
-    num: int
-
-    def first_needed(self, num_tokens: int) -> int:
-        return max(0, num_tokens - self.num) // BLOCK_SIZE
-
-    def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
-        while most > first:
-            needed = range(max(first, self.first_needed(most * BLOCK_SIZE)), most)
-            if all(is_there(block) for block in needed):
-                return most
-            most -= 1
-        return first
+RULES = st.one_of(
+    st.just(FullRule()), st.builds(WindowRule, st.integers(2, 21), st.just(BLOCK_SIZE))
+)
 
 
-RULES = st.one_of(st.just(FullRule()), st.builds(LastTokens, st.integers(1, 20)))
+@given(window=st.integers(1, 40), num_tokens=st.integers(0, 60), size=st.integers(1, 9))
+def test_a_window_needs_the_blocks_that_its_next_token_reads(
+    window: int, num_tokens: int, size: int
+) -> None:
+    read = [key for key in range(num_tokens + 1) if num_tokens - window < key]
+    assert WindowRule(window, size).first_needed(num_tokens) == read[0] // size
 
 
 def cache_of(
-    rules: list[FullRule | LastTokens], present: list[set[int]]
+    rules: list[FullRule | WindowRule], present: list[set[int]]
 ) -> tuple[PrefixCache, dict[bytes, int]]:
     """One that has these blocks of each group, and where they are."""
     pool = BlockPool(len(rules) * NUM_BLOCKS)
@@ -63,7 +51,7 @@ def cache_of(
 
 @given(data=st.data(), rules=st.lists(RULES, min_size=1, max_size=3))
 def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
-    data: st.DataObject, rules: list[FullRule | LastTokens]
+    data: st.DataObject, rules: list[FullRule | WindowRule]
 ) -> None:
     places = st.sets(st.integers(0, NUM_BLOCKS - 1))
     # Mostly all, so that there are long prefixes.
@@ -72,7 +60,7 @@ def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
     cache, where = cache_of(rules, present)
     found = cache.match(HASHES[first:], first_block=first)
 
-    def needed(rule: FullRule | LastTokens, num: int) -> range:
+    def needed(rule: FullRule | WindowRule, num: int) -> range:
         return range(max(first, rule.first_needed(num * BLOCK_SIZE)), num)
 
     expected = max(
@@ -89,7 +77,7 @@ def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
 
 @given(rules=st.lists(RULES, min_size=1, max_size=3), first=st.integers(0, NUM_BLOCKS - 1))
 def test_what_is_reserved_and_published_is_found(
-    rules: list[FullRule | LastTokens], first: int
+    rules: list[FullRule | WindowRule], first: int
 ) -> None:
     pool = BlockPool(3 * NUM_BLOCKS)
     cache = PrefixCache(pool, rules, block_size=BLOCK_SIZE)
@@ -106,7 +94,7 @@ def test_what_is_reserved_and_published_is_found(
 
 def test_any_number_of_blocks_may_be_in_front() -> None:
     """A peer may claim any; what is looked at is what it names."""
-    cache, where = cache_of([FullRule(), LastTokens(9)], [{0, 1}, {0, 1}])
+    cache, where = cache_of([FullRule(), WindowRule(10, BLOCK_SIZE)], [{0, 1}, {0, 1}])
     found = cache.match(HASHES[:3], first_block=2**32 - 1)
     assert found.num_blocks == 2
     assert found.blocks == list(where.values())
@@ -114,7 +102,7 @@ def test_any_number_of_blocks_may_be_in_front() -> None:
 
 def test_what_no_group_needs_is_not_reserved() -> None:
     pool = BlockPool(NUM_BLOCKS + 1)
-    rules = (FullRule(), LastTokens(BLOCK_SIZE))
+    rules = (FullRule(), WindowRule(BLOCK_SIZE + 1, BLOCK_SIZE))
     taken = PrefixCache(pool, rules, block_size=BLOCK_SIZE).reserve(NUM_BLOCKS, num_spare_blocks=0)
     assert taken is not None
     assert [len(table) for table in taken[1].tables] == [NUM_BLOCKS, 1]
@@ -130,6 +118,7 @@ def test_keys_name_their_group() -> None:
 
 
 GROUP = KVGroup(num_layers=2, num_kv_heads=3, head_dim=8)
+WINDOW = KVGroup(num_layers=2, num_kv_heads=3, head_dim=8, kind=GroupKind.WINDOW, window=6)
 SMALL = KVGroup(num_layers=1, num_kv_heads=3, head_dim=8)
 
 
@@ -137,22 +126,33 @@ def test_a_block_holds_what_the_largest_group_keeps() -> None:
     layout = KVLayout.of((SMALL, GROUP), block_size=4, dtype="float32")
     assert layout.block_bytes == 2 * 2 * 3 * 4 * 8 * 4
     assert (layout.num_layers, layout.num_groups) == (3, 2)
-    assert (layout.num_blocks(9), layout.num_pool_blocks(9)) == (3, 6)
+    assert (layout.num_blocks(9), layout.num_pool_blocks(9, 64)) == (3, 6)
     assert layout.moved(1, 9) == (range(1, 3), range(1, 3))
 
 
-@pytest.mark.parametrize("groups", [(GROUP,), (GROUP, GROUP), (GROUP, SMALL), (SMALL, GROUP)])
+@pytest.mark.parametrize(
+    "groups", [(GROUP,), (GROUP, GROUP), (GROUP, SMALL), (SMALL, GROUP), (WINDOW,), (GROUP, WINDOW)]
+)
 def test_layouts_are_the_same_behind_the_wire(groups: tuple[KVGroup, ...]) -> None:
     layout = KVLayout.of(groups, block_size=4, dtype="bfloat16")
     assert layout_from_wire(layout_to_wire(layout)) == layout
-    assert layout.version == (LAYOUT_VERSION if len(groups) == 1 else GROUPED_VERSION)
-    assert bool(layout.grouping) == (len(groups) > 1)
+    assert layout.version == (LAYOUT_VERSION if groups == (GROUP,) else GROUPED_VERSION)
+    assert bool(layout.grouping) == (groups != (GROUP,))
 
 
 def test_every_grouping_is_told_from_the_others() -> None:
     layouts = [
         KVLayout.of(groups, block_size=4, dtype="bfloat16")
-        for groups in [(GROUP,), (GROUP, GROUP), (GROUP, SMALL), (SMALL, GROUP), (SMALL,) * 3]
+        for groups in [
+            (GROUP,),
+            (GROUP, GROUP),
+            (GROUP, SMALL),
+            (SMALL, GROUP),
+            (SMALL,) * 3,
+            (WINDOW,),
+            (GROUP, WINDOW),
+            (GROUP, replace(WINDOW, window=7)),
+        ]
     ]
     assert len({layout.grouping for layout in layouts}) == len(layouts)
     assert len({layout_fingerprint(layout) for layout in layouts}) == len(layouts)
@@ -164,3 +164,15 @@ def test_a_peer_that_knows_no_groups_sees_another_version() -> None:
     grouped = layout_to_wire(KVLayout.of((GROUP, GROUP), block_size=4, dtype="bfloat16"))
     assert not plain.groups
     assert (plain.version, grouped.version) == (1, 2)
+
+
+def test_a_table_with_a_window_needs_a_window_and_a_step() -> None:
+    layout = KVLayout.of((GROUP, WINDOW), block_size=4, dtype="float32")
+    assert layout.num_pool_blocks(8, 16) == 2 + 2
+    assert layout.num_pool_blocks(400, 16) == 100 + 7
+    assert layout.longest_sequence(107, 16, most=1000) == 400
+    assert layout.longest_sequence(4, 16, most=1000) == 8
+    assert layout.longest_sequence(1, 16, most=1000) == 0
+    # The last token may be computed again: it reads positions 14 to 19.
+    assert layout.moved(0, 20) == (range(5), range(3, 5))
+    assert layout.moved(4, 20) == (range(4, 5), range(4, 5))

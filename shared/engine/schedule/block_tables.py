@@ -1,0 +1,161 @@
+"""The block tables of sequences: one for each group of layers, with the blocks that it needs.
+
+All tables of a sequence are equally long. A table of full attention has a block at every place. In
+a table with a window, places in front of the window are empty, and places far ahead of the computed
+tokens are not filled yet.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+from shared.engine.sequence.sequence import NO_BLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Sequence as Seq
+
+    from shared.engine.sequence.sequence import Sequence
+    from shared.kv.block_pool import BlockPool
+    from shared.kv.group_rules import GroupRule
+    from shared.kv.prefix_cache import PrefixBlocks
+
+
+class BlockTables:
+    """Fills and empties places of tables. The caller checks that the pool has enough free blocks.
+
+    A prompt is computed in steps. At admission, a table with a window gets blocks for a window and
+    for one step. After each step, `give_back` takes as many blocks for tokens ahead as it releases
+    in front of the window. So an admitted sequence can always compute its next step.
+    """
+
+    def __init__(
+        self, pool: BlockPool, rules: Seq[GroupRule], *, block_size: int, max_step_tokens: int
+    ) -> None:
+        """`max_step_tokens` is the largest number of tokens that a step computes."""
+        self._pool = pool
+        self._rules = tuple(rules)
+        self._windowed = [group for group, rule in enumerate(rules) if rule.reach is not None]
+        self._block_size = block_size
+        self._max_step_tokens = max_step_tokens
+
+    def to_admit(self, seq: Sequence, found: PrefixBlocks, num_loaded: int) -> list[list[int]]:
+        """Return the places of each table that a new sequence needs besides the blocks found.
+
+        `num_loaded`: how many blocks behind those are to be loaded, of all groups.
+        """
+        return [
+            list(self._at_first(seq, group, found, num_loaded)) for group in range(len(self._rules))
+        ]
+
+    def most_loaded(self, seq: Sequence, found: PrefixBlocks) -> int | None:
+        """Return how many blocks behind those found may be loaded; None: any number.
+
+        Tables with windows have room for what is loaded until it has arrived.
+        """
+        if not self._windowed:
+            return None
+        num_needed = sum(map(len, self.to_admit(seq, found, 0))) + len(found.blocks)
+        return max(0, self._pool.num_blocks - num_needed) // len(self._windowed)
+
+    def begin(self, seq: Sequence, found: PrefixBlocks, places: Seq[list[int]]) -> None:
+        """Make the tables of an admitted sequence: the blocks found, and new ones at `places`."""
+        num_hit, end = found.num_blocks, self._num_blocks(seq.num_tokens)
+        for group, (table, blocks) in enumerate(zip(seq.tables, found.tables, strict=True)):
+            table.extend([NO_BLOCK] * (num_hit - len(blocks)))
+            table.extend(blocks)
+            table.extend([NO_BLOCK] * (end - num_hit))
+            seq.num_filled[group] = num_hit
+            self.fill(seq, group, places[group])
+
+    def missing(self, seq: Sequence, num_tokens: int) -> list[list[int]]:
+        """Return the places of each table that computing up to `num_tokens` tokens needs."""
+        end = self._num_blocks(num_tokens)
+        return [
+            [place for place in range(first, end) if place >= len(table) or table[place] < 0]
+            for table, first in zip(seq.tables, seq.num_filled, strict=True)
+        ]
+
+    def fill(self, seq: Sequence, group: int, places: Seq[int]) -> None:
+        """Take blocks for ascending places of a table, which may lie behind its end."""
+        table = seq.tables[group]
+        if places:
+            blocks = self._pool.allocate(len(places))
+            table.extend([NO_BLOCK] * (places[-1] + 1 - len(table)))
+            for place, block in zip(places, blocks, strict=True):
+                table[place] = block
+            if seq.row is not None:  # otherwise the runner gets the whole tables
+                seq.new_places.extend((group, place) for place in places)
+        filled, end = seq.num_filled[group], len(table)
+        while filled < end and table[filled] >= 0:
+            filled += 1
+        seq.num_filled[group] = filled
+
+    def level(self, seq: Sequence) -> None:
+        """Make all tables as long as the longest."""
+        end = max(map(len, seq.tables))
+        for table in seq.tables:
+            table.extend([NO_BLOCK] * (end - len(table)))
+
+    def give_back(self, seq: Sequence) -> None:
+        """Release what lies in front of the windows, and fill as many places ahead."""
+        num_tokens = seq.num_computed_tokens
+        if seq.request.hold_blocks:
+            num_tokens = min(num_tokens, seq.num_prompt_tokens - 1)  # a peer reads these
+        for group in self._windowed:
+            table, rule = seq.tables[group], self._rules[group]
+            end = min(rule.first_needed(num_tokens), len(table))
+            first = seq.num_emptied[group]
+            if first >= end:
+                continue
+            released = [block for block in table[first:end] if block >= 0]
+            table[first:end] = array("i", [NO_BLOCK] * (end - first))
+            seq.num_emptied[group] = end
+            seq.num_filled[group] = max(seq.num_filled[group], end)
+            self._pool.release(released)
+            ahead = range(seq.num_filled[group], len(table))
+            empty = (place for place in ahead if table[place] < 0)
+            self.fill(seq, group, list(islice(empty, len(released))))
+
+    def shorten(self, seq: Sequence, num_blocks: int) -> None:
+        """Release the blocks behind so many places."""
+        for group, table in enumerate(seq.tables):
+            self._pool.release([block for block in table[num_blocks:] if block >= 0])
+            del table[num_blocks:]
+            seq.num_filled[group] = min(seq.num_filled[group], num_blocks)
+
+    def free(self, seq: Sequence) -> None:
+        """Release all blocks."""
+        for group, table in enumerate(seq.tables):
+            self._pool.release([block for block in table if block >= 0])
+            del table[:]
+            seq.num_filled[group] = seq.num_emptied[group] = 0
+        seq.new_places.clear()
+
+    def blocks(self, seqs: Iterable[Sequence]) -> Iterable[int]:
+        """Yield the blocks in the tables of these sequences."""
+        tables = chain.from_iterable(seq.tables for seq in seqs)
+        return (block for block in chain.from_iterable(tables) if block >= 0)
+
+    def _at_first(
+        self, seq: Sequence, group: int, found: PrefixBlocks, num_loaded: int
+    ) -> Iterable[int]:
+        rule, num_hit = self._rules[group], found.num_blocks
+        end = self._num_blocks(seq.num_tokens)
+        if rule.reach is None:
+            return range(num_hit, end)
+        moved = range(max(num_hit, rule.first_needed(seq.num_tokens - 1)), end)
+        if seq.awaits_transfer:
+            loaded = range(num_hit, num_hit + num_loaded)
+            return chain(loaded, range(max(loaded.stop, moved.start), end))
+        num_near = self._num_blocks(rule.reach + self._max_step_tokens) + 1
+        num_near = max(num_near - len(found.tables[group]), num_loaded)
+        near = range(num_hit, min(num_hit + num_near, end))
+        if not seq.request.hold_blocks:
+            return near
+        return chain(near, range(max(near.stop, moved.start), end))
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_size)
