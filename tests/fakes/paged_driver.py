@@ -74,13 +74,19 @@ class PagedDriver:
         chunk: int,
         seed: int = 0,
         kv_dtype: torch.dtype | None = None,
+        forgets: int | None = None,
     ) -> None:
-        """kv_dtype: of the cache; None: the model's."""
+        """kv_dtype: of the cache; None: the model's.
+
+        forgets: a window. Tables name block 0, which is NaN, for blocks in front of that of a
+        step's first token.
+        """
         self.model = model
         self.block_size = block_size
         self.chunk = chunk
         self.seed = seed
         self.kv_dtype = kv_dtype or model.dtype
+        self.forgets = forgets
 
     @torch.inference_mode()
     def generate(
@@ -104,8 +110,9 @@ class PagedDriver:
         while active := [i for i, total in enumerate(totals) if len(tokens[i]) < total]:
             num_new = [min(self.chunk, len(tokens[i]) - computed[i]) for i in active]
             ends = [computed[i] + n for i, n in zip(active, num_new, strict=True)]
-            metadata = make_metadata(num_new, ends, [tables[i] for i in active], self.block_size)
             spans = list(zip(active, num_new, ends, strict=True))
+            left = [self._left(tables[i], end - n) for i, n, end in spans]
+            metadata = make_metadata(num_new, ends, left, self.block_size)
             hidden = self.model.forward(
                 torch.tensor([t for i, n, end in spans for t in tokens[i][end - n : end]]),
                 torch.tensor([p for _, n, end in spans for p in range(end - n, end)]),
@@ -141,6 +148,13 @@ class PagedDriver:
             metadata = replace(metadata, wanted=torch.tensor(wanted, dtype=torch.int64))
         hidden = self.model.forward(torch.tensor(tokens), torch.arange(length), (cache,), metadata)
         return self.model.compute_logits(hidden).clone()
+
+    def _left(self, table: list[int], first_token: int) -> list[int]:
+        """The table of a sequence whose next token is `first_token`."""
+        if self.forgets is None:
+            return table
+        gone = max(0, first_token - self.forgets + 1) // self.block_size
+        return [0] * gone + table[gone:]
 
     def _shuffled_tables(self, totals: Sequence[int]) -> list[list[int]]:
         """Block 0 stays unused: padding points at it."""

@@ -76,7 +76,7 @@ class AttentionScratch {
   Buffer<float> scores;      // [2 panels][rows][32 keys]
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> out;         // [panel of the head][rows][32 dims]
-  Buffer<Element> zeros;     // stands for keys and values past the end
+  Buffer<Element> zeros;     // stands for keys and values that no row of the task sees
   Buffer<Element> unpacked;  // [2][keys][padded head]: a chunk that was kept in 8 bits
   // Where the keys and values of this chunk and of the next one are.
   struct Places {
@@ -86,36 +86,6 @@ class AttentionScratch {
   float largest[kQueryRows];  // of the scores so far, not scaled
   F32x16 total[kQueryRows];   // of the weights so far, by lane
 };
-
-#if defined(__AVX512F__)
-// Writes the transpose of 16 rows of 16 words, each result row kPanel words after the last.
-inline void transpose_words(const uint32_t* const rows[16], uint32_t* to) {
-  __m512i r[16], t[16];
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(rows[i]);
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 4; ++i) {
-    _mm512_storeu_si512(to + (i + 0) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
-    _mm512_storeu_si512(to + (i + 4) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
-    _mm512_storeu_si512(to + (i + 8) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
-    _mm512_storeu_si512(to + (i + 12) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
-  }
-}
-#endif
 
 template <class Dot>
 class AttentionKernel {
@@ -151,16 +121,16 @@ class AttentionKernel {
       float* out_rows = s.out.data() + size_t(panel) * kQueryRows * kPanel;
       std::fill(out_rows, out_rows + rows * kPanel, 0.0f);
     }
-    const int first_key = window ? std::max(0, first_position - window + 1) : 0;
-    const int first_chunk = first_key / kChunk * kChunk;
+    const Keys keys{window ? std::max(0, first_position - window + 1) : 0, length};
+    const int first_chunk = keys.first / kChunk * kChunk;
     const bool quantized = cache.is_quantized();
-    if (!quantized) locate(task, first_chunk, length, s.places[0], s);
+    if (!quantized) locate(task, first_chunk, keys, s.places[0], s);
     int turn = 0;
     for (int key = first_chunk; key <= last_position; key += kChunk, turn ^= 1) {
       if (quantized)
-        unpack(task, key, length, s.places[turn], s);
+        unpack(task, key, keys, s.places[turn], s);
       else
-        locate(task, key + kChunk, length, s.places[turn ^ 1], s);
+        locate(task, key + kChunk, keys, s.places[turn ^ 1], s);
       pack_chunk(s.places[turn], s.places[quantized ? turn : turn ^ 1], s);
       for (int panel = 0; panel < 2; ++panel)
         for_row_groups(rows, [&](int row, int n) {
@@ -200,13 +170,21 @@ class AttentionKernel {
     }
   }
 
-  void locate(const AttentionTask& task, int first_key, int length, typename Scratch::Places& places,
-              const Scratch& s) const {
+  // The keys that rows of a task may see. The table's entries and the cache's rows in front of them
+  // and behind them may be anything: they are not read.
+  struct Keys {
+    int first;
+    int end;
+    bool contains(int key) const { return first <= key && key < end; }
+  };
+
+  void locate(const AttentionTask& task, int first_key, const Keys& keys,
+              typename Scratch::Places& places, const Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
     const size_t values_after_keys = size_t(cache.num_kv_heads) * cache.head_stride();
     for (int i = 0; i < kChunk;) {
       const int key = first_key + i;
-      if (key >= length) {
+      if (!keys.contains(key)) {
         places.keys[i] = places.values[i] = s.zeros.data();
         ++i;
         continue;
@@ -214,7 +192,7 @@ class AttentionKernel {
       int slot = key % cache.block_size;
       const Element* row =
           cache.row(table[key / cache.block_size], layer, 0, task.kv_head, slot);
-      const int end = std::min({kChunk, i + cache.block_size - slot, length - first_key});
+      const int end = std::min({kChunk, i + cache.block_size - slot, keys.end - first_key});
       for (; i < end; ++i, row += cache.head_dim) {
         places.keys[i] = row;
         places.values[i] = row + values_after_keys;
@@ -222,17 +200,17 @@ class AttentionKernel {
     }
   }
 
-  void unpack(const AttentionTask& task, int first_key, int length,
+  void unpack(const AttentionTask& task, int first_key, const Keys& keys,
               typename Scratch::Places& places, Scratch& s) const {
     if (cache.format == KvFormat::kInt8)
-      unpack_as<Int8Kv>(task, first_key, length, places, s);
+      unpack_as<Int8Kv>(task, first_key, keys, places, s);
     else
-      unpack_as<Float8Kv>(task, first_key, length, places, s);
+      unpack_as<Float8Kv>(task, first_key, keys, places, s);
   }
 
   // A chunk that is kept in 8 bits, as elements that stay in the processor's cache.
   template <class Kv>
-  void unpack_as(const AttentionTask& task, int first_key, int length,
+  void unpack_as(const AttentionTask& task, int first_key, const Keys& keys,
                  typename Scratch::Places& places, Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
     const int padded = round_up(cache.head_dim, kLanes);
@@ -241,19 +219,19 @@ class AttentionKernel {
       Element* to = s.unpacked.data() + size_t(kind) * kChunk * padded;
       for (int i = 0; i < kChunk;) {
         const int key = first_key + i;
-        if (key >= length) {
+        if (!keys.contains(key)) {
           place[i++] = s.zeros.data();
           to += padded;
           continue;
         }
         const int slot = key % cache.block_size;
         uint8_t* head = cache.values(table[key / cache.block_size], layer, kind, task.kv_head);
-        if (key + kChunk < length)
+        if (key + kChunk < keys.end)
           fetch_values(cache.values(table[(key + kChunk) / cache.block_size], layer, kind,
                                     task.kv_head));
         const float* scale = cache.scales(head) + slot;
         const uint8_t* row = head + size_t(slot) * cache.head_dim;
-        const int end = std::min({kChunk, i + cache.block_size - slot, length - first_key});
+        const int end = std::min({kChunk, i + cache.block_size - slot, keys.end - first_key});
         for (; i < end; ++i, to += padded, row += cache.head_dim, ++scale) {
           place[i] = to;
           dequantize_kv<Kv>(to, row, *scale, cache.head_dim);

@@ -50,12 +50,18 @@ def generate(
     chunk: int = 256,
     alone: bool = False,
     kv_dtype: torch.dtype | None = None,
+    forgets: int | None = None,
     **options: str,
 ) -> list[torch.Tensor]:
     """The logits behind every generated token of every prompt."""
     loaded = load_model(checkpoint, attention_backend="native", **options)
     driver = PagedDriver(
-        loaded.model, block_size=block_size, chunk=chunk, seed=chunk, kv_dtype=kv_dtype
+        loaded.model,
+        block_size=block_size,
+        chunk=chunk,
+        seed=chunk,
+        kv_dtype=kv_dtype,
+        forgets=forgets,
     )
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
     if alone:
@@ -100,6 +106,28 @@ def test_with_kv_in_8_bits_too(
             assert torch.equal(ours, theirs)
     for ours, exact in zip(together, generate(checkpoint, dtype=dtype), strict=True):
         assert not torch.equal(ours, exact)
+
+
+@pytest.mark.parametrize("kv_dtype", [None, torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nothing_in_front_of_a_window_has_influence(
+    kv_dtype: torch.dtype | None, dtype: str, tmp_path: Path
+) -> None:
+    checkpoint = save(random_model("mistral", seed=2, sliding_window=21), tmp_path)
+    for chunk, block_size in ((256, 16), (37, 5)):
+        kept, given_back = (
+            generate(
+                checkpoint,
+                dtype=dtype,
+                kv_dtype=kv_dtype,
+                chunk=chunk,
+                block_size=block_size,
+                forgets=forgets,
+            )
+            for forgets in (None, 21)
+        )
+        for ours, theirs in zip(kept, given_back, strict=True):
+            assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.int8, torch.float8_e4m3fn])
