@@ -83,7 +83,7 @@ class AttentionScratch {
     const Element* keys[kChunk];
     const Element* values[kChunk];
   } places[2];
-  float largest[kQueryRows];  // of the scores so far, not scaled
+  float largest[kQueryRows];  // of the scores so far, not scaled unless they are capped
   F32x16 total[kQueryRows];   // of the weights so far, by lane
 };
 
@@ -100,7 +100,9 @@ class AttentionKernel {
   int layer;  // among those of its group
   int num_heads;
   int window;  // 0: none
-  float scale;
+  float scale;         // of scores; positive
+  float cap;           // c makes c * tanh(score / c) of scaled scores; 0: none
+  const float* sinks;  // by head: a score that takes part in the softmax and has no value; or null
   const Element* query;  // [tokens][heads][head dim]
   Element* out;          // the same shape, rows `out_stride` apart
   size_t out_stride;
@@ -117,6 +119,7 @@ class AttentionKernel {
     load_query(task, start, s);
     std::fill(s.largest, s.largest + rows, kMasked);
     std::fill(s.total, s.total + rows, F32x16{});
+    if (sinks != nullptr) begin_with_sinks(task, rows, s);
     for (int panel = 0; panel < s.panels; ++panel) {
       float* out_rows = s.out.data() + size_t(panel) * kQueryRows * kPanel;
       std::fill(out_rows, out_rows + rows * kPanel, 0.0f);
@@ -160,6 +163,16 @@ class AttentionKernel {
   }
   int head(const AttentionTask& task, int row) const {
     return task.kv_head * group() + row % group();
+  }
+
+  // What a difference of kept scores is multiplied with, as a power of two.
+  float steps() const { return (cap != 0.0f ? 1.0f : scale) * kLog2E; }
+
+  void begin_with_sinks(const AttentionTask& task, int rows, Scratch& s) const {
+    for (int row = 0; row < rows; ++row) {
+      s.largest[row] = sinks[head(task, row)] * kLog2E / steps();
+      s.total[row][0] = 1.0f;
+    }
   }
 
   void load_query(const AttentionTask& task, int start, Scratch& s) const {
@@ -321,13 +334,14 @@ class AttentionKernel {
                           (size_t(v / kPanelVectors) * kQueryRows + row) * kPanel +
                           v % kPanelVectors * kLanes;
       x[v] = load<F32x16>(from);
+      if (cap != 0.0f) x[v] = cap * tanh(x[v] * (scale / cap));
       if (partial) x[v] = hide(x[v], v * kLanes, last);
       largest = max(largest, x[v]);
     }
     const float before = s.largest[row];
     const float now = std::max(before, max_lane(largest));
     // e^(scale * (x - now)) as a power of two: one multiplication for all constants.
-    const float steps = scale * kLog2E;
+    const float steps = this->steps();
     F32x16 sums{};
     Element* weights = reinterpret_cast<Element*>(s.weights.data() + row * kWordKeys);
     for (int v = 0; v < kVectors; ++v) {
