@@ -36,8 +36,11 @@ class Shape(ctypes.Structure):
         ("num_kv_heads", c_int),
         ("head_dim", c_int),
         ("vocab_size", c_int),
-        ("rms_norm_eps", c_float),
-        ("num_positions", c_int),
+        ("norm_eps", c_float),
+        ("centers", c_int),
+        ("embedding_multiplier", c_float),
+        ("logit_multiplier", c_float),
+        ("logit_cap", c_float),
     )
 
 
@@ -53,6 +56,25 @@ class Op(IntEnum):
     OUTPUT = 6
     GATE = 7
     DOWN = 8
+    ADD = 9
+
+
+class HeadNorm(IntEnum):
+    """`baton::HeadNorm`."""
+
+    HEAD = 0
+    EACH_HEAD = 1
+    WHOLE = 2
+
+
+class Activation(IntEnum):
+    """`baton::Activation`."""
+
+    SILU = 0
+    GELU = 1
+    GELU_TANH = 2
+    RELU = 3
+    RELU2 = 4
 
 
 class Operation(ctypes.Structure):
@@ -64,9 +86,16 @@ class Operation(ctypes.Structure):
         ("matrix", c_void_p),
         ("first", c_void_p),
         ("second", c_void_p),
+        ("cos_sin", c_void_p),
         ("window", c_int),
         ("kv_group", c_int),
         ("kv_place", c_int),
+        ("head_norm", c_int),
+        ("activation", c_int),
+        ("paired", c_int),
+        ("apart", c_int),
+        ("scale", c_float),
+        ("limit", c_float),
     )
 
 
@@ -77,10 +106,11 @@ class Weights(ctypes.Structure):
         ("program", POINTER(Operation)),
         ("program_size", c_int),
         ("norm", c_void_p),
+        ("norm_bias", c_void_p),
         ("head", c_void_p),
         ("embedding", c_void_p),
         ("embedding_kind", c_int),
-        ("cos_sin", c_void_p),
+        ("positions", c_void_p),
     )
 
 

@@ -5,19 +5,18 @@ The loader runs these checks first; commands run them before they start a proces
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.headers import check_headers
-from shared.model.spec import Activation, NormPlace, NormSpec, QkNorm
+from shared.model.spec import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec import DecoderSpec, LayerSpec
 
 DTYPES = ("float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
@@ -86,36 +85,27 @@ def why_not_native(spec: DecoderSpec, dtype: str, quantization: str, device: str
 
 
 def _why_not_native_layers(spec: DecoderSpec) -> str | None:
-    if len({layer.feed_forward for layer in spec.layers}) > 1:
-        return f"they know equal layers, and those of {spec.architecture} feed forward differently"
-    if len({replace(layer.mixer, rope=None, window=None) for layer in spec.layers}) > 1:
-        return f"they know equal layers, and those of {spec.architecture} attend differently"
+    for what, sizes in _ONE_SIZE.items():
+        if len({sizes(layer) for layer in spec.layers}) > 1:
+            return (
+                f"they know layers of one size, and those of {spec.architecture} differ in {what}"
+            )
     unknown = [what for what, differs in _BEYOND_NATIVE.items() if differs(spec)]
     return f"they do not know {', '.join(unknown)} of {spec.architecture}" if unknown else None
 
 
+#: Sizes that all layers must have in common.
+_ONE_SIZE: Mapping[str, Callable[[LayerSpec], object]] = {
+    "heads": lambda own: (own.mixer.num_heads, own.mixer.num_kv_heads, own.mixer.head_dim),
+    "the feed-forward": lambda own: own.feed_forward.inner_size,
+}
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
-    "the norms": lambda spec: spec.norm != NormSpec(eps=spec.norm.eps) or not spec.has_final_norm,
-    "the places of norms": lambda spec: any(n.norms is not NormPlace.BEFORE for n in spec.layers),
-    "the factor of the residual": lambda spec: any(n.residual_multiplier != 1 for n in spec.layers),
-    "the factor of the embedding": lambda spec: spec.embedding_multiplier != 1,
-    "learned positions": lambda spec: spec.learned_positions is not None,
+    "norms of sums": lambda spec: any(n.norms is NormPlace.SUM for n in spec.layers),
+    "the lack of a last norm": lambda spec: not spec.has_final_norm,
     "the projection of the embedding": lambda spec: spec.embedding_size is not None,
-    "the bias of the head": lambda spec: spec.has_head_bias,
-    "the factor or the cap of logits": lambda spec: (
-        spec.logit_multiplier != 1 or spec.logit_softcap is not None
-    ),
-    "the several rotations": lambda spec: len(spec.ropes) > 1,
-    "the feed-forward": lambda spec: any(
-        n.feed_forward.activation is not Activation.SILU or not n.feed_forward.is_gated
-        for n in spec.layers
-    ),
-    "the attention": lambda spec: any(
-        (n.mixer.score_scale, n.mixer.softcap, n.mixer.clip) != (None, None, None)
-        or n.mixer.has_sinks
-        or n.mixer.qk_norm not in (None, QkNorm.HEAD)
-        for n in spec.layers
+    "scores whose factor is not positive": lambda spec: any(
+        not n.mixer.scale > 0 for n in spec.layers
     ),
 }
 

@@ -76,46 +76,16 @@ class AttentionScratch {
   Buffer<float> scores;      // [2 panels][rows][32 keys]
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> out;         // [panel of the head][rows][32 dims]
-  Buffer<Element> zeros;     // stands for keys and values past the end
+  Buffer<Element> zeros;     // stands for keys and values that no row of the task sees
   Buffer<Element> unpacked;  // [2][keys][padded head]: a chunk that was kept in 8 bits
   // Where the keys and values of this chunk and of the next one are.
   struct Places {
     const Element* keys[kChunk];
     const Element* values[kChunk];
   } places[2];
-  float largest[kQueryRows];  // of the scores so far, not scaled
+  float largest[kQueryRows];  // of the scores so far, not scaled unless they are capped
   F32x16 total[kQueryRows];   // of the weights so far, by lane
 };
-
-#if defined(__AVX512F__)
-// Writes the transpose of 16 rows of 16 words, each result row kPanel words after the last.
-inline void transpose_words(const uint32_t* const rows[16], uint32_t* to) {
-  __m512i r[16], t[16];
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(rows[i]);
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 4; ++i) {
-    _mm512_storeu_si512(to + (i + 0) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
-    _mm512_storeu_si512(to + (i + 4) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
-    _mm512_storeu_si512(to + (i + 8) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
-    _mm512_storeu_si512(to + (i + 12) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
-  }
-}
-#endif
 
 template <class Dot>
 class AttentionKernel {
@@ -130,7 +100,9 @@ class AttentionKernel {
   int layer;  // among those of its group
   int num_heads;
   int window;  // 0: none
-  float scale;
+  float scale;         // of scores; positive
+  float cap;           // c makes c * tanh(score / c) of scaled scores; 0: none
+  const float* sinks;  // by head: a score that takes part in the softmax and has no value; or null
   const Element* query;  // [tokens][heads][head dim]
   Element* out;          // the same shape, rows `out_stride` apart
   size_t out_stride;
@@ -147,20 +119,21 @@ class AttentionKernel {
     load_query(task, start, s);
     std::fill(s.largest, s.largest + rows, kMasked);
     std::fill(s.total, s.total + rows, F32x16{});
+    if (sinks != nullptr) begin_with_sinks(task, rows, s);
     for (int panel = 0; panel < s.panels; ++panel) {
       float* out_rows = s.out.data() + size_t(panel) * kQueryRows * kPanel;
       std::fill(out_rows, out_rows + rows * kPanel, 0.0f);
     }
-    const int first_key = window ? std::max(0, first_position - window + 1) : 0;
-    const int first_chunk = first_key / kChunk * kChunk;
+    const Keys keys{window ? std::max(0, first_position - window + 1) : 0, length};
+    const int first_chunk = keys.first / kChunk * kChunk;
     const bool quantized = cache.is_quantized();
-    if (!quantized) locate(task, first_chunk, length, s.places[0], s);
+    if (!quantized) locate(task, first_chunk, keys, s.places[0], s);
     int turn = 0;
     for (int key = first_chunk; key <= last_position; key += kChunk, turn ^= 1) {
       if (quantized)
-        unpack(task, key, length, s.places[turn], s);
+        unpack(task, key, keys, s.places[turn], s);
       else
-        locate(task, key + kChunk, length, s.places[turn ^ 1], s);
+        locate(task, key + kChunk, keys, s.places[turn ^ 1], s);
       pack_chunk(s.places[turn], s.places[quantized ? turn : turn ^ 1], s);
       for (int panel = 0; panel < 2; ++panel)
         for_row_groups(rows, [&](int row, int n) {
@@ -192,6 +165,16 @@ class AttentionKernel {
     return task.kv_head * group() + row % group();
   }
 
+  // What a difference of kept scores is multiplied with, as a power of two.
+  float steps() const { return (cap != 0.0f ? 1.0f : scale) * kLog2E; }
+
+  void begin_with_sinks(const AttentionTask& task, int rows, Scratch& s) const {
+    for (int row = 0; row < rows; ++row) {
+      s.largest[row] = sinks[head(task, row)] * kLog2E / steps();
+      s.total[row][0] = 1.0f;
+    }
+  }
+
   void load_query(const AttentionTask& task, int start, Scratch& s) const {
     for (int row = 0; row < task.num_tokens * group(); ++row) {
       const Element* from =
@@ -200,13 +183,21 @@ class AttentionKernel {
     }
   }
 
-  void locate(const AttentionTask& task, int first_key, int length, typename Scratch::Places& places,
-              const Scratch& s) const {
+  // The keys that rows of a task may see. The table's entries and the cache's rows in front of them
+  // and behind them may be anything: they are not read.
+  struct Keys {
+    int first;
+    int end;
+    bool contains(int key) const { return first <= key && key < end; }
+  };
+
+  void locate(const AttentionTask& task, int first_key, const Keys& keys,
+              typename Scratch::Places& places, const Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
     const size_t values_after_keys = size_t(cache.num_kv_heads) * cache.head_stride();
     for (int i = 0; i < kChunk;) {
       const int key = first_key + i;
-      if (key >= length) {
+      if (!keys.contains(key)) {
         places.keys[i] = places.values[i] = s.zeros.data();
         ++i;
         continue;
@@ -214,7 +205,7 @@ class AttentionKernel {
       int slot = key % cache.block_size;
       const Element* row =
           cache.row(table[key / cache.block_size], layer, 0, task.kv_head, slot);
-      const int end = std::min({kChunk, i + cache.block_size - slot, length - first_key});
+      const int end = std::min({kChunk, i + cache.block_size - slot, keys.end - first_key});
       for (; i < end; ++i, row += cache.head_dim) {
         places.keys[i] = row;
         places.values[i] = row + values_after_keys;
@@ -222,17 +213,17 @@ class AttentionKernel {
     }
   }
 
-  void unpack(const AttentionTask& task, int first_key, int length,
+  void unpack(const AttentionTask& task, int first_key, const Keys& keys,
               typename Scratch::Places& places, Scratch& s) const {
     if (cache.format == KvFormat::kInt8)
-      unpack_as<Int8Kv>(task, first_key, length, places, s);
+      unpack_as<Int8Kv>(task, first_key, keys, places, s);
     else
-      unpack_as<Float8Kv>(task, first_key, length, places, s);
+      unpack_as<Float8Kv>(task, first_key, keys, places, s);
   }
 
   // A chunk that is kept in 8 bits, as elements that stay in the processor's cache.
   template <class Kv>
-  void unpack_as(const AttentionTask& task, int first_key, int length,
+  void unpack_as(const AttentionTask& task, int first_key, const Keys& keys,
                  typename Scratch::Places& places, Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
     const int padded = round_up(cache.head_dim, kLanes);
@@ -241,19 +232,19 @@ class AttentionKernel {
       Element* to = s.unpacked.data() + size_t(kind) * kChunk * padded;
       for (int i = 0; i < kChunk;) {
         const int key = first_key + i;
-        if (key >= length) {
+        if (!keys.contains(key)) {
           place[i++] = s.zeros.data();
           to += padded;
           continue;
         }
         const int slot = key % cache.block_size;
         uint8_t* head = cache.values(table[key / cache.block_size], layer, kind, task.kv_head);
-        if (key + kChunk < length)
+        if (key + kChunk < keys.end)
           fetch_values(cache.values(table[(key + kChunk) / cache.block_size], layer, kind,
                                     task.kv_head));
         const float* scale = cache.scales(head) + slot;
         const uint8_t* row = head + size_t(slot) * cache.head_dim;
-        const int end = std::min({kChunk, i + cache.block_size - slot, length - first_key});
+        const int end = std::min({kChunk, i + cache.block_size - slot, keys.end - first_key});
         for (; i < end; ++i, to += padded, row += cache.head_dim, ++scale) {
           place[i] = to;
           dequantize_kv<Kv>(to, row, *scale, cache.head_dim);
@@ -343,13 +334,14 @@ class AttentionKernel {
                           (size_t(v / kPanelVectors) * kQueryRows + row) * kPanel +
                           v % kPanelVectors * kLanes;
       x[v] = load<F32x16>(from);
+      if (cap != 0.0f) x[v] = cap * tanh(x[v] * (scale / cap));
       if (partial) x[v] = hide(x[v], v * kLanes, last);
       largest = max(largest, x[v]);
     }
     const float before = s.largest[row];
     const float now = std::max(before, max_lane(largest));
     // e^(scale * (x - now)) as a power of two: one multiplication for all constants.
-    const float steps = scale * kLog2E;
+    const float steps = this->steps();
     F32x16 sums{};
     Element* weights = reinterpret_cast<Element*>(s.weights.data() + row * kWordKeys);
     for (int v = 0; v < kVectors; ++v) {

@@ -8,18 +8,6 @@
 namespace baton {
 namespace {
 
-// Rows of activations: float32, an element type, or quantised for a product with int8.
-template <class T>
-struct Activations {
-  Buffer<T> data;
-  int stride;
-
-  // Never a power of two: rows of a tile would share the same few sets of the cache.
-  explicit Activations(int size) : stride(round_up(size, 64) + 64) {}
-  void resize(int rows) { data.reserve(size_t(rows) * stride); }
-  T* row(int index) { return data.data() + size_t(index) * stride; }
-};
-
 // WeightDot multiplies with the weights, ElementDot in the attention.
 template <class WeightDot, class ElementDot>
 class TypedDecoder final : public Decoder {
@@ -35,7 +23,8 @@ class TypedDecoder final : public Decoder {
         program_(weights.program, weights.program + weights.program_size),
         weights_(weights),
         x_(shape.hidden_size),
-        qkv_((shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim),
+        product_(std::max(shape.hidden_size,
+                          (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim)),
         query_(shape.num_heads * shape.head_dim),
         attended_(shape.num_heads * shape.head_dim),
         gated_(shape.intermediate_size),
@@ -64,7 +53,7 @@ class TypedDecoder final : public Decoder {
           if (rows == tokens) capture(batch, now.layer);
           break;
         case Op::kNorm:
-          norm_rows(now.first, rows);
+          norm_rows(now, rows);
           break;
         case Op::kProject:
           project_qkv(*now.matrix, rows);
@@ -81,19 +70,22 @@ class TypedDecoder final : public Decoder {
           if (narrow) rows = keep_wanted(batch);
           break;
         case Op::kOutput:
-          add_product(attended_, *now.matrix, rows);
+          put_product(attended_, now, rows);
           break;
         case Op::kGate:
-          gate(*now.matrix, rows);
+          gate(now, rows);
           break;
         case Op::kDown:
-          add_product(gated_, *now.matrix, rows);
+          put_product(gated_, now, rows);
+          break;
+        case Op::kAdd:
+          add_apart(now, rows);
           break;
       }
     }
     rows_of(rows, [&](int row, int) {
-      normalize(x_.row(row), weights_.norm, shape_.hidden_size, shape_.rms_norm_eps,
-                hidden + size_t(row) * shape_.hidden_size);
+      norm(x_.row(row), weights_.norm, weights_.norm_bias, shape_.hidden_size,
+           hidden + size_t(row) * shape_.hidden_size);
     });
   }
 
@@ -111,9 +103,10 @@ class TypedDecoder final : public Decoder {
       put_operand(row, thread, size);
     });
     multiply<WeightDot>(pool_, operands(rows), *weights_.head,
-                        [&](int row, int column, const F32x16* values) {
+                        [&](int row, int column, F32x16* values) {
                           float* to = out + size_t(row) * vocab + column;
                           const int count = std::min(kPanel, vocab - column);
+                          finish_logits(values);
                           std::memcpy(to, values, count * sizeof(float));
                         });
   }
@@ -121,7 +114,7 @@ class TypedDecoder final : public Decoder {
  private:
   void resize(int tokens) {
     x_.resize(tokens);
-    qkv_.resize(tokens);
+    product_.resize(tokens);
     query_.resize(tokens);
     attended_.resize(tokens);
     gated_.resize(tokens);
@@ -162,8 +155,13 @@ class TypedDecoder final : public Decoder {
   }
 
   void embed(const Batch& batch) {
-    rows_of(batch.num_tokens,
-            [&](int row, int) { embed_token(size_t(batch.token_ids[row]), x_.row(row)); });
+    const int size = shape_.hidden_size;
+    rows_of(batch.num_tokens, [&](int row, int) {
+      float* x = x_.row(row);
+      embed_token(size_t(batch.token_ids[row]), x);
+      if (weights_.positions != nullptr)
+        add_row(x, 1.0f, weights_.positions + size_t(batch.positions[row]) * size, size);
+    });
   }
 
   void embed_token(size_t token, float* to) {
@@ -174,6 +172,16 @@ class TypedDecoder final : public Decoder {
       widen_row(to, static_cast<const float*>(weights_.embedding) + token * size, size);
     else
       widen_row(to, static_cast<const uint16_t*>(weights_.embedding) + token * size, size);
+    if (shape_.embedding_multiplier != 1.0f)
+      for (int i = 0; i < size; ++i) to[i] *= shape_.embedding_multiplier;
+  }
+
+  void finish_logits(F32x16* values) const {
+    if (shape_.logit_multiplier != 1.0f)
+      for (int v = 0; v < kPanelVectors; ++v) values[v] *= shape_.logit_multiplier;
+    if (shape_.logit_cap != 0.0f)
+      for (int v = 0; v < kPanelVectors; ++v)
+        values[v] = shape_.logit_cap * tanh(values[v] * (1.0f / shape_.logit_cap));
   }
 
   void capture(const Batch& batch, int layer) {
@@ -227,39 +235,72 @@ class TypedDecoder final : public Decoder {
     return batch.num_wanted;
   }
 
-  void norm_rows(const float* weight, int rows) {
+  // to = the norm of x, in place if wanted.
+  void norm(const float* x, const float* weight, const float* bias, int size, float* to) const {
+    if (shape_.centers) {
+      center(x, size, to);
+      x = to;
+    }
+    normalize(x, weight, size, shape_.norm_eps, to);
+    if (bias != nullptr) add_row(to, 1.0f, bias, size);
+  }
+
+  void norm_rows(const Operation& now, int rows) {
+    const int size = shape_.hidden_size;
     rows_of(rows, [&](int row, int thread) {
-      normalize(x_.row(row), weight, shape_.hidden_size, shape_.rms_norm_eps,
-                float_rows_[thread].data());
-      put_operand(row, thread, shape_.hidden_size);
+      float* to = float_rows_[thread].data();
+      if (now.first != nullptr)
+        norm(x_.row(row), now.first, now.second, size, to);
+      else
+        std::memcpy(to, x_.row(row), size * sizeof(float));
+      put_operand(row, thread, size);
+    });
+  }
+
+  void add_apart(const Operation& now, int rows) {
+    const int size = shape_.hidden_size;
+    rows_of(rows, [&](int row, int) {
+      float* what = product_.row(row);
+      if (now.first != nullptr) norm(what, now.first, now.second, size, what);
+      add_row(x_.row(row), now.scale, what, size);
     });
   }
 
   void project_qkv(const Matrix& matrix, int rows) {
     multiply<WeightDot>(pool_, operands(rows), matrix,
                         [&](int row, int column, const F32x16* values) {
-                          std::memcpy(qkv_.row(row) + column, values, kPanel * sizeof(float));
+                          std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
                         });
   }
 
   void rotate_and_store(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
     const int dim = shape_.head_dim, heads = shape_.num_heads, kv_heads = shape_.num_kv_heads;
     const int64_t* slots = batch.slots[now.kv_group];
+    const bool whole = now.head_norm == HeadNorm::kWhole;
+    const float* query_norm = whole ? nullptr : now.first;
+    const float* key_norm = whole ? nullptr : now.second;
+    // How far a head's weight is from that of the head before.
+    const int step = now.head_norm == HeadNorm::kEachHead ? dim : 0;
     rows_of(batch.num_tokens, [&](int row, int) {
-      float* x = qkv_.row(row);
-      const float* cos_sin = weights_.cos_sin + size_t(batch.positions[row]) * dim;
+      float* x = product_.row(row);
+      const float* cos_sin = now.cos_sin + size_t(batch.positions[row]) * dim;
       const int block = int(slots[row] / cache.block_size);
       const int slot = int(slots[row] % cache.block_size);
+      if (now.limit != 0.0f) clamp_row(x, now.limit, (heads + 2 * kv_heads) * dim);
+      if (whole) {
+        norm(x, now.first, nullptr, heads * dim, x);
+        norm(x + heads * dim, now.second, nullptr, kv_heads * dim, x + heads * dim);
+      }
       for (int head = 0; head < heads + 2 * kv_heads; ++head, x += dim) {
         if (head < heads) {
-          if (now.first) normalize(x, now.first, dim, shape_.rms_norm_eps, x);
+          if (query_norm) norm(x, query_norm + head * step, nullptr, dim, x);
           rotate(x, cos_sin, dim);
           narrow_row(query_.row(row) + head * dim, x, dim);
           continue;
         }
         const int kv_head = (head - heads) % kv_heads, kind = (head - heads) / kv_heads;
         if (kind == 0) {
-          if (now.second) normalize(x, now.second, dim, shape_.rms_norm_eps, x);
+          if (key_norm) norm(x, key_norm + kv_head * step, nullptr, dim, x);
           rotate(x, cos_sin, dim);
         }
         store_row(cache, block, now.kv_place, kind, kv_head, slot, x);
@@ -267,33 +308,16 @@ class TypedDecoder final : public Decoder {
     });
   }
 
-  static void store_row(const Cache<Element>& cache, int block, int layer, int kind, int head,
-                        int slot, const float* x) {
-    const int dim = cache.head_dim;
-    if (!cache.is_quantized()) {
-      narrow_row(cache.row(block, layer, kind, head, slot), x, dim);
-      return;
-    }
-    uint8_t* values = cache.values(block, layer, kind, head);
-    float* scale = cache.scales(values) + slot;
-    values += size_t(slot) * dim;
-    if (cache.format == KvFormat::kInt8)
-      quantize_kv<Int8Kv>(values, scale, x, dim);
-    else
-      quantize_kv<Float8Kv>(values, scale, x, dim);
-  }
-
   void attend(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
     const AttentionKernel<ElementDot> kernel{
-        cache, batch, now.kv_group, now.kv_place, shape_.num_heads, now.window,
-        1.0f / std::sqrt(float(shape_.head_dim)), query_.row(0), attended_.row(0),
-        size_t(attended_.stride)};
+        cache, batch, now.kv_group, now.kv_place, shape_.num_heads, now.window, now.scale,
+        now.limit, now.first, query_.row(0), attended_.row(0), size_t(attended_.stride)};
     pool_.run(int(tasks_.size()),
               [&](int task, int thread) { kernel(tasks_[task], *scratch_[thread]); });
   }
 
-  // x += input * matrix.
-  void add_product(Activations<Element>& input, const Matrix& matrix, int rows) {
+  void put_product(Activations<Element>& input, const Operation& now, int rows) {
+    const Matrix& matrix = *now.matrix;
     if constexpr (kQuantized) {
       rows_of(rows, [&](int row, int thread) {
         widen_row(float_rows_[thread].data(), input.row(row), matrix.inner);
@@ -305,20 +329,30 @@ class TypedDecoder final : public Decoder {
       from = operands(rows);
     else
       from = elements(input, rows);
+    const bool apart = now.apart;
     multiply<WeightDot>(pool_, from, matrix, [&](int row, int column, const F32x16* values) {
+      if (apart) {
+        std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
+        return;
+      }
       float* to = x_.row(row) + column;
       for (int v = 0; v < kPanelVectors; ++v)
         store(to + v * kLanes, load<F32x16>(to + v * kLanes) + values[v]);
     });
   }
 
-  // gated = silu(gate) * up
-  void gate(const Matrix& matrix, int rows) {
-    multiply<WeightDot>(pool_, operands(rows), matrix,
-                        [&](int row, int column, const F32x16* values) {
-                          const F32x16 silu = values[0] / (1.0f + exp2(values[0] * -kLog2E));
-                          narrow(gated_.row(row) + column / 2, silu * values[1]);
-                        });
+  void gate(const Operation& now, int rows) {
+    const Activation kind = now.activation;
+    const bool paired = now.paired;
+    multiply<WeightDot>(
+        pool_, operands(rows), *now.matrix, [&](int row, int column, const F32x16* values) {
+          if (paired) {
+            narrow(gated_.row(row) + column / 2, activate(kind, values[0]) * values[1]);
+            return;
+          }
+          for (int v = 0; v < kPanelVectors; ++v)
+            narrow(gated_.row(row) + column + v * kLanes, activate(kind, values[v]));
+        });
   }
 
   Pool& pool_;
@@ -326,7 +360,7 @@ class TypedDecoder final : public Decoder {
   const std::vector<Operation> program_;
   const Weights weights_;
   Activations<float> x_;
-  Activations<float> qkv_;
+  Activations<float> product_;  // queries, keys and values; or what is to be added to x
   Activations<Element> query_;
   Activations<Element> attended_;
   Activations<Element> gated_;

@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "matrix.h"
 #include "pool.h"
+#include "rows.h"
 
 namespace baton {
 
@@ -17,22 +18,34 @@ struct Shape {
   int num_kv_heads;
   int head_dim;
   int vocab_size;
-  float rms_norm_eps;
-  int num_positions;
+  // All norms are of one kind: of the root mean square, or with `centers` less the mean before.
+  float norm_eps;
+  int centers;
+  float embedding_multiplier;
+  float logit_multiplier;
+  float logit_cap;  // c makes c * tanh(logit / c) of every logit; 0: none
+};
+
+// What a norm of queries and of keys goes over.
+enum class HeadNorm : int {
+  kHead = 0,      // each head, all with one weight
+  kEachHead = 1,  // each head, with a weight of its own
+  kWhole = 2,     // all heads together
 };
 
 // What one operation does. x is the residual stream, a row per token.
 enum class Op : int {
   kCapture = 0,   // copies x if the batch wants what enters layer `layer`
-  kNorm = 1,      // operand = norm(x), scaled by `first`
-  kProject = 2,   // qkv = operand * matrix
-  kRotate = 3,    // norms of the heads (`first`: queries, `second`: keys; null: none), rotation,
-                  // then keys and values go to the cache
-  kAttend = 4,    // attended = attention over the cache
+  kNorm = 1,      // operand = norm(x), scaled by `first`, plus `second`; both null: x itself
+  kProject = 2,   // product = operand * matrix: queries, keys and values
+  kRotate = 3,    // clipping to `limit` and norms (`first`: queries, `second`: keys; null: none) of
+                  // the product's heads, rotation, then keys and values go to the cache
+  kAttend = 4,    // attended = attention over the cache; `first`: a sink's score by head, or null
   kNarrow = 5,    // from here on only the wanted tokens are computed; in front of a kAttend
-  kOutput = 6,    // x += attended * matrix
-  kGate = 7,      // gated = silu(gate) * up, of operand * matrix, which is paired
-  kDown = 8,      // x += gated * matrix
+  kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
+  kGate = 7,      // gated = act(operand * matrix); with `paired` act(gate) * up
+  kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix
+  kAdd = 9,       // x += scale * norm(product), the norm as in kNorm
 };
 
 // Borrowed: the maker of the decoder keeps what these point to.
@@ -42,20 +55,28 @@ struct Operation {
   const Matrix* matrix;
   const float* first;
   const float* second;
-  int window;    // 0: none
-  int kv_group;  // whose block tables it follows
-  int kv_place;  // among the layers that a block of its group holds
+  const float* cos_sin;  // [positions][head dim]: cosines, then sines
+  int window;            // 0: none
+  int kv_group;          // whose block tables it follows
+  int kv_place;          // among the layers that a block of its group holds
+  HeadNorm head_norm;
+  Activation activation;
+  int paired;
+  int apart;
+  float scale;  // of scores, or of what is added
+  float limit;  // cap of scores, or of queries, keys and values; 0: none
 };
 
 struct Weights {
   const Operation* program;
   int program_size;
   const float* norm;
+  const float* norm_bias;  // or null
   const Matrix* head;
   // The embedding's rows; null if they are the head's columns.
   const void* embedding;
   Kind embedding_kind;
-  const float* cos_sin;  // [positions][head dim]: cosines, then sines
+  const float* positions;  // [positions][hidden], added to the embedding; or null
 };
 
 // Not for two threads at a time: the activations between the calls' steps are kept.

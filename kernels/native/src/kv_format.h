@@ -7,7 +7,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "simd.h"
+#include "rows.h"
 
 namespace baton {
 
@@ -145,5 +145,23 @@ struct Cache {
     return reinterpret_cast<float*>(values + size_t(block_size) * head_dim);
   }
 };
+
+// Keeps a head's key or value.
+template <class Element>
+inline void store_row(const Cache<Element>& cache, int block, int layer, int kind, int head, int slot,
+                      const float* x) {
+  const int dim = cache.head_dim;
+  if (!cache.is_quantized()) {
+    narrow_row(cache.row(block, layer, kind, head, slot), x, dim);
+    return;
+  }
+  uint8_t* values = cache.values(block, layer, kind, head);
+  float* scale = cache.scales(values) + slot;
+  values += size_t(slot) * dim;
+  if (cache.format == KvFormat::kInt8)
+    quantize_kv<Int8Kv>(values, scale, x, dim);
+  else
+    quantize_kv<Float8Kv>(values, scale, x, dim);
+}
 
 }  // namespace baton

@@ -102,6 +102,12 @@ __attribute__((always_inline)) inline F32x16 exp2(F32x16 x) {
 #endif
 }
 
+// With an absolute error of some 1e-7. Far from 0 it is -1 or 1; NaN stays NaN.
+inline F32x16 tanh(F32x16 x) {
+  const F32x16 result = 1.0f - 2.0f / (1.0f + exp2(x * (2.0f * kLog2E)));
+  return x == x ? result : x;
+}
+
 // bfloat16 is the upper half of a float32.
 inline F32x16 widen(const uint16_t* from) {
   const U16x16 narrow = load<U16x16>(from);

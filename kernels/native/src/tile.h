@@ -1,4 +1,4 @@
-// The register tile: up to kTileRows rows times one panel of kPanel columns.
+// The register tile: up to kTileRows rows times one panel of kPanel columns; and how rows become a panel.
 #pragma once
 
 #include "dot.h"
@@ -65,5 +65,35 @@ inline void for_row_groups(int num_rows, Body&& body) {
     row += rows;
   }
 }
+
+#if defined(__AVX512F__)
+// Writes the transpose of 16 rows of 16 words, each result row kPanel words after the last.
+inline void transpose_words(const uint32_t* const rows[16], uint32_t* to) {
+  __m512i r[16], t[16];
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(rows[i]);
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm512_storeu_si512(to + (i + 0) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
+    _mm512_storeu_si512(to + (i + 4) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
+    _mm512_storeu_si512(to + (i + 8) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
+    _mm512_storeu_si512(to + (i + 12) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
+  }
+}
+#endif
 
 }  // namespace baton

@@ -13,6 +13,7 @@ from kernels.native.library import Batch, Kind, KvFormat, Operation, Shape, Weig
 from shared.errors import InternalError
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
+from shared.model.spec import NormKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ class NativeCausalLM:
         """
         self._library = packing.threads.library
         self.spec = spec = model.spec
-        attention = spec.attention
+        attention = spec.layers[0].mixer  # of those sizes all are: see `why_not_native`
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
@@ -53,13 +54,17 @@ class NativeCausalLM:
         self._packed = packing.pack(model)
         self._shape = Shape(
             hidden_size=spec.hidden_size,
-            intermediate_size=spec.feed_forward.inner_size,
+            intermediate_size=spec.layers[0].feed_forward.inner_size,
             num_heads=attention.num_heads,
             num_kv_heads=attention.num_kv_heads,
             head_dim=attention.head_dim,
             vocab_size=spec.vocab_size,
-            rms_norm_eps=spec.norm.eps,
-            num_positions=spec.num_positions,
+            norm_eps=spec.norm.eps,
+            centers=spec.norm.kind is NormKind.LAYER,
+            # Rounded to the dtype of the weights, as PyTorch's executor does.
+            embedding_multiplier=float(torch.tensor(spec.embedding_multiplier, dtype=model.dtype)),
+            logit_multiplier=spec.logit_multiplier,
+            logit_cap=spec.logit_softcap or 0.0,
         )
         self._num_groups = len(spec.kv_groups)
         self._pointers = c_void_p * self._num_groups
@@ -82,11 +87,12 @@ class NativeCausalLM:
         weights = Weights(
             program=(Operation * len(program))(*program),
             program_size=len(program),
-            norm=packed.norm,
+            norm=packed.norm.weight,
+            norm_bias=packed.norm.bias,
             head=packed.head,
             embedding=packed.embedding,
             embedding_kind=packed.embedding_kind,
-            cos_sin=packed.cos_sin,
+            positions=packed.positions,
         )
         self._decoder = self._library.baton_decoder_new(
             self.threads.pool, byref(self._shape), byref(weights), self._element, kind

@@ -9,17 +9,20 @@ import torch
 
 from kernels.native.library import Kind
 from shared.errors import InternalError
-from shared.model.layers import GatedMLP, RMSNorm
-from shared.model.native.program import PackedLayer
+from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm
+from shared.model.native.program import PackedLayer, PackedNorm
 from shared.model.rope_table import rotation_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from shared.model.causal_lm import CausalLM, DecoderLayer
     from shared.model.layers import Norm
     from shared.model.linear.fused import FusedLinear
     from shared.model.native.threads import LibraryThreads
+    from shared.model.spec import DecoderSpec
 
 _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 
@@ -29,12 +32,13 @@ class PackedModel:
     """The packed weights of a model, for the library."""
 
     layers: tuple[PackedLayer, ...]
-    norm: int
+    norm: PackedNorm
     head: int
     #: The embedding's rows; None if they are the head's columns.
     embedding: int | None
     embedding_kind: Kind
-    cos_sin: int
+    #: Float32 rows by position; None: none.
+    positions: int | None
 
 
 class PackedWeight:
@@ -73,21 +77,21 @@ class Packing:
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
-        layers = tuple(self._pack_layer(layer) for layer in model.decoder_layers)
+        spec = model.spec
+        tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
+        layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
         tied = model.lm_head is model.embedding
-        head = self._matrix(model.lm_head, None)
+        head = self._matrix(model.lm_head, model.lm_head_bias)
         embedding = None if tied else self._keep(model.embedding.detach())
         embedding_kind = _STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()
-        spec = model.spec
-        (table,) = rotation_tables(spec, torch.float32)
         return PackedModel(
             layers=layers,
-            norm=self._vector(model.norm),
+            norm=self._norm(model.norm, spec.hidden_size),
             head=head,
             embedding=embedding,
             embedding_kind=embedding_kind,
-            cos_sin=self._keep(table),
+            positions=self._positions(model),
         )
 
     def __del__(self) -> None:
@@ -95,19 +99,31 @@ class Packing:
         for matrix in self._matrices:
             self._library.baton_matrix_delete(matrix)
 
-    def _pack_layer(self, layer: DecoderLayer) -> PackedLayer:
-        attention, mlp = layer.attention, layer.mlp
-        assert isinstance(mlp, GatedMLP)  # others are refused: see `why_not_native`
+    def _pack_layer(
+        self, layer: DecoderLayer, spec: DecoderSpec, tables: Sequence[int]
+    ) -> PackedLayer:
+        attention, mlp, size = layer.attention, layer.mlp, spec.hidden_size
+        sinks = attention.sinks
         return PackedLayer(
-            attention_norm=self._vector(layer.attention_norm),
+            attention_norm=self._norm(layer.attention_norm, size),
             qkv=self._linear(attention.qkv),
-            q_norm=None if attention.q_norm is None else self._vector(attention.q_norm),
-            k_norm=None if attention.k_norm is None else self._vector(attention.k_norm),
+            q_norm=self._norm(attention.q_norm, attention.spec.query_size),
+            k_norm=self._norm(attention.k_norm, attention.spec.kv_size),
+            cos_sin=tables[attention.rope],
+            sinks=None if sinks is None else self._keep(sinks.detach().float()),
             output=self._linear(attention.output),
-            mlp_norm=self._vector(layer.mlp_norm),
-            gate_up=self._linear(mlp.gate_up),
+            attention_output_norm=self._norm(layer.attention_output_norm, size),
+            mlp_norm=self._norm(layer.mlp_norm, size),
+            up=self._linear(mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up),
             down=self._linear(mlp.down),
+            mlp_output_norm=self._norm(layer.mlp_output_norm, size),
         )
+
+    def _positions(self, model: CausalLM) -> int | None:
+        learned = model.spec.learned_positions
+        if model.positions is None or learned is None:
+            return None
+        return self._keep(model.positions.detach()[learned.first_row :].float())
 
     def _linear(self, linear: FusedLinear) -> int:
         assert isinstance(linear.product, PackedWeight)  # the whole model was loaded
@@ -132,9 +148,19 @@ class Packing:
         self._matrices.append(matrix)
         return int(matrix)
 
-    def _vector(self, norm: Norm) -> int:
-        assert isinstance(norm, RMSNorm)  # others are refused: see `why_not_native`
-        return self._keep(norm.weight.detach().float())
+    def _norm(self, norm: Norm | None, size: int) -> PackedNorm:
+        """The vectors of a norm over at most `size` numbers."""
+        if norm is None or isinstance(norm, NoNorm):
+            return PackedNorm()
+        own = {name: vector.detach().float() for name, vector in norm.named_parameters()}
+        weight, bias = own.get("weight"), own.get("bias")
+        if weight is None:
+            weight = torch.ones(size)
+        if isinstance(norm, OffsetRMSNorm):
+            weight = 1.0 + weight
+        return PackedNorm(
+            weight=self._keep(weight), bias=None if bias is None else self._keep(bias)
+        )
 
     def _keep(self, tensor: Tensor) -> int:
         tensor = tensor.contiguous()

@@ -5,26 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernels.native.library import Op, Operation
+from kernels.native.library import Activation, HeadNorm, Op, Operation
+from shared.model.spec import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec
+
+_PARALLEL = (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedNorm:
+    """Addresses of float32 vectors; None: none."""
+
+    weight: int | None = None
+    bias: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLayer:
-    """The weights of a layer: matrices of the library, and float32 norms; None: none."""
+    """The weights of a layer: matrices of the library, norms, and addresses of float32 arrays."""
 
-    attention_norm: int
+    attention_norm: PackedNorm
     qkv: int
-    q_norm: int | None
-    k_norm: int | None
+    q_norm: PackedNorm
+    k_norm: PackedNorm
+    cos_sin: int
+    sinks: int | None
     output: int
-    mlp_norm: int
-    gate_up: int
+    attention_output_norm: PackedNorm
+    mlp_norm: PackedNorm
+    #: Of a feed-forward with a gate, gates and ups.
+    up: int
     down: int
+    mlp_output_norm: PackedNorm
 
 
 def build_program(spec: DecoderSpec, layers: Sequence[PackedLayer]) -> list[Operation]:
@@ -42,18 +58,73 @@ def build_program(spec: DecoderSpec, layers: Sequence[PackedLayer]) -> list[Oper
 def _layer(
     spec: DecoderSpec, number: int, packed: PackedLayer, *, is_last: bool
 ) -> Iterator[Operation]:
-    group, place = spec.kv_place(number)
-    window = spec.layers[number].mixer.window or 0
+    own = spec.layers[number]
     yield Operation(op=Op.CAPTURE, layer=number)
-    yield Operation(op=Op.NORM, first=packed.attention_norm)
+    yield _norm(packed.attention_norm)
+    yield from _attention(own.mixer, packed, spec.kv_place(number), is_last=is_last)
+    output = Operation(op=Op.OUTPUT, matrix=packed.output)
+    down = Operation(op=Op.DOWN, matrix=packed.down)
+    if own.norms in _PARALLEL:
+        # The first norm's operand is still there, unless rows have moved.
+        if own.norms is NormPlace.PARALLEL_TWO:
+            yield _norm(packed.mlp_norm)
+        elif is_last:
+            yield _norm(packed.attention_norm)
+        yield _gate(own.feed_forward, packed)
+        yield from _added(own, output, packed.attention_output_norm)
+    else:
+        yield from _added(own, output, packed.attention_output_norm)
+        yield _norm(packed.mlp_norm)
+        yield _gate(own.feed_forward, packed)
+    yield from _added(own, down, packed.mlp_output_norm)
+
+
+def _attention(
+    own: AttentionSpec, packed: PackedLayer, kv_place: tuple[int, int], *, is_last: bool
+) -> Iterator[Operation]:
+    group, place = kv_place
     yield Operation(op=Op.PROJECT, matrix=packed.qkv)
     yield Operation(
-        op=Op.ROTATE, first=packed.q_norm, second=packed.k_norm, kv_group=group, kv_place=place
+        op=Op.ROTATE,
+        first=packed.q_norm.weight,
+        second=packed.k_norm.weight,
+        cos_sin=packed.cos_sin,
+        head_norm=HeadNorm[own.qk_norm.name] if own.qk_norm else HeadNorm.HEAD,
+        limit=own.clip or 0.0,
+        kv_group=group,
+        kv_place=place,
     )
     if is_last:
         yield Operation(op=Op.NARROW)
-    yield Operation(op=Op.ATTEND, window=window, kv_group=group, kv_place=place)
-    yield Operation(op=Op.OUTPUT, matrix=packed.output)
-    yield Operation(op=Op.NORM, first=packed.mlp_norm)
-    yield Operation(op=Op.GATE, matrix=packed.gate_up)
-    yield Operation(op=Op.DOWN, matrix=packed.down)
+    yield Operation(
+        op=Op.ATTEND,
+        first=packed.sinks,
+        window=own.window or 0,
+        scale=own.scale,
+        limit=own.softcap or 0.0,
+        kv_group=group,
+        kv_place=place,
+    )
+
+
+def _norm(norm: PackedNorm) -> Operation:
+    return Operation(op=Op.NORM, first=norm.weight, second=norm.bias)
+
+
+def _gate(own: FeedForwardSpec, packed: PackedLayer) -> Operation:
+    return Operation(
+        op=Op.GATE,
+        matrix=packed.up,
+        activation=Activation[own.activation.name],
+        paired=own.is_gated,
+    )
+
+
+def _added(own: LayerSpec, product: Operation, norm: PackedNorm) -> Iterator[Operation]:
+    """A product that is added to the residual: at once, if nothing is to be done with it."""
+    product.apart = norm.weight is not None or own.residual_multiplier != 1
+    yield product
+    if product.apart:
+        yield Operation(
+            op=Op.ADD, first=norm.weight, second=norm.bias, scale=own.residual_multiplier
+        )

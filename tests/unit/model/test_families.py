@@ -29,6 +29,11 @@ BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 20
 PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE + 1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * CHUNK + 9)
 #: Seeds of the weights for which no choice is a close one; 0 where not named.
 SEEDS: dict[str, int] = {}
+#: What the native kernels do not compute, and a part of what they say.
+NOT_NATIVE = {"opt-350m": "do not know norms of sums, the lack of a last norm, the projection"}
+RUNS = [(case, "torch") for case in CASES] + [
+    (case, "native") for case in CASES if case not in NOT_NATIVE
+]
 
 
 @pytest.fixture(autouse=True)
@@ -51,17 +56,33 @@ def oracle(
     return make
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.fixture(scope="module")
+def logits_of(
+    oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]],
+) -> Callable[[str, tuple[int, ...], tuple[int, ...]], torch.Tensor]:
+    """See `logits_after`; asked once for each answer, since both executors give the same ones."""
+
+    @functools.cache
+    def ask(case: str, prompt: tuple[int, ...], answer: tuple[int, ...]) -> torch.Tensor:
+        return logits_after(oracle(case)[0], prompt, answer)
+
+    return ask
+
+
+@pytest.mark.parametrize(("case", "backend"), RUNS)
 def test_greedy_answers_equal_those_of_transformers(
-    case: str, oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+    case: str,
+    backend: str,
+    oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]],
+    logits_of: Callable[[str, tuple[int, ...], tuple[int, ...]], torch.Tensor],
 ) -> None:
-    model, checkpoint = oracle(case)
+    _, checkpoint = oracle(case)
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
-    loaded = load_model(checkpoint)
+    loaded = load_model(checkpoint, attention_backend=backend)
     driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
     answers, logits = driver.generate(prompts, NUM_TOKENS)
     for prompt, answer, ours in zip(prompts, answers, logits, strict=True):
-        theirs = logits_after(model, prompt, answer)
+        theirs = logits_of(case, tuple(prompt), tuple(answer))
         assert answer == theirs.argmax(dim=-1).tolist()
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
         # The order of additions decides nothing.
@@ -158,9 +179,9 @@ def test_what_a_family_does_not_compute_is_refused(
         parse_spec({**raw, **changes})
 
 
-def test_the_native_kernels_refuse_a_family_by_name(
-    oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]],
+@pytest.mark.parametrize("case", NOT_NATIVE)
+def test_the_native_kernels_refuse_by_name(
+    case: str, oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 ) -> None:
-    _, checkpoint = oracle("cohere")
-    with pytest.raises(ConfigError, match="do not know the norms, the places"):
-        load_model(checkpoint, attention_backend="native")
+    with pytest.raises(ConfigError, match=NOT_NATIVE[case]):
+        load_model(oracle(case)[1], attention_backend="native")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from kernels.kv_write.cache import QuantizedCache
-from kernels.native.library import load_library
+from kernels.native.library import Activation as NativeActivation
+from kernels.native.library import HeadNorm, load_library
 from shared.errors import ConfigError
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
@@ -23,14 +24,16 @@ from shared.model.spec import (
     DecoderSpec,
     FeedForwardSpec,
     LayerSpec,
-    LearnedPositions,
-    NormKind,
     NormPlace,
-    NormSpec,
+    QkNorm,
 )
 from shared.text.tokenizer import Tokenizer
+from tests.fakes.kv_groups import all_tokens_kept
 from tests.fakes.paged_driver import PagedDriver, make_metadata, poisoned_cache
 from tests.fakes.transformers_models import random_model, random_prompt, save
+
+if TYPE_CHECKING:
+    from enum import IntEnum, StrEnum
 
 PYDOC = Path(__file__).parents[4] / "models" / "pydoc" / "checkpoint"
 QUESTION = """What does os.path.join do? os.path.join joins two or more pathname components,
@@ -55,7 +58,11 @@ def generate(
     """The logits behind every generated token of every prompt."""
     loaded = load_model(checkpoint, attention_backend="native", **options)
     driver = PagedDriver(
-        loaded.model, block_size=block_size, chunk=chunk, seed=chunk, kv_dtype=kv_dtype
+        loaded.model,
+        block_size=block_size,
+        chunk=chunk,
+        seed=chunk,
+        kv_dtype=kv_dtype,
     )
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
     if alone:
@@ -100,6 +107,21 @@ def test_with_kv_in_8_bits_too(
             assert torch.equal(ours, theirs)
     for ours, exact in zip(together, generate(checkpoint, dtype=dtype), strict=True):
         assert not torch.equal(ours, exact)
+
+
+@pytest.mark.parametrize("kv_dtype", [None, torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nothing_in_front_of_a_window_has_influence(
+    kv_dtype: torch.dtype | None, dtype: str, tmp_path: Path
+) -> None:
+    checkpoint = save(random_model("mistral", seed=2, sliding_window=21), tmp_path)
+    for chunk, block_size in ((256, 16), (37, 5)):
+        own = {"dtype": dtype, "kv_dtype": kv_dtype, "chunk": chunk, "block_size": block_size}
+        given_back = generate(checkpoint, **own)
+        with all_tokens_kept():
+            kept = generate(checkpoint, **own)
+        for ours, theirs in zip(kept, given_back, strict=True):
+            assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.int8, torch.float8_e4m3fn])
@@ -213,9 +235,10 @@ def test_what_cannot_be_computed_is_refused(
         load_model(checkpoint, **options)
 
 
-#: What the native decoder computes of a description; `test_llama.py` compares each of them.
+#: What the native decoder computes of a description; `test_llama.py` and `test_families.py`
+#: compare each of them, `test_layers.py` the sinks.
 COMPUTED = {
-    LayerSpec: {"mixer", "feed_forward"},
+    LayerSpec: {"mixer", "feed_forward", "residual_multiplier"},
     AttentionSpec: {
         "num_heads",
         "num_kv_heads",
@@ -225,8 +248,11 @@ COMPUTED = {
         "qkv_bias",
         "output_bias",
         "qk_norm",
+        "softcap",
+        "has_sinks",
+        "clip",
     },
-    FeedForwardSpec: {"inner_size", "bias"},
+    FeedForwardSpec: {"inner_size", "bias", "activation", "is_gated"},
     DecoderSpec: {
         "architecture",
         "vocab_size",
@@ -234,6 +260,11 @@ COMPUTED = {
         "layers",
         "norm",
         "is_tied",
+        "embedding_multiplier",
+        "learned_positions",
+        "has_head_bias",
+        "logit_multiplier",
+        "logit_softcap",
         "max_position_embeddings",
         "num_positions",
         "dtype",
@@ -245,19 +276,10 @@ COMPUTED = {
 
 #: What it does not compute, with a value that must be refused.
 REFUSED: dict[type, dict[str, Any]] = {
-    LayerSpec: {"norms": NormPlace.AROUND, "residual_multiplier": 0.5},
-    AttentionSpec: {"score_scale": 0.1, "softcap": 30.0, "has_sinks": True, "clip": 8.0},
-    FeedForwardSpec: {"activation": Activation.GELU, "is_gated": False},
-    DecoderSpec: {
-        "norm": NormSpec(eps=1e-6, kind=NormKind.OFFSET_RMS),
-        "has_final_norm": False,
-        "embedding_multiplier": 2.0,
-        "learned_positions": LearnedPositions(num_rows=8),
-        "has_head_bias": True,
-        "embedding_size": 48,
-        "logit_multiplier": 0.5,
-        "logit_softcap": 30.0,
-    },
+    LayerSpec: {"norms": NormPlace.SUM},
+    AttentionSpec: {"score_scale": 0.0},
+    FeedForwardSpec: {},
+    DecoderSpec: {"has_final_norm": False, "embedding_size": 48},
 }
 
 
@@ -265,6 +287,11 @@ REFUSED: dict[type, dict[str, Any]] = {
 def test_no_field_of_a_description_is_passed_over(record: type) -> None:
     """A new field is computed, or refused by `why_not_native`, before it is added here."""
     assert {field.name for field in fields(record)} == COMPUTED[record] | REFUSED[record].keys()
+
+
+@pytest.mark.parametrize(("kinds", "known"), [(Activation, NativeActivation), (QkNorm, HeadNorm)])
+def test_every_kind_has_a_number(kinds: type[StrEnum], known: type[IntEnum]) -> None:
+    assert [kind.name for kind in kinds] == [kind.name for kind in known]
 
 
 @pytest.mark.parametrize(
@@ -290,14 +317,17 @@ def test_what_the_native_decoder_does_not_compute_is_refused(
     assert "of LlamaForCausalLM" in reason
 
 
-def test_layers_that_feed_forward_differently_are_refused(tmp_path: Path) -> None:
+def test_layers_of_different_sizes_are_refused(tmp_path: Path) -> None:
     spec = load_spec(save(random_model("llama"), tmp_path))
     assert why_not_native(spec, "float32", "none", "cpu") is None
     first, *others = spec.layers
-    wider = replace(first, feed_forward=replace(first.feed_forward, inner_size=32))
-    reason = why_not_native(replace(spec, layers=(wider, *others)), "float32", "none", "cpu")
-    assert reason is not None
-    assert "those of LlamaForCausalLM feed forward differently" in reason
+    for what, other in (
+        ("heads", replace(first, mixer=replace(first.mixer, head_dim=32))),
+        ("the feed-forward", replace(first, feed_forward=FeedForwardSpec(inner_size=32))),
+    ):
+        reason = why_not_native(replace(spec, layers=(other, *others)), "float32", "none", "cpu")
+        assert reason is not None
+        assert f"those of LlamaForCausalLM differ in {what}" in reason
 
 
 def test_without_a_compiler_torch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,114 @@
+"""Layers of every kind: bits that depend on nothing else, and what no family has yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from kernels.native.library import Kind
+from shared.model.attention.registry import get_backend
+from shared.model.causal_lm import CausalLM
+from shared.model.checkpoint.config import load_spec
+from shared.model.checkpoint.origin import open_origin
+from shared.model.linear.base import DENSE
+from shared.model.loader import load_model
+from shared.model.native.model import NativeCausalLM
+from shared.model.native.packing import Packing
+from shared.model.native.threads import LibraryThreads, ThreadPlan
+from shared.model.spec import NormPlace
+from tests.fakes.family_cases import CASES
+from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.transformers_models import random_model, random_prompt, save
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shared.model.spec import DecoderSpec
+
+#: By place of the norms a family; their heads, feed-forwards and caps differ, too.
+PLACES = {
+    NormPlace.BEFORE: "gpt2",
+    NormPlace.AROUND: "gemma2-caps",
+    NormPlace.AFTER: "olmo2",
+    NormPlace.PARALLEL: "cohere-qk-norm",
+    NormPlace.PARALLEL_TWO: "gpt_neox",
+}
+PROMPTS = [random_prompt(n, vocab_size=321, seed=n) for n in (1, 30, 65)]
+NUM_TOKENS = 6
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("dtype", "quantization"), [("float32", "none"), ("bfloat16", "int8")])
+def test_bits_depend_on_no_batch_no_chunks_and_no_threads(
+    place: NormPlace, dtype: str, quantization: str, tmp_path: Path
+) -> None:
+    model_type, settings = CASES[PLACES[place]]
+    checkpoint = save(random_model(model_type, seed=2, **settings), tmp_path)
+    one, three = (
+        load_model(
+            checkpoint,
+            dtype=dtype,
+            quantization=quantization,
+            attention_backend="native",
+            num_threads=num_threads,
+        ).model
+        for num_threads in (1, 3)
+    )
+    assert {layer.norms for layer in one.spec.layers} == {place}
+    together = PagedDriver(one, block_size=16, chunk=256)
+    expected = together.generate(PROMPTS, NUM_TOKENS)[1]
+    alone = [together.generate([prompt], NUM_TOKENS)[1][0] for prompt in PROMPTS]
+    check_equal(alone, expected)
+    for model, block_size, chunk in ((one, 5, 37), (one, 16, 1), (three, 16, 256)):
+        driver = PagedDriver(model, block_size=block_size, chunk=chunk, seed=chunk)
+        check_equal(driver.generate(PROMPTS, NUM_TOKENS)[1], expected)
+    every = together.score(PROMPTS[-1])
+    for wanted in ([64], [0, 33, 64]):
+        assert torch.equal(together.score(PROMPTS[-1], wanted=wanted), every[wanted])
+
+
+def check_equal(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("cap", "scale"), [(None, None), (None, 0.02), (3.0, 0.3)])
+def test_sinks_take_part_in_the_softmax(
+    cap: float | None, scale: float | None, tmp_path: Path
+) -> None:
+    checkpoint = save(random_model("llama", seed=1), tmp_path)
+    plain = load_spec(checkpoint)
+    mixer = replace(plain.layers[0].mixer, has_sinks=True, softcap=cap, score_scale=scale)
+    spec = replace(plain, layers=(replace(plain.layers[0], mixer=mixer),) * 2)
+    logits = []
+    for sinks in (torch.tensor([-40.0, -1.0, 0.0, 1.0, 5.0, 40.0]), torch.full((6,), -1e4)):
+        native, torchs = (
+            PagedDriver(make_model(spec, checkpoint, sinks, packing), block_size=8, chunk=13)
+            for packing in (Packing(LibraryThreads(ThreadPlan(2)), Kind.FLOAT32), None)
+        )
+        ours, theirs = (driver.score(PROMPTS[-1]) for driver in (native, torchs))
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
+        logits.append(ours)
+    assert (logits[0] - logits[1]).abs().max() > 0.1
+
+
+def make_model(
+    spec: DecoderSpec, checkpoint: Path, sinks: torch.Tensor, packing: Packing | None
+) -> CausalLM | NativeCausalLM:
+    """A model with these sinks, which no file has."""
+    model = CausalLM(
+        spec=spec,
+        backend=get_backend("torch"),
+        dtype=torch.float32,
+        method=DENSE if packing is None else packing,
+    )
+    with open_origin(checkpoint) as origin:
+        origin.fill(model)
+    for layer in model.decoder_layers:
+        assert layer.attention.sinks is not None
+        layer.attention.sinks.copy_(sinks)
+    return model if packing is None else NativeCausalLM(model, packing)
