@@ -85,8 +85,7 @@ def load_model(
     other, and share threads.
 
     Raises:
-        ConfigError: an unknown name, or a device or native kernels that are not available; says
-            why.
+        ConfigError: an unknown name, or a device or native kernels that are not there; says why.
         ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
     """
     place = read_device(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,10 +21,9 @@ from tests.fakes.transformers_models import logits_after, random_model, random_p
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
-
     import transformers
 
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 20
 #: One token, around a block and a window, and three chunks, which are three windows.
 PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE + 1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * CHUNK + 9)
@@ -146,6 +146,12 @@ def test_names_of_older_files_are_known(
         for folder in (checkpoint, tmp_path)
     ]
     assert answers[0] == answers[1]
+
+
+def test_the_page_of_models_names_every_family() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    named = [name.strip("`") for row in rows for name in row.split("|")[1].split()]
+    assert sorted(named) == sorted(family.model_type for family in FAMILIES.values())
 
 
 def test_every_family_is_among_the_cases() -> None:
