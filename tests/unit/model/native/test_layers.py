@@ -71,6 +71,45 @@ def test_bits_depend_on_no_batch_no_chunks_and_no_threads(
         assert torch.equal(together.score(PROMPTS[-1], wanted=wanted), every[wanted])
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_narrow_weights_hardly_change_the_logits(place: NormPlace, tmp_path: Path) -> None:
+    """Root-mean-square errors, as a share of the standard deviation of logits."""
+    model_type, settings = CASES[PLACES[place]]
+    checkpoint = save(random_model(model_type, std=0.1, **settings), tmp_path)
+    exact, bfloat16, int8 = (
+        PagedDriver(
+            load_model(
+                checkpoint, dtype=dtype, quantization=quantization, attention_backend=backend
+            ).model,
+            block_size=16,
+            chunk=256,
+        ).score(PROMPTS[-1])
+        for dtype, quantization, backend in (
+            ("float32", "none", "torch"),
+            ("bfloat16", "none", "native"),
+            ("bfloat16", "int8", "native"),
+        )
+    )
+    for logits, limit in ((bfloat16, 0.015), (int8, 0.05)):
+        assert (logits - exact).square().mean().sqrt() < limit * exact.std()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_captured_states_are_those_of_pytorch(place: NormPlace, tmp_path: Path) -> None:
+    model_type, settings = CASES[PLACES[place]]
+    checkpoint = save(random_model(model_type, seed=2, **settings), tmp_path)
+    captured = []
+    for backend in ("native", "torch"):
+        model = load_model(checkpoint, attention_backend=backend).model
+        model.capture_layers(tuple(range(model.spec.num_layers + 1)))
+        PagedDriver(model, block_size=16, chunk=256).score(PROMPTS[-1])
+        captured.append(model.captured())
+    ours, theirs = captured
+    assert ours.keys() == theirs.keys()
+    for layer, states in theirs.items():
+        torch.testing.assert_close(ours[layer], states, rtol=1e-3, atol=1e-3)
+
+
 def check_equal(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one, other)
