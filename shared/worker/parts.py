@@ -131,8 +131,7 @@ async def open_parts(
 ) -> AsyncIterator[WorkerParts]:
     """Load the model, start the engine and the connectors; close all of them at the end.
 
-    Raises:
-        ConfigError, ModelLoadError: the worker cannot start as configured.
+    Raises ConfigError or ModelLoadError: the worker cannot start as configured.
     """
     worker = WorkerId.born(config.name)
     certificates = open_certificates(config.tls, PeerRole(role.value))

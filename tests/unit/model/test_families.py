@@ -21,6 +21,7 @@ from tests.fakes.transformers_models import logits_after, random_model, random_p
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
     import transformers
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
