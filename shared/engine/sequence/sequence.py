@@ -82,8 +82,7 @@ class Sequence:
         self.identity = identity
         self.status = Status.WAITING
         #: Prompt and output. An array: slices of it become tensors without a loop.
-        self.token_ids = array("q", request.prompt_token_ids)
-        self.token_ids.extend(request.resumed_token_ids)
+        self.token_ids = array("q", (*request.prompt_token_ids, *request.resumed_token_ids))
         self.num_prompt_tokens = len(request.prompt_token_ids)
         #: Grammar of the next output token; None: any token is allowed.
         self.grammar = request.grammar
@@ -116,17 +115,14 @@ class Sequence:
         #: By group of layers: its blocks; see `BlockTables`. All tables are equally long.
         self.tables = tuple(array("i") for _ in range(num_groups))
         #: By group: leading places that are filled or not needed any more, and those emptied.
-        self.num_filled = [0] * num_groups
-        self.num_emptied = [0] * num_groups
+        self.num_filled, self.num_emptied = [0] * num_groups, [0] * num_groups
         self.states: PlacedStates | None = None  # blocks for hidden states, if there was room
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0
         self.awaits_transfer = request.kv_source is KVSource.TRANSFER
         self.was_admitted = False
         #: None: not requested, or passed on already. One entry per computed prompt token.
-        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
-        if request.sampling.prompt_logprobs is not None and not request.resumed_token_ids:
-            self.prompt_logprobs = [None]
+        self.prompt_logprobs = _prompt_logprobs(request)
 
     @property
     def request_id(self) -> str:
@@ -192,3 +188,9 @@ class Sequence:
         self.num_published_blocks = 0
         if self.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
+
+
+def _prompt_logprobs(request: EngineRequest) -> list[PositionLogprobs | None] | None:
+    if request.sampling.prompt_logprobs is None or request.resumed_token_ids:
+        return None
+    return [None]  # of the first token, which has none
