@@ -60,8 +60,7 @@ class Engine:
     ) -> None:
         """Build an engine. `recorder` replaces this device's recording of decode steps.
 
-        Raises:
-            ConfigError: the settings do not fit the model or the memory.
+        Raises ConfigError: the settings do not fit the model or the memory.
         """
         self.layout = read_layout(loaded, config)
         self.num_blocks, self.max_model_len = plan_memory(

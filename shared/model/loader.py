@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -81,14 +81,13 @@ def load_model(
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
     kernels if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
     `plan_threads`. `quantization` narrows the weights: on a CPU int8 computes with the native
-    kernels, others with PyTorch or Triton. Models that never compute at once may be `beside` each
-    other, and share threads.
+    kernels, others with PyTorch or Triton. A draft is loaded `beside` its target, with whose steps
+    it takes turns: they share threads, and its KV is one group.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
         ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
     """
-    place = read_device(device)
     spec = check_model(
         model_dir,
         dtype=dtype,
@@ -97,10 +96,11 @@ def load_model(
         attention_backend=attention_backend,
         device=str(device),
     )
+    spec, place = replace(spec, keeps_all_kv=beside is not None), read_device(device)
     name, plan = dtype_name(spec, dtype), plan_threads(num_threads, bind)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     backend = get_backend(_python_backend(attention_backend, place))
-    weights = quantization if quantization != "none" else name
+    weights = name if quantization == "none" else quantization
     method: LinearMethod = DENSE
     if _wants_native(spec, attention_backend, quantization, name, place):
         method = Packing(_threads(plan, beside), WEIGHT_KINDS[weights])
@@ -111,8 +111,8 @@ def load_model(
     with open_origin(seed if load_format == "dummy" else model_dir) as origin:
         origin.fill(model)
         computing = _computing(model, method, place)
-        named = origin.fingerprint(spec.raw, f"{name}/{weights}")
-    return LoadedModel.of(computing, spec, DTYPES[name], named)
+        fingerprint = origin.fingerprint(spec.raw, f"{name}/{weights}")
+        return LoadedModel.of(computing, spec, DTYPES[name], fingerprint)
 
 
 def _computing(

@@ -204,6 +204,8 @@ class DecoderSpec:
     logit_multiplier: float = 1.0
     logit_softcap: float | None = None
     max_position_embeddings: int
+    #: KV of all tokens is kept in one group, whatever windows layers have: that of a draft.
+    keeps_all_kv: bool = False
     #: Positions of the rotary angles: more than the above if RoPE is stretched.
     num_positions: int
     #: Dtype of the stored weights.
@@ -235,7 +237,8 @@ class DecoderSpec:
     def kv_window(self, layer: int) -> int | None:
         """Return the window in which a layer reads keys and values; None: it reads all tokens."""
         window = self.layers[layer].mixer.window
-        return None if window is None or window >= self.num_positions else window
+        is_full = window is None or window >= self.num_positions or self.keeps_all_kv
+        return None if is_full else window
 
     def kv_place(self, layer: int) -> tuple[int, int]:
         """Return the group of a layer, and its index among that group's layers."""

@@ -20,6 +20,17 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "mistral, window": {"architecture": "mistral", "extra": {"sliding_window": 24}},
     "qwen2": {"architecture": "qwen2"},
     "qwen3": {"architecture": "qwen3"},
+    "gemma3, two groups": {
+        "architecture": "gemma3_text",
+        "tie_word_embeddings": True,
+        "extra": {
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_local_base_freq": 5000.0,
+            "query_pre_attn_scalar": 16,
+            "hidden_activation": "gelu_pytorch_tanh",
+        },
+    },
 }
 WEIGHTS: Mapping[str, tuple[str, ...]] = {
     "float32": ("--dtype", "float32"),

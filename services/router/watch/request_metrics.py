@@ -41,11 +41,11 @@ class RequestMetrics:
         self._num_output = histogram(
             "request_generation_tokens", "Tokens of a request's answers.", REQUEST_TOKENS
         )
-        self._num_computed = histogram(
+        name, text = (
             "request_prefill_kv_computed_tokens",
             "Prompt tokens that no worker had cached.",
-            REQUEST_TOKENS,
         )
+        self._num_computed = histogram(name, text, REQUEST_TOKENS)
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens.")
         self._queries = counter(
             "prefix_cache_queries", "Prompt tokens that a cache might have held."

@@ -15,6 +15,7 @@ from shared.model.checkpoint.files import SINGLE_NAME, find_checkpoint_files
 from shared.model.checkpoint.weights import stored_tensors
 from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
+from shared.model.spec import FeedForwardSpec, LayerSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,6 +72,8 @@ def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
         tensors |= _vocabulary(target.vocab_size, spec.draft_vocab_size, generator)
     raw: dict[str, Any] = {**target.raw, "architectures": [METHODS[spec.method]]}
     raw.pop("layer_types", None)
+    if target.layers[0].norms is not NormPlace.BEFORE:
+        raw["model_type"] = "llama"  # heads of all families have Llama's layers
     if spec.method == "medusa":
         raw |= {"medusa_num_heads": spec.num_heads, "medusa_num_layers": spec.num_layers}
     else:
@@ -155,10 +158,9 @@ def _medusa(target: DecoderSpec, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
 def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a target layer's tensors, without biases and norms of heads."""
     first = target.layers[0]
-    plain = replace(
-        first,
+    plain = LayerSpec(
         mixer=replace(first.mixer, qkv_bias=False, output_bias=False, qk_norm=None),
-        feed_forward=replace(first.feed_forward, bias=False),
+        feed_forward=FeedForwardSpec(inner_size=first.feed_forward.inner_size),
     )
     own = replace(target, layers=(plain,))
     names = Naming().layer_names(own, 0, stored=f"{stored}.", input_size=input_size)

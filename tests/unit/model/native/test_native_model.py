@@ -265,6 +265,7 @@ COMPUTED = {
         "has_head_bias",
         "logit_multiplier",
         "logit_softcap",
+        "keeps_all_kv",
         "max_position_embeddings",
         "num_positions",
         "dtype",
