@@ -29,9 +29,10 @@ def paged_attention(
 
     q: [num_tokens, num_heads, head_dim], the last tokens of every sequence behind each other;
     kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in q's type, or
-    quantised, which holds their keys and values already. What lies beyond a sequence's length, NaN
-    included, has no influence. Returns q's shape and type. Sums are in float32; products over a
-    quantised cache are in q's type with `triton`, in float32 with `torch`.
+    quantised, which holds their keys and values already. What lies beyond a sequence's length, or
+    in front of its window, NaN included, has no influence: a block table may name any block there.
+    Returns q's shape and type. Sums are in float32; products over a quantised cache are in q's type
+    with `triton`, in float32 with `torch`.
 
     Passing the same workspace to every call saves allocations, and capturing a graph needs one.
     With `triton` the launches depend on the numbers of tokens and sequences, and on whether any
@@ -43,14 +44,13 @@ def paged_attention(
     """
     _check(q, kv_cache, batch, scores)
     memory = workspace or Workspace()
-    if implementation == "triton" and scores.is_plain:
+    if implementation == "triton":
         from kernels.paged_attention.launch import launch  # noqa: PLC0415 Triton is optional
 
         return launch(q, kv_cache, layer, batch, scores, memory)
-    # Capped scores and sinks are PyTorch's on a GPU, too.
-    if implementation in {"torch", "triton"} and not isinstance(kv_cache, QuantizedCache):
+    if implementation == "torch" and not isinstance(kv_cache, QuantizedCache):
         return gathered.paged_attention(q, kv_cache, layer, batch, scores, memory)
-    if implementation in {"torch", "triton", "reference"}:
+    if implementation in {"torch", "reference"}:
         return reference.paged_attention(q, kv_cache, layer, batch, scores)
     raise ValueError(f"paged_attention has no implementation {implementation!r}")
 

@@ -20,9 +20,17 @@ _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 _STRIDES = tuple(f"stride_{name}" for name in ("qt", "qh", "ot", "oh", "cb", "ckv", "ch", "cs"))
 _SCALES = ("scales", "stride_sb", "stride_skv", "stride_sh")
 _LOCATION = ("query_start_loc", "seq_lens", "block_tables")
-_NUMBERS = {"num_seqs": "i32", "window": "i32", "stride_table": "i32", "log2_scale": "fp32"}
+_NUMBERS = {
+    "num_seqs": "i32",
+    "window": "i32",
+    "stride_table": "i32",
+    "log2_scale": "fp32",
+    "softcap": "fp32",
+}
 #: Query heads per key/value head, and head size: Llama 3 8B and 3.2 1B, odd ones, a wide one.
 _SHAPES = ((4, 128), (4, 64), (3, 80), (7, 96), (2, 256))
+#: The same for models whose scores are not plain: Gemma 2 9B has a cap, gpt-oss has sinks.
+_CAPPED, _WITH_SINKS = (2, 256), (8, 64)
 #: For a quantised cache: the same with the queries' type.
 _QUANTIZED_DECODE_SHAPES = (
     *product((4,), (64, 128), ("bf16", "fp16", "fp32")),
@@ -43,6 +51,22 @@ _QUANTIZED_PREFILL_SHAPES = (
 
 def cases() -> Iterator[GateCase]:
     """Yield both kernels for all head sizes and tiles, over plain and over quantised caches."""
+    yield from _plain_cases()
+    for stored, archs in ((None, (80, 90)), *QUANTIZED.values()):
+        yield decode_case(*_CAPPED, "bf16", stored=stored, archs=archs, softcap=True)
+        yield decode_case(*_WITH_SINKS, "bf16", stored=stored, archs=archs, sinks=True)
+        # In both models, every second layer has a window.
+        for arch, window in product(archs, (False, True)):
+            yield prefill_case(
+                *_CAPPED, "bf16", arch=arch, stored=stored, window=window, softcap=True
+            )
+            yield prefill_case(
+                *_WITH_SINKS, "bf16", arch=arch, stored=stored, window=window, sinks=True
+            )
+
+
+def _plain_cases() -> Iterator[GateCase]:
+    """Yield the cases whose scores are products with a factor."""
     for group, head_dim in _SHAPES:
         yield decode_case(group, head_dim, "bf16")
         for arch in (80, 90):
@@ -70,27 +94,27 @@ def decode_case(
     stored: str | None = None,
     block_size: int = 16,
     archs: tuple[int, ...] = (80, 90),
+    softcap: bool = False,
+    sinks: bool = False,
 ) -> GateCase:
     """Return the decode kernel with the tiles that its launcher would choose.
 
     dtype: of the queries; stored: of a quantised cache.
     """
-    shape = AttentionShape(
-        group, head_dim, block_size, _ELEMENT_BYTES[dtype], quantized=stored is not None
-    )
+    shape = _shape(group, head_dim, block_size, dtype, stored, softcap=softcap, sinks=sinks)
     constants, tiles = decode_constants(shape)
-    tensors = _tensors(dtype, stored) | {
+    tensors = _tensors(dtype, shape, stored) | {
         **dict.fromkeys(("partial_out", "partial_sum"), "*fp32"),
         "arrivals": "*i32",
     }
-    sizes = f"group {group} dim {head_dim}"
+    sizes, suffix = f"group {group} dim {head_dim}", _suffix(softcap=softcap, sinks=sinks)
     return GateCase(
-        name=f"paged_attention decode {dtype} {sizes} block {block_size}"
+        name=f"paged_attention decode {dtype} {sizes} block {block_size}{suffix}"
         if stored is None
-        else f"paged_attention_quantized {dtype} over {stored} {sizes}",
+        else f"paged_attention_quantized {dtype} over {stored} {sizes}{suffix}",
         kernel=paged_decode_kernel,
         types={**tensors, **_NUMBERS, "target_programs": "i32"},
-        constants=constants | _absent(stored),
+        constants=constants | _absent(shape),
         aligned=frozenset(tensors),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
@@ -108,25 +132,25 @@ def prefill_case(
     stored: str | None = None,
     window: bool = False,
     block_size: int = 16,
+    softcap: bool = False,
+    sinks: bool = False,
 ) -> GateCase:
     """Return the prefill kernel with the tiles that its launcher would choose on `arch`.
 
     dtype: of the queries; stored: of a quantised cache.
     """
-    shape = AttentionShape(
-        group, head_dim, block_size, _ELEMENT_BYTES[dtype], quantized=stored is not None
-    )
+    shape = _shape(group, head_dim, block_size, dtype, stored, softcap=softcap, sinks=sinks)
     constants, tiles = prefill_constants(shape, has_window=window, arch=arch)
     begin = "paged_attention" if stored is None else "paged_attention_quantized"
     over = "" if stored is None else f" over {stored}"
-    suffix = " window" if window else ""
+    suffix = " window" * window + _suffix(softcap=softcap, sinks=sinks)
     has_warpgroup_product = arch == 90 and stored is None and dtype != "fp32"
-    tensors = _tensors(dtype, stored)
+    tensors = _tensors(dtype, shape, stored)
     return GateCase(
         name=f"{begin} prefill {dtype}{over} group {group} dim {head_dim}{suffix}",
         kernel=paged_prefill_kernel,
         types=tensors | _NUMBERS,
-        constants=constants | _absent(stored),
+        constants=constants | _absent(shape),
         aligned=frozenset(tensors),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
@@ -135,7 +159,32 @@ def prefill_case(
     )
 
 
-def _tensors(dtype: str, stored: str | None) -> dict[str, str]:
+def _shape(
+    group: int,
+    head_dim: int,
+    block_size: int,
+    dtype: str,
+    stored: str | None,
+    *,
+    softcap: bool,
+    sinks: bool,
+) -> AttentionShape:
+    return AttentionShape(
+        group,
+        head_dim,
+        block_size,
+        _ELEMENT_BYTES[dtype],
+        quantized=stored is not None,
+        has_softcap=softcap,
+        has_sinks=sinks,
+    )
+
+
+def _suffix(*, softcap: bool, sinks: bool) -> str:
+    return " softcap" * softcap + " sinks" * sinks
+
+
+def _tensors(dtype: str, shape: AttentionShape, stored: str | None) -> dict[str, str]:
     """Return the types of pointers and strides, all of which are aligned."""
     types = {
         **dict.fromkeys(("q", "out"), f"*{dtype}"),
@@ -143,11 +192,18 @@ def _tensors(dtype: str, stored: str | None) -> dict[str, str]:
         **dict.fromkeys(_LOCATION, "*i32"),
         **dict.fromkeys(_STRIDES, "i32"),
     }
-    if stored is not None:
+    if shape.quantized:
         types |= {**dict.fromkeys(_SCALES, "i32"), "scales": "*fp32"}
+    if shape.has_sinks:
+        types["sinks"] = "*fp32"
     return types
 
 
-def _absent(stored: str | None) -> dict[str, None]:
-    """Return the arguments that are None, hence constants, for a plain cache."""
-    return dict.fromkeys(_SCALES) if stored is None else {}
+def _absent(shape: AttentionShape) -> dict[str, None]:
+    """Return the arguments that are None, hence constants."""
+    is_there = {
+        **dict.fromkeys(_SCALES, shape.quantized),
+        "softcap": shape.has_softcap,
+        "sinks": shape.has_sinks,
+    }
+    return {name: None for name, found in is_there.items() if not found}

@@ -96,7 +96,7 @@ class _Context:
     def gather(self, start: int, end: int) -> tuple[Tensor, Tensor]:
         """Return copies of keys and values [num_seqs, num_kv_heads, end - start, head_dim].
 
-        `start` begins a block. The copies are valid until the next call with this workspace.
+        The copies are valid until the next call with this workspace.
         """
         num_blocks, num_layers, _, num_kv_heads, block_size, head_dim = self.kv_cache.shape
         tables = self.tables[:, start // block_size : -(-end // block_size), None].mT
@@ -112,30 +112,33 @@ class _Context:
         out = self.workspace.take((len(at), rows.shape[1]), rows.dtype, rows.device)
         torch.index_select(rows, 0, at, out=out)
         shape = (2, len(tables), num_kv_heads, -1, head_dim)
-        keys, values = out.view(shape)[..., : end - start, :]
+        skipped = start % block_size
+        keys, values = out.view(shape)[..., skipped : skipped + end - start, :]
         return keys, values
 
 
 def _decode(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Scores) -> Tensor:
     """Attend with one query per sequence in one call, padded to the longest."""
-    num_kv_heads, block_size, head_dim = context.kv_cache.shape[3:]
+    num_kv_heads, _, head_dim = context.kv_cache.shape[3:]
     window = scores.window
     shortest, longest = min(seq_lens), max(seq_lens)
-    first_block = 0 if window is None else max(0, shortest - window) // block_size
-    start, end = first_block * block_size, longest
-    keys, values = context.gather(start, end)
+    start = 0 if window is None else max(0, shortest - window)
+    keys, values = context.gather(start, longest)
     mask = None
-    if shortest < longest or window is not None:
+    if shortest < longest:
         lengths = torch.tensor(seq_lens, device=q.device)[:, None]
-        positions = torch.arange(start, end, device=q.device)
-        mask = positions < lengths  # [num_seqs, end - start]
-        # Zero times NaN is NaN, so unwritten keys and values must not enter a product.
-        unwritten = ~mask[:, None, shortest - start :, None]
-        keys[:, :, shortest - start :].masked_fill_(unwritten, 0)
-        values[:, :, shortest - start :].masked_fill_(unwritten, 0)
+        positions = torch.arange(start, longest, device=q.device)
+        mask = positions < lengths  # [num_seqs, longest - start]
+        parts = [slice(shortest - start, None)]
         if window is not None:
             mask &= positions >= lengths - window
+            parts.append(slice(0, max(0, longest - window - start)))
         mask = mask[:, None, None]
+        # Zero times NaN is NaN, so keys and values that are not the sequence's enter no product.
+        for part in parts:
+            hidden = ~mask[:, 0, :, part, None]
+            keys[:, :, part].masked_fill_(hidden, 0)
+            values[:, :, part].masked_fill_(hidden, 0)
     # The query heads of a group become rows of one head, so keys and values are not repeated.
     grouped = q.reshape(len(q), num_kv_heads, -1, head_dim)
     if scores.is_plain:
@@ -146,12 +149,8 @@ def _decode(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Score
 
 def _extend(q: Tensor, context: _Context, length: int, scores: Scores) -> Tensor:
     """Several queries of one sequence: [num_new, num_heads, head_dim] at the end of `length`."""
-    block_size, window = context.kv_cache.shape[4], scores.window
-    num_new = q.shape[0]
-    first_block = 0
-    if window is not None:
-        first_block = max(0, length - num_new - window + 1) // block_size
-    start = first_block * block_size
+    num_new, window = q.shape[0], scores.window
+    start = 0 if window is None else max(0, length - num_new - window + 1)
     keys, values = context.gather(start, length)
     whole = num_new == length and (window is None or window >= length)
     visible = None if whole else _causal_mask(start, num_new, length, window, q.device)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kernels.paged_attention.scores import Scores
     from kernels.paged_attention.workspace import Workspace
 
-_LOG2_E = 1.4426950408889634
-
 
 def launch(
     q: Tensor,
@@ -34,7 +32,7 @@ def launch(
 ) -> Tensor:
     """See `kernels.paged_attention.paged_attention`.
 
-    The last dimension of q and the cache must be contiguous.
+    The last dimension of q and the cache must be contiguous, and so must the sinks.
     """
     cache = (
         kv_cache.layer(layer)
@@ -42,9 +40,8 @@ def launch(
         else (kv_cache[:, layer], None)
     )
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    log2_scale = scores.scale * _LOG2_E
     if min(batch.query_lens_list) == 1:
-        launch_decode(q, cache, out, batch, log2_scale, scores.window, workspace)
+        launch_decode(q, cache, out, batch, scores, workspace)
     if max(batch.query_lens_list) > 1:
-        launch_prefill(q, cache, out, batch, log2_scale, scores.window)
+        launch_prefill(q, cache, out, batch, scores)
     return out

@@ -32,15 +32,17 @@ def paged_attention(
         batch.block_tables, batch.query_lens_list, batch.seq_lens_list, strict=True
     ):
         tokens = slice(start, start + num_new)
+        # The first key that any query sees: what lies in front of it is no key of the sequence.
+        first = 0 if scores.window is None else max(0, length - num_new - scores.window + 1)
         blocks = table[: -(-length // block_size)].long()
         context = _read(kv_cache, layer, blocks).transpose(2, 3)
         keys, values = (
-            context[:, kind].flatten(0, 1)[:length].repeat_interleave(group, dim=1)
+            context[:, kind].flatten(0, 1)[first:length].repeat_interleave(group, dim=1)
             for kind in (0, 1)
-        )  # [length, num_heads, head_dim]
+        )  # [length - first, num_heads, head_dim]
         products = torch.einsum("qhd,khd->hqk", q[tokens].float(), keys)
         position = torch.arange(length - num_new, length, device=q.device)[:, None]
-        key_position = torch.arange(length, device=q.device)
+        key_position = torch.arange(first, length, device=q.device)
         visible = key_position <= position
         if scores.window is not None:
             visible &= key_position > position - scores.window

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,11 @@ class Scores:
     def is_plain(self) -> bool:
         """Whether scores are products with a factor, as PyTorch's own attention computes them."""
         return self.softcap is None and self.sinks is None
+
+    @property
+    def log2_scale(self) -> float:
+        """The factor that makes powers of two: exp2 of the result is e to the scaled score."""
+        return self.scale * math.log2(math.e)
 
     def weights(self, products: Tensor, visible: Tensor | None) -> Tensor:
         """Return the weights of values, in the products' type; the softmax is in float32.

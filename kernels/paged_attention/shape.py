@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.paged_attention.scores import Scores
+
     #: One layer's values [num_blocks, 2, num_kv_heads, block_size, head_dim], and their scales
     #: [num_blocks, 2, num_kv_heads, block_size] if they are quantised.
     LayerCache = tuple[Tensor, Tensor | None]
 
 
 class AttentionShape(NamedTuple):
-    """The sizes on which a kernel's constants and tiles depend."""
+    """The sizes and kinds on which a kernel's constants and tiles depend."""
 
     #: Query heads per key/value head.
     group: int
@@ -23,14 +25,24 @@ class AttentionShape(NamedTuple):
     #: Bytes per number of the queries.
     element_bytes: int
     quantized: bool
+    has_softcap: bool = False
+    has_sinks: bool = False
 
     @classmethod
-    def of(cls, q: Tensor, cache: LayerCache) -> AttentionShape:
-        """Return the sizes of queries [num_tokens, num_heads, head_dim] and a layer's cache."""
+    def of(cls, q: Tensor, cache: LayerCache, scores: Scores) -> AttentionShape:
+        """Return those of queries [num_tokens, num_heads, head_dim], a layer's cache and scores."""
         values, scales = cache
         num_kv_heads, block_size, head_dim = values.shape[2:]
         group = q.shape[1] // num_kv_heads
-        return cls(group, head_dim, block_size, q.element_size(), scales is not None)
+        return cls(
+            group,
+            head_dim,
+            block_size,
+            q.element_size(),
+            quantized=scales is not None,
+            has_softcap=scores.softcap is not None,
+            has_sinks=scores.sinks is not None,
+        )
 
 
 class Tiles(NamedTuple):

@@ -63,6 +63,24 @@ def make_metadata(
     )
 
 
+def forget(
+    query_lens: Sequence[int],
+    seq_lens: Sequence[int],
+    tables: Sequence[Sequence[int]],
+    block_size: int,
+    window: int | None,
+) -> tuple[list[list[int]], torch.Tensor]:
+    """Return tables that name block 0 in front of the windows, and the slots in front of them."""
+    kept: list[list[int]] = []
+    slots: list[int] = []
+    for table, num_new, length in zip(tables, query_lens, seq_lens, strict=True):
+        first = 0 if window is None else max(0, length - num_new - window + 1)
+        num_gone = first // block_size
+        kept.append([0] * num_gone + list(table[num_gone:]))
+        slots += [table[at // block_size] * block_size + at % block_size for at in range(first)]
+    return kept, torch.tensor(slots, dtype=torch.int64)
+
+
 class PagedDriver:
     """Greedy generation with one model and one cache of its own."""
 

@@ -77,34 +77,40 @@ def decode_inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return q, cache
 
 
+PLAIN = Scores(scale=0.1)
+
+
 def attend(
-    q: torch.Tensor, cache: torch.Tensor, batch: AttentionMetadata, workspace: Workspace
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    batch: AttentionMetadata,
+    workspace: Workspace,
+    scores: Scores = PLAIN,
 ) -> torch.Tensor:
-    return paged_attention(
-        q, cache, 0, batch, Scores(scale=0.1), implementation="triton", workspace=workspace
-    )
+    return paged_attention(q, cache, 0, batch, scores, implementation="triton", workspace=workspace)
 
 
 def test_whichever_program_is_last_merges_the_same() -> None:
     q, cache = decode_inputs()
     batch, workspace = decode_batch(SEQ_LENS), Workspace()
     first = attend(q, cache, batch, workspace)
-    exact = paged_attention(
-        q.float(), cache.float(), 0, batch, Scores(scale=0.1), implementation="reference"
-    )
+    exact = paged_attention(q.float(), cache.float(), 0, batch, PLAIN, implementation="reference")
     assert (first.float() - exact).abs().max() < 1e-2
     for _ in range(300):
         assert torch.equal(attend(q, cache, batch, workspace), first)
 
 
-def test_a_captured_decode_is_replayed_with_other_lengths() -> None:
+@pytest.mark.parametrize("kind", ["plain", "capped-with-sinks"])
+def test_a_captured_decode_is_replayed_with_other_lengths(kind: str) -> None:
+    sinks = random(NUM_HEADS) + 3
+    scores = PLAIN if kind == "plain" else Scores(scale=0.1, window=900, softcap=1.5, sinks=sinks)
     q, cache = decode_inputs()
     batch, workspace = decode_batch((1, 1, 1, 1)), Workspace()
-    attend(q, cache, batch, workspace)  # compiles, and takes the workspace
+    attend(q, cache, batch, workspace, scores)  # compiles, and takes the workspace
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = attend(q, cache, batch, workspace)
+        out = attend(q, cache, batch, workspace, scores)
     for seq_lens in (SEQ_LENS, (5, 17, 700, 129)):
         batch.seq_lens.copy_(torch.tensor(seq_lens))
         graph.replay()
@@ -113,7 +119,7 @@ def test_a_captured_decode_is_replayed_with_other_lengths() -> None:
             cache.float(),
             0,
             decode_batch(seq_lens),
-            Scores(scale=0.1),
+            scores,
             implementation="reference",
         )
         assert (out.float() - exact).abs().max() < 1e-2

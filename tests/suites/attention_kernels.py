@@ -18,7 +18,7 @@ from kernels.paged_attention.shape import AttentionShape
 from kernels.paged_attention.splits import count_parts, plan_splits
 from kernels.paged_attention.workspace import Workspace
 from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.paged_driver import make_metadata
+from tests.fakes.paged_driver import forget, make_metadata
 from tests.fakes.tensors import random
 
 
@@ -33,15 +33,25 @@ class AttentionCase:
     head_dim: int = 80
     block_size: int = 16
     window: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
     dtype: torch.dtype = torch.float32
     #: Multiprocessors that decode attention is divided among.
     processors: int = 4
+
+    def scores(self) -> Scores:
+        """Scores about as large as the sinks."""
+        sinks = random(self.num_heads, seed=7) + 3 if self.has_sinks else None
+        return Scores(
+            scale=self.head_dim**-0.5, window=self.window, softcap=self.softcap, sinks=sinks
+        )
 
 
 CASES: dict[str, AttentionCase] = {
     "decode": AttentionCase(query_lens=(1, 1, 1), seq_lens=(1, 16, 75)),
     "decode-equal-lengths": AttentionCase(query_lens=(1, 1), seq_lens=(33, 33)),
     "decode-window": AttentionCase(query_lens=(1, 1, 1), seq_lens=(5, 18, 70), window=17),
+    "decode-window-near-lengths": AttentionCase(query_lens=(1, 1), seq_lens=(70, 66), window=17),
     "decode-window-of-one": AttentionCase(query_lens=(1, 1), seq_lens=(3, 40), window=1),
     "prefill": AttentionCase(query_lens=(37, 1, 16), seq_lens=(37, 1, 16)),
     "chunk": AttentionCase(query_lens=(21, 64), seq_lens=(100, 65)),
@@ -135,6 +145,38 @@ CASES: dict[str, AttentionCase] = {
     ),
     "mixed-bf16": AttentionCase(query_lens=(1, 19), seq_lens=(50, 60), dtype=torch.bfloat16),
     "mixed-fp16": AttentionCase(query_lens=(1, 19), seq_lens=(50, 60), dtype=torch.float16),
+    "softcap": AttentionCase(query_lens=(1, 19), seq_lens=(50, 60), softcap=1.5),
+    # e to twice the score over the cap is 0 or infinite.
+    "softcap-saturated": AttentionCase(
+        query_lens=(1, 9), seq_lens=(20, 9), head_dim=16, softcap=0.002
+    ),
+    "sinks": AttentionCase(query_lens=(1, 19), seq_lens=(50, 60), head_dim=64, has_sinks=True),
+    "sinks-window": AttentionCase(
+        query_lens=(1, 19, 1), seq_lens=(50, 60, 7), head_dim=64, window=12, has_sinks=True
+    ),
+    "softcap-sinks-bf16": AttentionCase(
+        query_lens=(1, 19), seq_lens=(50, 60), softcap=1.5, has_sinks=True, dtype=torch.bfloat16
+    ),
+    "sinks-split": AttentionCase(
+        query_lens=(1, 1, 1),
+        seq_lens=(500, 1, 129),
+        num_heads=3,
+        num_kv_heads=1,
+        head_dim=16,
+        has_sinks=True,
+        processors=8,
+    ),
+    "softcap-sinks-split-window": AttentionCase(
+        query_lens=(1, 1),
+        seq_lens=(500, 90),
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        window=301,
+        softcap=1.5,
+        has_sinks=True,
+        processors=8,
+    ),
 }
 
 
@@ -145,7 +187,8 @@ DIVIDED = ("decode-split", "decode-split-window", "decode-split-bf16")
 def check_attention(case: AttentionCase, implementation: str) -> None:
     """Equal to the definition in float32, or as near as PyTorch's own attention in half precision.
 
-    All other blocks, and the rest of each last block, hold NaN; so does memory for results.
+    All other blocks, and the rest of each last block, hold NaN; so does memory for results. So do,
+    but for the definition, the slots in front of the windows; tables name a block of NaN there.
     """
     generator = torch.Generator().manual_seed(1)
     tables = _shuffled_tables(case, generator)
@@ -160,8 +203,7 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
 
     q_shape = (sum(case.query_lens), case.num_heads, case.head_dim)
     q = random(*q_shape, dtype=case.dtype, seed=generator)
-    metadata = make_metadata(case.query_lens, case.seq_lens, tables, case.block_size)
-
+    sizes = (case.query_lens, case.seq_lens)
     workspace = Workspace(num_processors=case.processors)
 
     def attend(name: str, q: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
@@ -169,17 +211,20 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
             q,
             cache,
             1,
-            metadata,
-            Scores(scale=case.head_dim**-0.5, window=case.window),
+            make_metadata(*sizes, tables, case.block_size),
+            case.scores(),
             implementation=name,
             workspace=workspace,
         )
 
+    exact = attend("reference", q.float(), cache.float())
+    tables, gone = forget(*sizes, tables, case.block_size, case.window)
+    cache[gone // case.block_size, 1, :, :, gone % case.block_size] = float("nan")
+    assert torch.equal(attend("reference", q.float(), cache.float()), exact)
     with poisoned_empty():
         ours = attend(implementation, q, cache)
     assert ours.dtype == case.dtype
     assert not workspace.counters(1, ours.device).any(), "a program was waited for in vain"
-    exact = attend("reference", q.float(), cache.float())
     error = (ours.float() - exact).abs().max()
     if case.dtype == torch.float32:
         assert error < 2e-5, f"error {error}"

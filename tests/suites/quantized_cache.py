@@ -23,13 +23,15 @@ from kernels.quantize_rows.limits import LARGEST
 from kernels.quantize_rows.reference import dequantize_rows
 from kernels.rope_kv_write import rope_kv_write
 from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
+from tests.fakes.paged_driver import forget, make_metadata, poisoned_cache
 from tests.fakes.tensors import random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
+
+    from shared.model.attention.base import AttentionMetadata
 
 FLOAT8 = torch.float8_e4m3fn
 QUANTIZED = {"int8": torch.int8, "fp8": FLOAT8}
@@ -81,9 +83,18 @@ class AttentionCase:
     head_dim: int = 80
     block_size: int = 16
     window: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
     dtype: torch.dtype = torch.float32
     #: Multiprocessors to divide the keys among.
     num_processors: int = 8
+
+    def scores(self) -> Scores:
+        """Scores about as large as the sinks."""
+        sinks = random(self.num_heads, seed=7) + 3 if self.has_sinks else None
+        return Scores(
+            scale=self.head_dim**-0.5, window=self.window, softcap=self.softcap, sinks=sinks
+        )
 
 
 CASES: dict[str, AttentionCase] = {
@@ -109,6 +120,15 @@ CASES: dict[str, AttentionCase] = {
         query_lens=(80, 5, 1),
         head_dim=128,
         dtype=torch.bfloat16,
+    ),
+    "softcap": AttentionCase(
+        seq_lens=(40, 30), query_lens=(1, 12), num_heads=2, num_kv_heads=1, softcap=1.5
+    ),
+    "sinks-window": AttentionCase(
+        seq_lens=(40, 60), query_lens=(1, 12), head_dim=32, window=17, has_sinks=True
+    ),
+    "softcap-sinks-split": AttentionCase(
+        seq_lens=(300, 3), num_heads=2, num_kv_heads=1, head_dim=32, softcap=1.5, has_sinks=True
     ),
 }
 
@@ -181,6 +201,17 @@ def check_skipped_slots(implementation: str) -> None:
     assert (cache.values[1, 0, :, 0, 1] == 127).all()
 
 
+def forget_windows(
+    case: AttentionCase, query_lens: Sequence[int], tables: list[list[int]], cache: QuantizedCache
+) -> AttentionMetadata:
+    """Poison what lies in front of the windows; return a batch that names poisoned blocks there."""
+    kept, gone = forget(query_lens, case.seq_lens, tables, case.block_size, case.window)
+    at = (gone // case.block_size, 1, slice(None), slice(None), gone % case.block_size)
+    cache.values.view(torch.uint8)[at] = 0x7F
+    cache.scales[at] = float("nan")
+    return make_metadata(query_lens, case.seq_lens, kept, case.block_size)
+
+
 def check_attention(case: AttentionCase, to: torch.dtype, implementation: str) -> None:
     """The definition over what is stored, nearly; what it is without quantising, roughly."""
     tables, k, v, slots, values, scales = filled_cache(case, to, "torch")
@@ -192,15 +223,15 @@ def check_attention(case: AttentionCase, to: torch.dtype, implementation: str) -
         for table, length in zip(tables.tolist(), case.seq_lens, strict=True)
     ]
     batch = make_metadata(query_lens, case.seq_lens, lists, case.block_size)
-    scale = case.head_dim**-0.5
+    windowed = forget_windows(case, query_lens, lists, cache)
 
     def attend(name: str, q: Tensor) -> Tensor:
         return paged_attention(
             q,
             cache,
             1,
-            batch,
-            Scores(scale=scale, window=case.window),
+            windowed,
+            case.scores(),
             implementation=name,
             workspace=Workspace(num_processors=case.num_processors),
         )
@@ -217,14 +248,7 @@ def check_attention(case: AttentionCase, to: torch.dtype, implementation: str) -
     blocks, offsets = slots // case.block_size, slots % case.block_size
     plain[blocks, 1, 0, :, offsets] = k.float()
     plain[blocks, 1, 1, :, offsets] = v.float()
-    exact = paged_attention(
-        q.float(),
-        plain,
-        1,
-        batch,
-        Scores(scale=scale, window=case.window),
-        implementation="reference",
-    )
+    exact = paged_attention(q.float(), plain, 1, batch, case.scores(), implementation="reference")
     error = (ours.float() - exact).abs().max()
     assert error < LARGEST_ERROR[to] + allowed, f"quantising cost {error}"
 

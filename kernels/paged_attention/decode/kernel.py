@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.paged_attention.kernel import cap_scores, load_sinks
+
 
 @triton.jit
 def _visible_keys(query_start_loc, seq_lens, sequence, num_seqs, window):
@@ -84,6 +86,8 @@ def paged_decode_kernel(
     num_seqs,
     target_programs,
     log2_scale,
+    softcap,  # None without a cap
+    sinks,  # float32 [num_heads]; None without sinks
     window,
     stride_qt,
     stride_qh,
@@ -108,6 +112,8 @@ def paged_decode_kernel(
     MIN_CHUNK: tl.constexpr,
     SCAN: tl.constexpr,
     QUANTIZED: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
 ):
     kv_head = tl.program_id(0)
     work = tl.program_id(1)  # number of the part, over all sequences
@@ -196,6 +202,9 @@ def paged_decode_kernel(
         if QUANTIZED:
             scores = scores * (key_scales * log2_scale)[None, :]
             remaining_scale = 1.0
+        if HAS_SOFTCAP:
+            scores = cap_scores(scores * remaining_scale, softcap)
+            remaining_scale = 1.0
         scores = tl.where(exists[None, :], scores, -1.0e30)
         new_peak = tl.maximum(peak, tl.max(scores, 1) * remaining_scale)
         shrink = tl.exp2(peak - new_peak)
@@ -207,6 +216,14 @@ def paged_decode_kernel(
         if QUANTIZED:
             values = values.to(tl.float32).to(q_tile.dtype)
         mixed = tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
+        peak = new_peak
+    if HAS_SINKS:
+        # A sink is a score without a value. Of a sequence's parts only the first takes it.
+        sink = tl.where(work == first, load_sinks(sinks, head, row < GROUP), -1.0e30)
+        new_peak = tl.maximum(peak, sink)
+        shrink = tl.exp2(peak - new_peak)
+        total = total * shrink + tl.exp2(sink - new_peak)
+        mixed = mixed * shrink[:, None]
         peak = new_peak
     # A sequence of no tokens, which pads a batch, gets zeros.
     mixed = mixed / tl.maximum(total, 1.0e-30)[:, None]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.paged_attention.batch import RaggedBatch
+    from kernels.paged_attention.scores import Scores
     from kernels.paged_attention.shape import LayerCache
     from kernels.paged_attention.workspace import Workspace
 
@@ -31,7 +32,9 @@ def choose_decode_tiles(shape: AttentionShape) -> Tiles:
         return Tiles(rows, 16, 8 if shape.quantized else 4, 2)
     if shape.quantized:
         # Widening takes registers: with twice the keys of a large head half of the programs fit.
-        return Tiles(rows, 64 if shape.head_dim <= 64 and rows <= 16 else 32, 4, 4)
+        # So does a cap, which leaves too few of them for the addresses of a fourth stage.
+        num_stages = 3 if shape.has_softcap else 4
+        return Tiles(rows, 64 if shape.head_dim <= 64 and rows <= 16 else 32, 4, num_stages)
     return Tiles(rows, 64 if shape.head_dim <= 128 and rows <= 32 else 32, 4, 3)
 
 
@@ -52,6 +55,8 @@ def decode_constants(shape: AttentionShape) -> tuple[dict[str, int | bool], Tile
         "MIN_CHUNK": MIN_CHUNK,
         "SCAN": _SCAN,
         "QUANTIZED": shape.quantized,
+        "HAS_SOFTCAP": shape.has_softcap,
+        "HAS_SINKS": shape.has_sinks,
     }
     return constants, tiles
 
@@ -72,15 +77,11 @@ def launch_decode(
     cache: LayerCache,
     out: Tensor,
     batch: RaggedBatch,
-    log2_scale: float,
-    window: int | None,
+    scores: Scores,
     workspace: Workspace,
 ) -> None:
-    """Fill the rows of `out` whose sequences have one new token.
-
-    log2_scale: the factor that makes scores powers of two.
-    """
-    shape = AttentionShape.of(q, cache)
+    """Fill the rows of `out` whose sequences have one new token."""
+    shape = AttentionShape.of(q, cache, scores)
     num_kv_heads = q.shape[1] // shape.group
     num_seqs = len(batch.seq_lens)
     plan = plan_splits(
@@ -104,8 +105,10 @@ def launch_decode(
         batch.block_tables,
         num_seqs,
         plan.target_programs,
-        log2_scale,
-        _NO_WINDOW if window is None else window,
+        scores.log2_scale,
+        scores.softcap,
+        scores.sinks,
+        _NO_WINDOW if scores.window is None else scores.window,
         *q.stride()[:2],
         *out.stride()[:2],
         *cache_strides(cache),

@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.paged_attention.kernel import cap_scores, load_sinks
+
 
 @triton.jit
 def _attend_keys(
@@ -27,7 +29,9 @@ def _attend_keys(
     table,
     position,
     window,
+    front,  # the first key that any row sees
     log2_scale,
+    softcap,
     stride_cb,
     stride_ckv,
     stride_cs,
@@ -40,6 +44,7 @@ def _attend_keys(
     MASKED: tl.constexpr,  # some row may not see some of these keys
     HAS_WINDOW: tl.constexpr,
     QUANTIZED: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
 ):
     """Take one step of the loop over the keys.
 
@@ -48,6 +53,8 @@ def _attend_keys(
     key = start + tl.arange(0, KEYS)
     dim = tl.arange(0, PADDED_DIM)
     exists = key < end
+    if HAS_WINDOW:
+        exists &= key >= front
     place = block.to(tl.int64) * stride_cb + key % BLOCK_SIZE * stride_cs
     if QUANTIZED:
         scales_at = head_scales + block.to(tl.int64) * stride_sb + key % BLOCK_SIZE
@@ -55,7 +62,8 @@ def _attend_keys(
     block = tl.load(table + (key + KEYS) // BLOCK_SIZE, mask=key + KEYS < end, other=0)
     keys_at = head_cache + place[None, :] + dim[:, None]
     values_at = head_cache + stride_ckv + place[:, None] + dim[None, :]
-    # Keys and values past the end are read as zero: they may be NaN, and zero times NaN is NaN.
+    # Keys and values past the end, or in front of the window, are read as zero: they may be NaN,
+    # and zero times NaN is NaN.
     if MASKED:
         inside = dim < HEAD_DIM
         keys = tl.load(keys_at, mask=exists[None, :] & inside[:, None], other=0.0)
@@ -80,10 +88,17 @@ def _attend_keys(
     if QUANTIZED:
         scores = scores * (key_scales * log2_scale)[None, :]
         remaining_scale = 1.0
+    if HAS_SOFTCAP:
+        scores = cap_scores(scores * remaining_scale, softcap)
+        remaining_scale = 1.0
     if MASKED:
-        visible = exists[None, :] & (key[None, :] <= position[:, None])
         if HAS_WINDOW:
-            visible &= key[None, :] > position[:, None] - window
+            # A row that sees keys past the end is past the last query: it is not stored.
+            visible = (key[None, :] <= position[:, None]) & (
+                key[None, :] > position[:, None] - window
+            )
+        else:
+            visible = exists[None, :] & (key[None, :] <= position[:, None])
         scores = tl.where(visible, scores, -1.0e30)
     new_peak = tl.maximum(peak, tl.max(scores, 1) * remaining_scale)
     shrink = tl.exp2(peak - new_peak)
@@ -109,6 +124,8 @@ def paged_prefill_kernel(
     block_tables,
     num_seqs,
     log2_scale,
+    softcap,  # None without a cap
+    sinks,  # float32 [num_heads]; None without sinks
     window,
     stride_qt,
     stride_qh,
@@ -131,6 +148,8 @@ def paged_prefill_kernel(
     HAS_WINDOW: tl.constexpr,
     SCAN: tl.constexpr,
     QUANTIZED: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
 ):
     # The tiles of late queries, which have the most keys, start first.
     work = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -169,16 +188,21 @@ def paged_prefill_kernel(
     if QUANTIZED:
         head_scales = scales + kv_head * stride_sh
     table = block_tables + tl.cast(sequence, tl.int64) * stride_table
-    # Until its first visible key sets a row's peak, its sums have no meaning: exp2 of the
-    # difference of peaks is then zero and clears them.
+    # Until its first visible key or its sink sets a row's peak, its sums have no meaning: exp2 of
+    # the difference of peaks is then zero and clears them.
     peak = tl.full([ROWS], -1.0e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    if HAS_SINKS:
+        # A sink is a row's first score. It has no value.
+        peak = load_sinks(sinks, head, row < QUERIES * GROUP)
+        total += 1.0
     first_position = length - num_new + first_query
     end = tl.minimum(first_position + QUERIES, length)
-    begin = 0
+    front = 0
     if HAS_WINDOW:
-        begin = tl.maximum(first_position - window + 1, 0) // KEYS * KEYS
+        front = tl.maximum(first_position - window + 1, 0)
+    begin = front // KEYS * KEYS
     key = begin + tl.arange(0, KEYS)
     block = tl.load(table + key // BLOCK_SIZE, mask=key < end, other=0)
     if HAS_WINDOW:
@@ -199,7 +223,9 @@ def paged_prefill_kernel(
                 table,
                 position,
                 window,
+                front,
                 log2_scale,
+                softcap,
                 stride_cb,
                 stride_ckv,
                 stride_cs,
@@ -212,6 +238,7 @@ def paged_prefill_kernel(
                 False,
                 HAS_WINDOW,
                 QUANTIZED,
+                HAS_SOFTCAP,
             )
     for start in range(diagonal, end, KEYS):
         block, peak, total, mixed = _attend_keys(
@@ -227,7 +254,9 @@ def paged_prefill_kernel(
             table,
             position,
             window,
+            front,
             log2_scale,
+            softcap,
             stride_cb,
             stride_ckv,
             stride_cs,
@@ -240,6 +269,7 @@ def paged_prefill_kernel(
             True,
             HAS_WINDOW,
             QUANTIZED,
+            HAS_SOFTCAP,
         )
     mixed = mixed / total[:, None]
     tl.store(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.paged_attention.batch import RaggedBatch
+    from kernels.paged_attention.scores import Scores
     from kernels.paged_attention.shape import LayerCache
 
 #: Rows, keys, warps and stages by the largest head size. A product of Hopper's tensor cores takes
@@ -56,6 +57,8 @@ def prefill_constants(
         "HAS_WINDOW": has_window,
         "SCAN": _SCAN,
         "QUANTIZED": shape.quantized,
+        "HAS_SOFTCAP": shape.has_softcap,
+        "HAS_SINKS": shape.has_sinks,
     }
     return constants, tiles
 
@@ -65,17 +68,13 @@ def launch_prefill(
     cache: LayerCache,
     out: Tensor,
     batch: RaggedBatch,
-    log2_scale: float,
-    window: int | None,
+    scores: Scores,
 ) -> None:
-    """Fill the rows of `out` whose sequences have more than one new token.
-
-    log2_scale: the factor that makes scores powers of two.
-    """
-    shape = AttentionShape.of(q, cache)
+    """Fill the rows of `out` whose sequences have more than one new token."""
+    shape = AttentionShape.of(q, cache, scores)
     num_seqs = len(batch.seq_lens)
     constants, tiles = prefill_constants(
-        shape, has_window=window is not None, arch=current_arch(q.device)
+        shape, has_window=scores.window is not None, arch=current_arch(q.device)
     )
     num_tiles = q.shape[0] // (tiles.rows // shape.group) + num_seqs
     paged_prefill_kernel[(num_tiles, q.shape[1] // shape.group)](
@@ -86,8 +85,10 @@ def launch_prefill(
         batch.seq_lens,
         batch.block_tables,
         num_seqs,
-        log2_scale,
-        window or 0,
+        scores.log2_scale,
+        scores.softcap,
+        scores.sinks,
+        scores.window or 0,
         *q.stride()[:2],
         *out.stride()[:2],
         *cache_strides(cache),
