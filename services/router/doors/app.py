@@ -76,17 +76,11 @@ def create_app(
     """Return the HTTP application. It starts nothing and does not own `backend`.
 
     not_ready_because: called on every GET /ready and /health; returns what is missing, or nothing.
-
     notes: returns the parts that are missing though requests can be served.
-
     rate_headers: returns the rate-limit headers of a tenant.
-
     keys: without it every client may use every path.
-
     traced: clients may pass a trace context with a request.
-
     dashboard: without it there is no live page.
-
     cors: without it browsers let no page of another site read answers.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)

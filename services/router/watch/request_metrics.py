@@ -47,9 +47,7 @@ class RequestMetrics:
         )
         self._num_computed = histogram(name, text, REQUEST_TOKENS)
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens.")
-        self._queries = counter(
-            "prefix_cache_queries", "Prompt tokens that a cache might have held."
-        )
+        self._queries = counter("prefix_cache_queries", "Prompt tokens that were looked up.")
         self._hits = counter("prefix_cache_hits", "Prompt tokens that were not computed.")
         sources = Counter(
             "baton_prompt_tokens_by_source",
