@@ -8,7 +8,7 @@ import torch
 
 from shared.engine.grammar.positions import fill_mask_behind
 from shared.engine.sequence.draft import NO_DRAFT
-from shared.engine.sequence.sequence import Status
+from shared.engine.sequence.sequence import NO_BLOCK, Status
 from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ class StepPlanner:
             row = self._take_row(seq)
             plan.starts.append(_start(row, seq))
             for group, table in enumerate(seq.tables):
+                if NO_BLOCK not in table:
+                    plan.new_blocks.append(NewBlocks(row, group, 0, table[:]))
+                    continue
                 places = [place for place, block in enumerate(table) if block >= 0]
                 plan.new_blocks += _new_blocks(row, group, table, places)
             seq.new_places.clear()

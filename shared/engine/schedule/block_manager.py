@@ -71,6 +71,7 @@ class BlockManager:
         self._offload = offload
         self.block_size = block_size
         self._num_groups = cache.num_groups
+        self._has_windows = any(rule.reach is not None for rule in cache.rules)
         self._tables = BlockTables(
             pool, cache.rules, block_size=block_size, max_step_tokens=max_step_tokens
         )
@@ -188,7 +189,8 @@ class BlockManager:
             return False
         for group, own in enumerate(places):
             self._tables.fill(seq, group, own)
-        self._tables.level(seq)
+        if self._has_windows:
+            self._tables.level(seq)
         return True
 
     def num_ready_tokens(self, seq: Sequence) -> int:
@@ -231,7 +233,8 @@ class BlockManager:
             seq.num_published_blocks = end
             if self._offload is not None:
                 self._offload.stores.note_final(self._keys(hashes[first:]))
-        self._tables.give_back(seq)
+        if self._has_windows:
+            self._tables.give_back(seq)
 
     def free(self, seq: Sequence) -> None:
         """Take all blocks of the sequence. Nothing else releases a sequence's blocks."""

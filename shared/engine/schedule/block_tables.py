@@ -41,14 +41,12 @@ class BlockTables:
         self._block_size = block_size
         self._max_step_tokens = max_step_tokens
 
-    def to_admit(self, seq: Sequence, found: PrefixBlocks, num_loaded: int) -> list[list[int]]:
+    def to_admit(self, seq: Sequence, found: PrefixBlocks, num_loaded: int) -> list[Seq[int]]:
         """Return the places of each table that a new sequence needs besides the blocks found.
 
         `num_loaded`: how many blocks behind those are to be loaded, of all groups.
         """
-        return [
-            list(self._at_first(seq, group, found, num_loaded)) for group in range(len(self._rules))
-        ]
+        return [self._at_first(seq, group, found, num_loaded) for group in range(len(self._rules))]
 
     def most_loaded(self, seq: Sequence, found: PrefixBlocks) -> int | None:
         """Return how many blocks behind those found may be loaded; None: any number.
@@ -60,21 +58,23 @@ class BlockTables:
         num_needed = sum(map(len, self.to_admit(seq, found, 0))) + len(found.blocks)
         return max(0, self._pool.num_blocks - num_needed) // len(self._windowed)
 
-    def begin(self, seq: Sequence, found: PrefixBlocks, places: Seq[list[int]]) -> None:
+    def begin(self, seq: Sequence, found: PrefixBlocks, places: Seq[Seq[int]]) -> None:
         """Make the tables of an admitted sequence: the blocks found, and new ones at `places`."""
         num_hit, end = found.num_blocks, self._num_blocks(seq.num_tokens)
         for group, (table, blocks) in enumerate(zip(seq.tables, found.tables, strict=True)):
             table.extend([NO_BLOCK] * (num_hit - len(blocks)))
             table.extend(blocks)
-            table.extend([NO_BLOCK] * (end - num_hit))
             seq.num_filled[group] = num_hit
             self.fill(seq, group, places[group])
+            table.extend([NO_BLOCK] * (end - len(table)))
 
-    def missing(self, seq: Sequence, num_tokens: int) -> list[list[int]]:
+    def missing(self, seq: Sequence, num_tokens: int) -> list[Seq[int]]:
         """Return the places of each table that computing up to `num_tokens` tokens needs."""
         end = self._num_blocks(num_tokens)
         return [
-            [place for place in range(first, end) if place >= len(table) or table[place] < 0]
+            range(first, end)
+            if first == len(table)
+            else [place for place in range(first, end) if place >= len(table) or table[place] < 0]
             for table, first in zip(seq.tables, seq.num_filled, strict=True)
         ]
 
@@ -83,11 +83,17 @@ class BlockTables:
         table = seq.tables[group]
         if places:
             blocks = self._pool.allocate(len(places))
-            table.extend([NO_BLOCK] * (places[-1] + 1 - len(table)))
-            for place, block in zip(places, blocks, strict=True):
-                table[place] = block
+            if isinstance(places, range) and places.start == len(table):
+                table.extend(blocks)
+            else:
+                table.extend([NO_BLOCK] * (places[-1] + 1 - len(table)))
+                for place, block in zip(places, blocks, strict=True):
+                    table[place] = block
             if seq.row is not None:  # otherwise the runner gets the whole tables
                 seq.new_places.extend((group, place) for place in places)
+        if self._rules[group].reach is None:
+            seq.num_filled[group] = len(table)
+            return
         filled, end = seq.num_filled[group], len(table)
         while filled < end and table[filled] >= 0:
             filled += 1
@@ -141,7 +147,7 @@ class BlockTables:
 
     def _at_first(
         self, seq: Sequence, group: int, found: PrefixBlocks, num_loaded: int
-    ) -> Iterable[int]:
+    ) -> Seq[int]:
         rule, num_hit = self._rules[group], found.num_blocks
         end = self._num_blocks(seq.num_tokens)
         if rule.reach is None:
@@ -149,13 +155,13 @@ class BlockTables:
         moved = range(max(num_hit, rule.first_needed(seq.num_tokens - 1)), end)
         if seq.awaits_transfer:
             loaded = range(num_hit, num_hit + num_loaded)
-            return chain(loaded, range(max(loaded.stop, moved.start), end))
+            return [*loaded, *range(max(loaded.stop, moved.start), end)]
         num_near = self._num_blocks(rule.reach + self._max_step_tokens) + 1
         num_near = max(num_near - len(found.tables[group]), num_loaded)
         near = range(num_hit, min(num_hit + num_near, end))
         if not seq.request.hold_blocks:
             return near
-        return chain(near, range(max(near.stop, moved.start), end))
+        return [*near, *range(max(near.stop, moved.start), end)]
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)

@@ -215,7 +215,7 @@ class Scheduler:
         if seq.status is not Status.RUNNING or output.is_blocked:
             return  # preempted for an earlier sequence
         num_new_tokens = self._num_to_compute(num_pending, output)
-        if seq.request.hold_blocks and num_new_tokens > 1:
+        if num_new_tokens > 1 and seq.request.hold_blocks:
             # It cannot be preempted, so it takes no blocks that others may wait for.
             room = self.blocks.num_ready_tokens(seq) - seq.num_launched_tokens
             if room <= 0 and seq.num_in_flight_tokens:
@@ -244,7 +244,7 @@ class Scheduler:
     def _make_room(
         self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput, may_preempt: bool
     ) -> bool:
-        num_tokens = seq.num_launched_tokens + num_new_tokens
+        num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
         while not self.blocks.try_grow(seq, num_tokens):
             if not may_preempt:
                 output.is_blocked = True

@@ -153,7 +153,7 @@ class Sequence:
     def num_pending_tokens(self) -> int:
         """Number of tokens whose KV must be computed before the next one can be sampled."""
         num_tokens = len(self.token_ids) + self.num_unknown_tokens
-        return num_tokens - self.num_launched_tokens
+        return num_tokens - self.num_computed_tokens - self.num_in_flight_tokens
 
     @property
     def may_be_preempted(self) -> bool:
