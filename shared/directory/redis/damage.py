@@ -18,7 +18,7 @@ from redis import exceptions
 from shared.directory.redis.keys import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from shared.directory.redis.keys import Keys
 
@@ -64,10 +64,10 @@ class DamagedKeys:
         await self._set_aside({key: _READ_AS[self._keys.kind(key)] for key in self._others(keys)})
         return await action()
 
-    async def set_aside_leases(self, names: Sequence[bytes]) -> None:
-        """Set aside these workers' leases, which cannot be read, whatever their type."""
+    async def set_aside_leases(self, damaged: Mapping[bytes, str]) -> None:
+        """Set aside leases that cannot be read: see `DirectoryState.damaged`."""
         prefix = self._keys.lease_prefix.encode()
-        await self._set_aside({prefix + name: "rename" for name in names})
+        await self._set_aside({prefix + name: how for name, how in damaged.items()})
 
     def told(self, key: bytes, by: bytes) -> None:
         """Count a key that `by` has set aside, according to the stream."""

@@ -6,7 +6,7 @@ worker's malformed entry must not hide others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shared.directory.base import BlockUpdate
@@ -56,8 +56,9 @@ class DirectoryState:
     epoch: bytes
     last_id: bytes
     leases: tuple[LeaseState, ...]
-    #: Names of workers whose leases are malformed.
-    damaged: tuple[bytes, ...] = ()
+    #: Leases that cannot be read, by worker: the type that the key lacks (it is set aside while it
+    #: lacks it), or `rename` if its fields are malformed.
+    damaged: Mapping[bytes, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from shared.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from redis.asyncio import Redis
 
@@ -197,20 +197,21 @@ class RedisStore:
         keys = [self._keys.workers, self._keys.stream, self._keys.epoch]
         args = (self._keys.lease_prefix, secrets.token_hex(8))
         epoch, last_id, leases = await self._run("state", keys, args)
-        sane, damaged = [], []
+        sane, damaged = [], {}
         for fields in leases:
             try:
                 sane.append(read_lease(fields))
             except MalformedError as error:
                 self.num_malformed += 1
                 log.warning("lease_malformed", reason=str(error))
-                damaged.append(fields[0])
-        return DirectoryState(epoch, last_id, tuple(sane), tuple(damaged))
+                # A lease of another kind may be written again before it is set aside.
+                damaged[fields[0]] = "hash" if len(fields) == 1 else "rename"
+        return DirectoryState(epoch, last_id, tuple(sane), damaged)
 
-    async def set_aside_leases(self, names: Iterable[bytes]) -> None:
-        """Set aside these workers' unreadable leases: the workers will register again."""
+    async def set_aside_leases(self, damaged: Mapping[bytes, str]) -> None:
+        """Set aside unreadable leases: see `DirectoryState.damaged`."""
         with mapped():
-            await self.damage.set_aside_leases(tuple(names))
+            await self.damage.set_aside_leases(damaged)
 
     async def leading(self, workers: Sequence[WorkerId], hashes: Sequence[bytes]) -> list[int]:
         """Return how many leading hashes each worker holds; one round trip for all of them."""
