@@ -155,7 +155,8 @@ class Cluster:
         """
         with ExitStack() as stack:
             probes = [stack.enter_context(closing(self._probe(*p))) for p in self.router_ports]
-            StartWatch(self.routers, self.workers, probes).wait(
+            needs_prefill = self.spec.num_prefill > 0
+            StartWatch(self.routers, self.workers, probes, needs_prefill=needs_prefill).wait(
                 show,
                 require_running=self.require_running,
                 timeout_s=self.spec.start_timeout_s,

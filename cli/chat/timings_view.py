@@ -26,7 +26,7 @@ AFTER_FIRST_TOKEN = (
 
 
 def timings_table(timings: Timings, usage: Usage) -> Table:
-    """A row per stage, and what came of them."""
+    """Return a table with a row per stage, then the request's totals."""
     table = Table(box=None, padding=(0, 2), show_header=False)
     table.add_column()
     table.add_column(justify="right")

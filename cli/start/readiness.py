@@ -48,14 +48,17 @@ class ReadinessProbe:
         """Close the connection."""
         self._channel.close()
 
-    def missing(self) -> Sequence[str] | None:
-        """Return what the router still lacks; empty when it serves, None when it is not up."""
+    def missing(self, *, needs_prefill: bool = False) -> Sequence[str] | None:
+        """Return what the router still lacks; empty when it serves, None when it is not up.
+
+        `needs_prefill`: a prefill worker that it sends prompts to, though it serves without one.
+        """
         try:
-            with self._opener.open(f"{self._url}/ready", timeout=TIMEOUT_S):
-                return ()
+            with self._opener.open(f"{self._url}/ready", timeout=TIMEOUT_S) as answer:
+                return _listed(answer.read(), "notes") if needs_prefill else ()
         except HTTPError as error:
             with error:
-                return _reasons(error.read())
+                return _listed(error.read(), "reasons") or ("the router is not ready",)
         except OSError:
             return None
 
@@ -87,10 +90,9 @@ class ReadinessProbe:
             return directory_pb2.ListWorkersResponse()
 
 
-def _reasons(body: bytes) -> Sequence[str]:
+def _listed(body: bytes, name: str) -> Sequence[str]:
     try:
         content: Any = json.loads(body)
-        reasons = content["reasons"]
+        return tuple(str(each) for each in content[name])
     except (ValueError, KeyError, TypeError):
-        return ("the router is not ready",)
-    return [str(reason) for reason in reasons] or ("the router is not ready",)
+        return ()

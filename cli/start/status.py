@@ -37,15 +37,20 @@ class Status:
 
 
 class StartWatch:
-    """Waits until every router serves and every worker has joined each of them."""
+    """Waits until every router serves, with prefill workers if there are any, and every worker has
+    joined each of them.
+    """
 
     def __init__(
         self,
         routers: Sequence[ServiceProcess],
         workers: Sequence[ServiceProcess],
         probes: Sequence[ReadinessProbe],
+        *,
+        needs_prefill: bool,
     ) -> None:
         """Watch these processes. One probe per router, in the same order."""
+        self._needs_prefill = needs_prefill
         self._routers = routers
         self._workers = workers
         self._probes = probes
@@ -65,7 +70,7 @@ class StartWatch:
         deadline_s = time.monotonic() + timeout_s
         while True:
             require_running()
-            missing = [probe.missing() for probe in self._probes]
+            missing = [p.missing(needs_prefill=self._needs_prefill) for p in self._probes]
             joined = [{w.record.worker.name for w in probe.workers()} for probe in self._probes]
             statuses = self._statuses(missing, set.intersection(*joined))
             show(statuses)
