@@ -8,6 +8,8 @@ one by one (the active set of Lawson and Hanson's non-negative least squares).
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Weight of a measurement after the next one. 0.98: about the last fifty decide.
 FORGETTING = 0.98
+#: Weight of older measurements after a time without any.
+STALE_WEIGHT = 0.1
 #: Weight of the prior in measurements: small, because a coefficient that is far too small in the
 #: prior is weak in every row. The prior decides only what the measurements do not determine.
 PRIOR_WEIGHT = 0.01
@@ -30,10 +34,22 @@ class RobustFit:
     """y = coefficients · x, with x, y and the coefficients at least 0."""
 
     def __init__(
-        self, prior: Callable[[], Sequence[float]], *, prior_weight: float = PRIOR_WEIGHT
+        self,
+        prior: Callable[[], Sequence[float]],
+        *,
+        prior_weight: float = PRIOR_WEIGHT,
+        stale_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start from the prior. `prior` returns the coefficients, all greater than 0."""
+        """Start from the prior. `prior` returns the coefficients, all greater than 0.
+
+        Without a measurement for `stale_s` seconds the coefficients are the prior's again, and the
+        next measurement weighs more than the old ones.
+        """
         self._prior = prior
+        self._stale_s = stale_s
+        self._clock = clock
+        self._measured_s = -math.inf
         self._prior_weight = prior_weight
         size = len(prior())
         self._products = np.zeros((size, size))
@@ -45,7 +61,7 @@ class RobustFit:
     @property
     def coefficients(self) -> Sequence[float]:
         """The coefficients: those of the prior before the first measurement."""
-        return self._coefficients if self.num_measurements else self._prior()
+        return self._prior() if self._is_stale() else self._coefficients
 
     def predict(self, x: Sequence[float]) -> float:
         """Return the expected value."""
@@ -62,10 +78,15 @@ class RobustFit:
         low, high = _MEDIAN_BOUNDS
         self._median_error = min(high, max(low, self._median_error * step))
         row = np.asarray(x) / expected
-        self._products = FORGETTING * self._products + weight * np.outer(row, row)
-        self._targets = FORGETTING * self._targets + weight * (y / expected) * row
+        kept = STALE_WEIGHT if self._is_stale() else FORGETTING
+        self._products = kept * self._products + weight * np.outer(row, row)
+        self._targets = kept * self._targets + weight * (y / expected) * row
         self.num_measurements += 1
+        self._measured_s = self._clock()
         self._coefficients = tuple(self._solve())
+
+    def _is_stale(self) -> bool:
+        return self._clock() - self._measured_s > self._stale_s or not self.num_measurements
 
     def _solve(self) -> list[float]:
         prior = np.asarray(self._prior())

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 from services.router.workers.fit import RobustFit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Milliseconds: per prompt, per 1000 tokens, per million pairs of token and token before it.
 PREFILL_PRIOR = (5.0, 50.0, 1.0)
@@ -14,6 +20,10 @@ BYTES_PER_TOKEN_PRIOR = 16_384.0
 #: Weight of the fleet's coefficients in measurements. A few slow answers of one worker must not
 #: send all requests to its twins, which hold nothing; a slower worker shows it in some dozen.
 FLEET_WEIGHT = 5.0
+#: After this time without a measurement a worker is taken for like the fleet again. A worker that
+#: was slow once, and looked worse than its twins since, would otherwise get no request that shows
+#: that it is not.
+STALE_S = 10.0
 
 
 class WorkerProfile:
@@ -24,7 +34,12 @@ class WorkerProfile:
     weighed against a prior without measurements.
     """
 
-    def __init__(self, fleet: WorkerProfile | None = None) -> None:
+    def __init__(
+        self,
+        fleet: WorkerProfile | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._fleet = fleet
         self._bytes_per_token: float | None = None
         if fleet is None:
@@ -32,9 +47,9 @@ class WorkerProfile:
             self._decode = RobustFit(lambda: DECODE_PRIOR)
             self._transfer = RobustFit(lambda: TRANSFER_PRIOR)
         else:
-            self._prefill = _member(fleet._prefill, PREFILL_PRIOR)
-            self._decode = _member(fleet._decode, DECODE_PRIOR)
-            self._transfer = _member(fleet._transfer, TRANSFER_PRIOR)
+            self._prefill = _member(fleet._prefill, PREFILL_PRIOR, clock)
+            self._decode = _member(fleet._decode, DECODE_PRIOR, clock)
+            self._transfer = _member(fleet._transfer, TRANSFER_PRIOR, clock)
 
     @property
     def num_measurements(self) -> int:
@@ -92,8 +107,10 @@ class WorkerProfile:
         self._transfer.observe((1.0, num_bytes / 1e6), ms)
 
 
-def _member(fleet: RobustFit, prior: tuple[float, ...]) -> RobustFit:
-    return RobustFit(lambda: _positive(fleet, prior), prior_weight=FLEET_WEIGHT)
+def _member(fleet: RobustFit, prior: tuple[float, ...], clock: Callable[[], float]) -> RobustFit:
+    return RobustFit(
+        lambda: _positive(fleet, prior), prior_weight=FLEET_WEIGHT, stale_s=STALE_S, clock=clock
+    )
 
 
 def _positive(fit: RobustFit, prior: tuple[float, ...]) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from services.router.routing.base import Route
 from services.router.routing.learn import learn_prefill
 from services.router.usage import Timings, Usage
 from services.router.workers.fit import RobustFit
-from services.router.workers.profile import PREFILL_PRIOR, WorkerProfile
+from services.router.workers.profile import PREFILL_PRIOR, STALE_S, WorkerProfile
 from shared.identity import Role
 from tests.unit.router.routing.workers import endpoint
 
@@ -84,6 +84,27 @@ def test_a_few_slow_answers_hardly_tell_a_worker_from_its_twin() -> None:
         first.observe_prefill(2000, 0, 3 * _truth(2000, 0))
     assert first.prefill_ms(2000, 0) < 2 * second.prefill_ms(2000, 0)
     assert first.prefill_ms(2000, 1900) < second.prefill_ms(2000, 0)
+
+
+def test_a_worker_that_was_slow_once_is_tried_again() -> None:
+    now_s = 0.0
+    fleet = WorkerProfile()
+    first, second = (WorkerProfile(fleet, clock=lambda: now_s) for _ in range(2))
+    for _ in range(20):
+        second.observe_decode(4, 500, 10.0)
+    for _ in range(20):
+        first.observe_decode(4, 500, 200.0)
+    # It looks worse than its twin, so it gets nothing, and nothing shows that it is as fast now.
+    for _ in range(200):
+        second.observe_decode(4, 500, 10.0)
+    now_s += STALE_S - 0.1
+    assert first.itl_ms(4, 500) > 2 * second.itl_ms(4, 500)
+    second.observe_decode(4, 500, 10.0)
+    now_s += 0.2
+    assert first.itl_ms(4, 500) == pytest.approx(second.itl_ms(4, 500), rel=0.1)
+    for _ in range(2):
+        first.observe_decode(4, 500, 10.0)
+    assert first.itl_ms(4, 500) < 2 * second.itl_ms(4, 500)
 
 
 def test_decode_and_transfer_are_learned_too() -> None:
