@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class GroupKind(StrEnum):
@@ -96,3 +96,19 @@ class WindowRule:
             if not is_there(block):
                 end = block
         return end
+
+
+def longest_prefix(
+    rules: Sequence[GroupRule], is_there: Sequence[Callable[[int], bool]], first: int, most: int
+) -> int:
+    """Return the most leading blocks after which the computation of every group can continue.
+
+    `is_there`: by group; see `GroupRule.longest`.
+    """
+    while True:
+        num = most
+        for rule, has_block in zip(rules, is_there, strict=True):
+            num = rule.longest(has_block, first, num)
+        if num == most or len(rules) == 1:
+            return num
+        most = num

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from shared.errors import InternalError
-from shared.kv.group_rules import FullRule
+from shared.kv.group_rules import FullRule, longest_prefix
 from shared.kv.identity import block_key
 
 if TYPE_CHECKING:
@@ -101,13 +101,8 @@ class PrefixCache:
         found = [
             _Lookup(self._pool, block_hashes, group, first_block, also) for group in self._groups
         ]
-        num = before = first_block + len(block_hashes)
-        while True:
-            for rule, lookup in zip(self._rules, found, strict=True):
-                num = rule.longest(lookup.is_there, first_block, num)
-            if num == before or len(found) == 1:
-                break
-            before = num
+        lookups = [lookup.is_there for lookup in found]
+        num = longest_prefix(self._rules, lookups, first_block, first_block + len(block_hashes))
         starts = self._starts(first_block, num)
         tables = tuple(
             lookup.blocks(start, num) for lookup, start in zip(found, starts, strict=True)

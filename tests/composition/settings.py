@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from tests.composition.axes import Row
 
 BLOCK_SIZE = 16
-#: Few enough that some prompts push others out.
-NUM_BLOCKS = 96
+#: Few enough that some prompts push others out. Of a model with windows only, a worker keeps less.
+NUM_BLOCKS, NUM_WINDOW_BLOCKS = 96, 32
+WINDOWS_ONLY = ("mistral, window",)
 ENGINE: dict[str, Any] = {
     "block_size": BLOCK_SIZE,
     "num_blocks": NUM_BLOCKS,
@@ -102,6 +103,8 @@ class Models:
 def worker_flags(row: Row, models: Models, folder: Path) -> list[str]:
     """What every worker of a row is started with; `folder` is the worker's own."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items()]
+    if row["family"] in WINDOWS_ONLY:
+        flags.append(f"--num-blocks={NUM_WINDOW_BLOCKS}")
     flags += WEIGHTS[row["weights"]]
     flags += ["--kv-cache-dtype", row["KV format"], "--attention-backend", row["executor"]]
     flags += ["--connectors", row["connector"]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.composition.axes import SHAPES
 from tests.composition.request import NUM_SHARED, PROMPT, Asked, Leaver, refusal_of_beams
 from tests.composition.rules import rule_of
-from tests.composition.settings import BLOCK_SIZE, worker_flags
+from tests.composition.settings import BLOCK_SIZE, WINDOWS_ONLY, worker_flags
 from tests.e2e.asking import GREEDY, ask, prompt_of, until
 from tests.e2e.processes import Cluster
 from tests.fakes.ports import free_port
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 #: Tokens that both streams have before something breaks.
 NUM_BEFORE = 8
-#: Prompts that push every block of an earlier one out of a pool.
-NUM_FILLERS = 16
+#: Prompts that push every block of an earlier one out of a pool; with windows only, a decode worker
+#: keeps one or two blocks of each.
+NUM_FILLERS, NUM_WINDOW_FILLERS = 16, 48
 ALWAYS_GUESS = ("draft model", "eagle", "eagle3", "medusa")
 
 
@@ -84,7 +85,8 @@ class System:
             return
         self._ask(PROMPT)
         if self.row["prefix from"] == "offload":
-            for seed in range(NUM_FILLERS):
+            has_others = self.row["family"] not in WINDOWS_ONLY
+            for seed in range(NUM_FILLERS if has_others else NUM_WINDOW_FILLERS):
                 self._ask(prompt_of(300, seed=100 + seed))
 
     def _ask(self, prompt: list[int]) -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from shared.engine.prompt_states import StatesWish
 from shared.engine.request_stream import is_last
-from shared.engine.sequence.events import Admitted, NewTokens
+from shared.engine.sequence.events import Admitted, Failed, NewTokens
 from shared.engine.sequence.request import KVSource
 from shared.engine.step.hidden import HiddenNeeds
 from shared.kv.identity import group_of
@@ -92,6 +92,7 @@ class EngineMachine(RuleBasedStateMachine):
         for event in events:
             name = event.request_id
             assert name in self.unfinished, "an event after the last"
+            assert not isinstance(event, Failed), event
             if isinstance(event, Admitted) and name.startswith("t") and name not in self.tokens:
                 self.receiving[name] = event
             if isinstance(event, NewTokens):

@@ -11,6 +11,7 @@ from shared.engine.memory.kv_staging import KVStaging
 from shared.engine.offload.block_folder import BlockFolder
 from shared.engine.offload.copies import MemoryCopies, StagedCopies
 from shared.engine.offload.disk_tier import DiskTier
+from shared.engine.offload.loads import PrefixLoads
 from shared.engine.offload.offload import KVOffload
 from shared.engine.offload.threads import TierThreads
 from shared.engine.offload.tier_set import TierSet
@@ -65,13 +66,11 @@ def build_offload(
         raise
     policy = config.kv_offload_policy
     host = BlockOffloadManager(num_slots, tier=BlockTier.HOST, policy=policy)
-    rule = LoadRule(
-        # A block of tokens uses one block of each group.
-        block_size=layout.block_size / layout.num_groups,
-        always=config.kv_offload_always_load,
-    )
+    rule = LoadRule(block_size=layout.block_size, always=config.kv_offload_always_load)
+    tiers = TierSet(pool, host, disk, threads)
+    loads = PrefixLoads(tiers, rule, layout.rules, block_size=layout.block_size)
     threads.start()
-    return KVOffload(TierSet(pool, host, disk, threads), rule, block_bytes=layout.block_bytes)
+    return KVOffload(tiers, loads, rule, block_bytes=layout.block_bytes)
 
 
 def _disk_tier(config: EngineConfig, folder: BlockFolder) -> DiskTier:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.kv.identity import block_keys
+from shared.engine.offload.load_plan import NO_LOAD
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
@@ -34,12 +34,11 @@ class CachedBlocks:
         """Return how many blocks of a prefix are cached without a gap from `first_block` on, in any
         tier.
         """
-        groups = self._cache.num_groups
         num = self._cache.match(block_hashes, first_block=first_block).num_blocks
         if self.offload is None or not self._cache.enabled:
             return num
-        behind = block_keys(block_hashes[num:], groups)
-        return num + len(self.offload.loads.find(behind) or ()) // groups
+        plan = self.offload.loads.find(block_hashes[num:], first_block=first_block + num)
+        return num if plan is None else num + plan.num_blocks
 
     def promote(
         self, block_hashes: Sequence[bytes], done: Callable[[], None], *, first_block: int = 0
@@ -52,24 +51,24 @@ class CachedBlocks:
         if self.offload is None:
             done()
             return
-        groups = self._cache.num_groups
         pin, hits = self._cache.pin(block_hashes, first_block=first_block)
-        hashes = block_hashes[hits.num_blocks :]
-        behind = block_keys(hashes, groups)
-        tiers = self.offload.loads.find(behind) or ()
-        blocks = self._pool.allocate(min(len(tiers), self._pool.num_free))
+        hashes, first = block_hashes[hits.num_blocks :], first_block + hits.num_blocks
+        plan = self.offload.loads.find(hashes, first_block=first) or NO_LOAD
+        while len(plan.blocks) > self._pool.num_free:
+            plan = plan.shortened(plan.num_blocks - 1)
+        blocks = self._pool.allocate(len(plan.blocks))
 
         def loaded(num: int) -> None:
-            num //= groups
-            for group in range(groups):
-                self._cache.publish(blocks[group : num * groups : groups], hashes[:num], group)
+            for (group, place, _, _), block in zip(plan.blocks, blocks, strict=True):
+                if place < first + num:
+                    self._cache.publish([block], [hashes[place - first]], group)
             self._cache.unpin(pin)
             done()
 
-        num_loading = self.offload.loads.load(behind[: len(blocks)], blocks, loaded)
+        is_loading = self.offload.loads.load(plan, blocks, loaded)
         # The load holds the blocks that it fills.
         self._pool.release(blocks)
-        if not num_loading:
+        if not is_loading:
             self._cache.unpin(pin)
             done()
 

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from shared.engine.offload.jobs import LoadJob, StoreJob, WriteJob
-from shared.engine.offload.loads import PrefixLoads
 from shared.engine.offload.stats import TierStats
 from shared.engine.offload.stores import HostStores
 from shared.kv.tier import BlockTier
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from shared.engine.offload.disk_tier import DiskTier
     from shared.engine.offload.jobs import Job
+    from shared.engine.offload.loads import PrefixLoads
     from shared.engine.offload.tier_set import TierSet
     from shared.kv.change_log import CacheChange
     from shared.kv.offload.load_rule import LoadRule
@@ -36,9 +36,12 @@ _MIN_MEASURED_TOKENS = 32
 class KVOffload:
     """The tiers below one pool. Call `close` before the engine's memory is freed."""
 
-    def __init__(self, tiers: TierSet, rule: LoadRule, *, block_bytes: int) -> None:
+    def __init__(
+        self, tiers: TierSet, loads: PrefixLoads, rule: LoadRule, *, block_bytes: int
+    ) -> None:
+        """Make it of its parts, which all use `tiers`."""
         self.stores = HostStores(tiers)
-        self.loads = PrefixLoads(tiers, rule)
+        self.loads = loads
         self._tiers = tiers
         self._host, self._disk, self._threads = tiers.host, tiers.disk, tiers.threads
         self._rule = rule

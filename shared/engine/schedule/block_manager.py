@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from shared.engine.offload.load_plan import NO_LOAD
 from shared.engine.prompt_states import PlacedStates
 from shared.engine.schedule.block_tables import BlockTables
 from shared.errors import InternalError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from collections.abc import Sequence as Seq
 
+    from shared.engine.offload.load_plan import LoadPlan
     from shared.engine.offload.offload import KVOffload
     from shared.engine.sequence.sequence import Sequence
     from shared.kv.block_pool import BlockPool
@@ -107,38 +109,29 @@ class BlockManager:
             found = self._cache.match(hashes, also=self._scheduled)
         return PrefixHit(found, num_final)
 
-    def num_loadable(self, seq: Sequence, hit: PrefixHit) -> int | None:
-        """Return how many blocks after the hits load faster than they compute.
+    def plan_load(self, seq: Sequence, hit: PrefixHit) -> LoadPlan | None:
+        """Return the blocks after the hits that load faster than they compute.
 
         None: that is not yet known; ask again when a load is over. A sequence that starts from
         blocks of this step must be part of the step, so it loads nothing.
         """
-        if self._offload is None or seq.prompt_logprobs is not None or not hit.is_final:
-            return 0
+        if self._offload is None or not (seq.may_load and hit.is_final):
+            return NO_LOAD
+        if seq.prompt_logprobs is not None:
+            return NO_LOAD
         hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
-        num = self._offload.loads.num_worth(self._keys(hashes[hit.num_blocks :]))
-        if num is None:
-            return None
-        most = self._tables.most_loaded(seq, hit.found)
-        num //= self._num_groups
-        return num if most is None else min(num, most)
+        return self._offload.loads.worth(hashes[hit.num_blocks :], first_block=hit.num_blocks)
 
-    def load(self, seq: Sequence, num_blocks: int, done: Callable[[int], None]) -> bool:
-        """Load that many blocks after the hits; return whether a load has begun.
+    def load(self, seq: Sequence, plan: LoadPlan, done: Callable[[int], None]) -> bool:
+        """Load the planned blocks into the tables; return whether a load has begun.
 
-        `done` is called with the number of arrived blocks; pass them to the sequence with
+        `done` is called with the number of arrived blocks of tokens; pass them to the sequence with
         `join_loaded`.
         """
-        if self._offload is None:
+        if self._offload is None or not plan.num_blocks:
             return False
-        behind = slice(seq.num_published_blocks, seq.num_published_blocks + num_blocks)
-        tables = [table[behind] for table in seq.tables]
-        blocks = list(chain.from_iterable(zip(*tables, strict=True)))
-
-        def loaded(num: int) -> None:
-            done(num // self._num_groups)
-
-        return self._offload.loads.load(self._keys(seq.block_hashes[behind]), blocks, loaded) > 0
+        blocks = [seq.tables[group][place] for group, place, _, _ in plan.blocks]
+        return self._offload.loads.load(plan, blocks, done)
 
     def join_loaded(self, seq: Sequence, num_blocks: int) -> None:
         """Add arrived blocks after the hits: they are final and need no computation."""
@@ -151,15 +144,15 @@ class BlockManager:
         return num_full_blocks * self.block_size
 
     def try_admit(
-        self, seq: Sequence, hit: PrefixHit, *, num_spare_blocks: int, num_loaded: int = 0
+        self, seq: Sequence, hit: PrefixHit, *, num_spare_blocks: int, load: LoadPlan = NO_LOAD
     ) -> bool:
         """Give the sequence its blocks, if that leaves `num_spare_blocks` free; return whether.
 
-        It gets those that hit, and new ones for all its tokens, or for a window and a step.
-        `num_loaded` blocks behind those that hit are to be loaded.
+        It gets those that hit, and new ones for all its tokens, or for a window and a step behind
+        what is to be loaded.
         """
         found, groups = hit.found, self._num_groups
-        places = self._tables.to_admit(seq, found, num_loaded)
+        places = self._tables.to_admit(seq, found, load.num_blocks)
         num_spare_blocks *= groups
         num_new = sum(map(len, places)) + self._pool.num_free_among(found.blocks)
         if not self._has_free(num_new + num_spare_blocks):

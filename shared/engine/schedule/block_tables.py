@@ -48,16 +48,6 @@ class BlockTables:
         """
         return [self._at_first(seq, group, found, num_loaded) for group in range(len(self._rules))]
 
-    def most_loaded(self, seq: Sequence, found: PrefixBlocks) -> int | None:
-        """Return how many blocks behind those found may be loaded; None: any number.
-
-        Tables with windows have room for what is loaded until it has arrived.
-        """
-        if not self._windowed:
-            return None
-        num_needed = sum(map(len, self.to_admit(seq, found, 0))) + len(found.blocks)
-        return max(0, self._pool.num_blocks - num_needed) // len(self._windowed)
-
     def begin(self, seq: Sequence, found: PrefixBlocks, places: Seq[Seq[int]]) -> None:
         """Make the tables of an admitted sequence: the blocks found, and new ones at `places`."""
         num_hit, end = found.num_blocks, self._num_blocks(seq.num_tokens)
@@ -152,13 +142,16 @@ class BlockTables:
         end = self._num_blocks(seq.num_tokens)
         if rule.reach is None:
             return range(num_hit, end)
-        moved = range(max(num_hit, rule.first_needed(seq.num_tokens - 1)), end)
+        # The load fills a window in front of the place where the computation continues.
+        stop = num_hit + num_loaded
+        start = max(num_hit, rule.first_needed(stop * self._block_size))
+        moved = range(max(stop, rule.first_needed(seq.num_tokens - 1)), end)
         if seq.awaits_transfer:
-            loaded = range(num_hit, num_hit + num_loaded)
-            return [*loaded, *range(max(loaded.stop, moved.start), end)]
+            return [*range(start, stop), *moved]
         num_near = self._num_blocks(rule.reach + self._max_step_tokens) + 1
-        num_near = max(num_near - len(found.tables[group]), num_loaded)
-        near = range(num_hit, min(num_hit + num_near, end))
+        if start == num_hit:
+            num_near -= len(found.tables[group])
+        near = range(start, min(max(start + num_near, stop), end))
         if not seq.request.hold_blocks:
             return near
         return [*near, *range(max(near.stop, moved.start), end)]

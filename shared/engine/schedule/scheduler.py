@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from shared.engine.config import EngineConfig
+    from shared.engine.offload.load_plan import LoadPlan
     from shared.engine.offload.offload import KVOffload
     from shared.engine.schedule.waiting_queue import WaitingQueue
     from shared.engine.sequence.sequence import Sequence
@@ -275,37 +276,48 @@ class Scheduler:
 
     def _try_admit(self, seq: Sequence, output: SchedulerOutput) -> bool:
         hit = self.blocks.match_prefix(seq)
-        num_loadable = self.blocks.num_loadable(seq, hit)
-        if num_loadable is None:
+        load = self.blocks.plan_load(seq, hit)
+        if load is None:
             return False  # another sequence is loading its blocks
         num_hit_tokens = self.blocks.num_tokens_in(hit.num_blocks)
         num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
-        if not (num_new_tokens or seq.awaits_transfer or num_loadable):
+        if not (num_new_tokens or seq.awaits_transfer or load.num_blocks):
             return False
         num_spare_blocks = self._num_growing()
-        if not self.blocks.try_admit(
-            seq, hit, num_spare_blocks=num_spare_blocks, num_loaded=num_loadable
-        ):
+        if not self.blocks.try_admit(seq, hit, num_spare_blocks=num_spare_blocks, load=load):
             return False
         self.waiting.remove(seq)
-        if num_loadable and self.blocks.load(seq, num_loadable, partial(self._end_load, seq)):
+        if self.blocks.load(seq, load, partial(self._end_load, seq, load)):
             seq.status = Status.LOADING
             self.loading[seq.request_id] = seq
             return True
+        if load.num_blocks and load.is_whole:
+            self._begin_again(seq)
+            return False
         self._enter(seq)
         output.admit(seq)
         if seq.status is Status.RUNNING and num_new_tokens and self._masks.lets(seq):
             self._compute(seq, num_new_tokens, output)
         return True
 
-    def _end_load(self, seq: Sequence, num_blocks: int) -> None:
+    def _end_load(self, seq: Sequence, load: LoadPlan, num_blocks: int) -> None:
         """Continue a sequence after the arrival of this number of blocks after its hits."""
         if seq.status is not Status.LOADING:
             return  # it has ended
         del self.loading[seq.request_id]
+        if load.is_whole and num_blocks < load.num_blocks:
+            self._begin_again(seq)
+            return
         self.blocks.join_loaded(seq, num_blocks)
         self._enter(seq)
         self._joined.append(seq)
+
+    def _begin_again(self, seq: Sequence) -> None:
+        """Admit it once more, without a load: its blocks are those to continue behind one."""
+        seq.may_load = False
+        self.blocks.free(seq)
+        seq.forget_progress()
+        self.waiting.put_back(seq)
 
     def _tell_joined(self, output: SchedulerOutput) -> None:
         for seq in self._joined:

@@ -51,6 +51,7 @@ class Sequence:
         "grammar",
         "identity",
         "is_greedy",
+        "may_load",
         "needs_host_tokens",
         "new_places",
         "num_cached_tokens",
@@ -121,6 +122,8 @@ class Sequence:
         self.num_published_blocks = 0
         self.awaits_transfer = request.kv_source is KVSource.TRANSFER
         self.was_admitted = False
+        #: False after a load of which too little arrived to continue behind it.
+        self.may_load = True
         #: None: not requested, or passed on already. One entry per computed prompt token.
         self.prompt_logprobs = _prompt_logprobs(request)
 

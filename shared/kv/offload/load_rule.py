@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 #: Weight of the newest measurement.
 _WEIGHT = 0.2
@@ -42,8 +42,8 @@ class LoadRule:
     are passed by the caller.
     """
 
-    def __init__(self, *, block_size: float, always: bool = False) -> None:
-        """Start without measurements. `block_size`: tokens that a loaded block saves computing."""
+    def __init__(self, *, block_size: int, always: bool = False) -> None:
+        """Start without measurements."""
         self._block_size = block_size
         self._always = always
         self._token_s = _Average()
@@ -62,17 +62,23 @@ class LoadRule:
         """Record how long loaded blocks waited until their sequence could continue."""
         self._wait_s.add(seconds, now_s)
 
-    def num_worth(self, tiers: Iterable[BlockTier], now_s: float) -> int:
-        """Return how many of a prefix's next blocks to load, given the tier of each."""
-        tiers = list(tiers)
+    def num_worth(
+        self, tiers: Sequence[Iterable[BlockTier]], now_s: float, *, is_whole: bool = False
+    ) -> int:
+        """Return how many of a prefix's next blocks of tokens to load.
+
+        `tiers`: for each block of tokens, the tiers of its KV blocks. `is_whole`: all or none.
+        """
         if self._always or self._token_s.value is None:
             return len(tiers)
         block_computing_s = self._token_s.value * self._block_size
         costs = {tier: average.known(now_s) or 0.0 for tier, average in self._block_s.items()}
         saved_s = -(self._wait_s.known(now_s) or 0.0)
         best, best_s = 0, 0.0
-        for num, tier in enumerate(tiers, 1):
-            saved_s += block_computing_s - costs[tier]
+        for num, loaded in enumerate(tiers, 1):
+            saved_s += block_computing_s - sum(costs[tier] for tier in loaded)
             if saved_s > best_s:
                 best, best_s = num, saved_s
+        if is_whole:
+            return len(tiers) if saved_s > 0 else 0
         return best

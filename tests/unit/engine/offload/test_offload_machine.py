@@ -19,19 +19,19 @@ from hypothesis.stateful import initialize, precondition, rule
 from shared.engine.offload import build
 from shared.kv.tier import BlockTier
 from tests.fakes.engines import StepMode
+from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
 from tests.fakes.offload import SteppedThreads, offload_of, settle, tier_settings
 from tests.unit.engine.test_engine_machine import EngineMachine
 
 if TYPE_CHECKING:
     from shared.engine.engine import Engine
 
-HOST_BLOCKS, DISK_BLOCKS = 6, 24
-
 
 class OffloadMachine(EngineMachine):
     """A worker's life with a host and a disk tier, and more prompts than the pool holds."""
 
     num_blocks = 10
+    host_blocks, disk_blocks = 6, 24
     prompts_to_choose: ClassVar = [
         [i] * 4 + list(range(n)) for n in (3, 12, 20) for i in range(1, 6)
     ]
@@ -44,7 +44,9 @@ class OffloadMachine(EngineMachine):
             self.threads.append(SteppedThreads(*args))
             return self.threads[0]
 
-        tiers = tier_settings(host_blocks=HOST_BLOCKS, disk=self.folder, disk_blocks=DISK_BLOCKS)
+        tiers = tier_settings(
+            host_blocks=self.host_blocks, disk=self.folder, disk_blocks=self.disk_blocks
+        )
         with patch.object(build, "TierThreads", make_threads):
             return super().make_engine(**settings, **tiers)
 
@@ -108,8 +110,8 @@ class OffloadMachine(EngineMachine):
             BlockTier.DEVICE: self.followed,
             **self.seen,
         }
-        assert len(held[BlockTier.HOST]) <= HOST_BLOCKS
-        assert len(held[BlockTier.DISK]) <= DISK_BLOCKS
+        assert len(held[BlockTier.HOST]) <= self.host_blocks
+        assert len(held[BlockTier.DISK]) <= self.disk_blocks
 
     def teardown(self) -> None:
         super().teardown()
@@ -125,8 +127,21 @@ class OverlappedOffloadMachine(OffloadMachine):
     mode = StepMode.OVERLAPPED
 
 
+class WindowedOffloadMachine(OverlappedOffloadMachine):
+    """And with layers of which one has a window: a load brings the window or does not count."""
+
+    num_blocks = 20
+    host_blocks, disk_blocks = 12, 48
+    windows = (None, 6)
+
+    def make_loaded(self) -> Any:
+        """See `EngineMachine.make_loaded`."""
+        return FakeLoadedModel(model=FakeModel(self.windows), spec=make_spec(windows=self.windows))
+
+
 TestOffloadMachine = OffloadMachine.TestCase
 TestOverlappedOffloadMachine = OverlappedOffloadMachine.TestCase
-for _case in (TestOffloadMachine, TestOverlappedOffloadMachine):
+TestWindowedOffloadMachine = WindowedOffloadMachine.TestCase
+for _case in (TestOffloadMachine, TestOverlappedOffloadMachine, TestWindowedOffloadMachine):
     _case.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 del _case

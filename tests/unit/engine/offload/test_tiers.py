@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shared.errors import ConfigError, UnavailableError
+from shared.kv.identity import KVIdentity, block_key
 from shared.kv.tier import BlockTier
 from shared.request.answer import FinishReason
-from tests.fakes.engines import cached_hashes, drain, expected_tokens, generate, make_request
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engines import (
+    BLOCK_SIZE,
+    cached_hashes,
+    drain,
+    expected_tokens,
+    generate,
+    make_request,
+)
+from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
 from tests.fakes.offload import (
     BLOCK_BYTES,
     FILE_BYTES,
@@ -23,7 +31,7 @@ from tests.fakes.offload import (
 from tests.unit.engine.offload.asking import NUM_TOKENS, PROMPTS, ask, counters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from shared.engine.engine import Engine
@@ -123,6 +131,53 @@ def test_bytes_that_changed_in_host_memory_are_not_used(make: Callable[..., Engi
     assert ask(engine, PROMPTS[0]) == 0
     host = counters(engine, BlockTier.HOST)
     assert (host["corrupt_blocks"], host["failed_loads"]) == (1, 1)
+
+
+WINDOWS = (None, 6)
+
+
+def windowed(make: Callable[..., Engine]) -> Engine:
+    """An engine with a window in its second group: 6 tokens are parts of 2 or 3 blocks."""
+    loaded = FakeLoadedModel(model=FakeModel(WINDOWS), spec=make_spec(windows=WINDOWS))
+    engine = make(host_blocks=100, num_blocks=20, loaded=loaded)
+    for prompt in PROMPTS[:4]:
+        assert ask(engine, prompt) == 0
+    return engine
+
+
+def forget(engine: Engine, prompt: list[int], places: Iterable[int]) -> None:
+    """Drop blocks of the second group from host memory."""
+    hashes = KVIdentity(engine.namespace).hash_blocks(prompt, BLOCK_SIZE)
+    for place in places:
+        offload_of(engine)._host.forget(block_key(hashes[place], 1))
+
+
+def test_a_load_brings_of_a_window_what_is_read_behind_it(make: Callable[..., Engine]) -> None:
+    engine = windowed(make)
+    forget(engine, PROMPTS[0], range(3))
+    assert ask(engine, PROMPTS[0]) == NUM_TOKENS
+    assert counters(engine, BlockTier.HOST)["hits"] == 5 + 2
+    # A prefix that ends in front of a missing block of the window is shorter, or none.
+    forget(engine, PROMPTS[1], [4])
+    assert ask(engine, PROMPTS[1]) == NUM_TOKENS - BLOCK_SIZE
+    forget(engine, PROMPTS[2], [1, 3])
+    assert ask(engine, PROMPTS[2]) == BLOCK_SIZE
+
+
+def test_a_load_without_the_whole_window_is_no_load(make: Callable[..., Engine]) -> None:
+    engine = windowed(make)
+    offload_of(engine)._threads._copies.host[:] ^= 1
+    run = generate(engine, make_request("a", PROMPTS[0], hold_blocks=True))
+    assert run.tokens("a") == expected_tokens(PROMPTS[0], 1)
+    (admitted,) = run.admitted("a")
+    assert admitted.num_cached_tokens == 0
+    # It has the blocks to begin with, not those behind what was to be loaded.
+    assert min(admitted.tables[1][:3]) >= 0
+    assert counters(engine, BlockTier.HOST)["corrupt_blocks"] == 1
+    engine.release("a")
+    drain(engine)
+    settle(engine)
+    assert engine.stats().num_free_blocks == engine.stats().num_blocks
 
 
 def test_two_that_want_the_same_blocks_of_the_disk_share_one_read(
