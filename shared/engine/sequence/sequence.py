@@ -107,8 +107,7 @@ class Sequence:
         #: Its row in the runner, and how many of its tokens the runner has got.
         self.row: int | None = None
         self.num_told_tokens = 0
-        #: Groups and places of its tables that were filled since the runner got them.
-        self.new_places: list[tuple[int, int]] = []
+        self.new_places: list[tuple[int, int]] = []  # groups and places filled since then
         #: Found in the prefix cache at the last admission.
         self.num_cached_tokens = 0
         #: Those of them that were final at the admission: its own step computes the others.
@@ -122,8 +121,7 @@ class Sequence:
         self.num_published_blocks = 0
         self.awaits_transfer = request.kv_source is KVSource.TRANSFER
         self.was_admitted = False
-        #: False after a load of which too little arrived to continue behind it.
-        self.may_load = True
+        self.may_load = True  # False after a load of which too little arrived
         #: None: not requested, or passed on already. One entry per computed prompt token.
         self.prompt_logprobs = _prompt_logprobs(request)
 

@@ -80,16 +80,6 @@ def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:
     return tensor if stored.rows is None else tensor[torch.tensor(stored.rows)]
 
 
-def weight_targets(model: CausalLM) -> dict[str, Tensor]:
-    """Return the place of each tensor of a checkpoint: views into the fused parameters."""
-    names = stored_names(model.spec)
-    return {
-        name: tensor_of(model, stored.part)
-        for name, stored in names.items()
-        if stored.part != HEAD or model.lm_head is not model.embedding
-    }
-
-
 def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
     """Return a part of a model, or of any module with these paths. A view, if it is fused."""
     owner = model.get_submodule(part.module)

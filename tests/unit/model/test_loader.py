@@ -12,7 +12,8 @@ import transformers
 from safetensors.torch import load_file
 
 from shared.errors import ConfigError, ModelLoadError
-from shared.model.checkpoint.weights import weight_targets
+from shared.model.checkpoint.weights import tensor_of
+from shared.model.families.registry import stored_names
 from shared.model.loader import load_model as load_any_model
 from tests.unit.model.checkpoints import edit_json, edit_tensors, write
 
@@ -34,9 +35,10 @@ def test_every_tensor_lands_in_its_place(num_shards: int, tmp_path: Path) -> Non
     assert len(shards) == num_shards
     stored = {name: tensor for path in shards for name, tensor in load_file(path).items()}
     loaded = load_model(tmp_path)
-    targets = weight_targets(loaded.model)
-    assert targets.keys() == stored.keys()
-    assert all(torch.equal(targets[name], stored[name]) for name in stored)
+    places = stored_names(loaded.spec)
+    assert places.keys() == stored.keys()
+    for name, place in places.items():
+        assert torch.equal(tensor_of(loaded.model, place.part), stored[name])
     assert loaded.num_weight_bytes == sum(t.numel() * 4 for t in stored.values())
 
 
