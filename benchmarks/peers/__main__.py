@@ -70,7 +70,7 @@ def run(
 
 @app.command()
 def quick(
-    model: Annotated[str, typer.Option(help="small or medium.")] = "small",
+    model: Annotated[str, typer.Option(help="small, medium or experts.")] = "small",
     systems: Annotated[str, typer.Option(help="Comma-separated: " + ", ".join(ENGINES))] = (
         "baton,vllm"
     ),

@@ -46,6 +46,27 @@ MODELS = {
         dtype="bfloat16",
         weight_std=0.02,
     ),
+    # 1.6 billion weights, of which a token uses 0.2 billion.
+    "experts": CheckpointSpec(
+        architecture="qwen3_moe",
+        num_layers=16,
+        hidden_size=1024,
+        num_heads=16,
+        num_kv_heads=4,
+        head_dim=64,
+        intermediate_size=2048,
+        vocab_size=32000,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+        weight_std=0.02,
+        extra={
+            "num_experts": 64,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 512,
+            "norm_topk_prob": True,
+        },
+    ),
 }
 
 

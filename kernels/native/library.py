@@ -57,6 +57,8 @@ class Op(IntEnum):
     GATE = 7
     DOWN = 8
     ADD = 9
+    ROUTE = 10
+    EXPERTS = 11
 
 
 class HeadNorm(IntEnum):
@@ -75,6 +77,27 @@ class Activation(IntEnum):
     GELU_TANH = 2
     RELU = 3
     RELU2 = 4
+    CLAMPED = 5
+
+
+class Experts(ctypes.Structure):
+    """`baton::Experts`."""
+
+    _fields_ = (
+        ("router", c_void_p),
+        ("choice_bias", c_void_p),
+        ("up", POINTER(c_void_p)),
+        ("down", POINTER(c_void_p)),
+        ("num_routed", c_int),
+        ("num_chosen", c_int),
+        ("num_shared", c_int),
+        ("has_shared_gate", c_int),
+        ("is_sigmoid", c_int),
+        ("is_normalised", c_int),
+        ("num_groups", c_int),
+        ("num_chosen_groups", c_int),
+        ("scale", c_float),
+    )
 
 
 class Operation(ctypes.Structure):
@@ -87,6 +110,7 @@ class Operation(ctypes.Structure):
         ("first", c_void_p),
         ("second", c_void_p),
         ("cos_sin", c_void_p),
+        ("experts", POINTER(Experts)),
         ("window", c_int),
         ("kv_group", c_int),
         ("kv_place", c_int),

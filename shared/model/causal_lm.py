@@ -14,7 +14,8 @@ from torch.nn.functional import embedding, linear
 
 from kernels.paged_attention.scores import Scores
 from kernels.rope_kv_write.norms import HeadNorms
-from shared.model.layers import NoNorm, Norm, RMSNorm, make_mlp, make_norm, make_qk_norm
+from shared.model.experts import make_feed_forward
+from shared.model.layers import NoNorm, Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import rotation_tables
@@ -145,7 +146,7 @@ class DecoderLayer(nn.Module):
         self.attention = Attention(
             spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
         )
-        self.mlp = make_mlp(
+        self.mlp = make_feed_forward(
             own.feed_forward,
             hidden=spec.hidden_size,
             dtype=dtype,

@@ -97,7 +97,6 @@ def _why_not_native_layers(spec: DecoderSpec) -> str | None:
 #: Sizes that all layers must have in common.
 _ONE_SIZE: Mapping[str, Callable[[LayerSpec], object]] = {
     "heads": lambda own: (own.mixer.num_heads, own.mixer.num_kv_heads, own.mixer.head_dim),
-    "the feed-forward": lambda own: own.feed_forward.inner_size,
 }
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {

@@ -151,18 +151,20 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def make_mlp(
-    own: FeedForwardSpec,
-    *,
-    hidden: int,
-    dtype: torch.dtype,
-    implementation: str = "torch",
-    method: LinearMethod = DENSE,
-) -> GatedMLP | PlainMLP:
-    """Return the feed-forward that a description asks for."""
-    if not own.is_gated:
-        return PlainMLP(own, hidden=hidden, dtype=dtype, method=method)
-    return GatedMLP(own, hidden=hidden, dtype=dtype, implementation=implementation, method=method)
+def _clamped(gate: Tensor, up: Tensor) -> Tensor:
+    """See `Activation.CLAMPED`."""
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+    return (up + 1) * gate * torch.sigmoid(1.702 * gate)
+
+
+def _gate(kind: Activation, implementation: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function of gate and up."""
+    if kind is Activation.SILU:
+        return partial(silu_mul, implementation=implementation)
+    if kind is Activation.CLAMPED:
+        return _clamped
+    act = _ACTIVATIONS[kind]
+    return lambda gate, up: act(gate) * up
 
 
 class PlainMLP(nn.Module):
@@ -205,10 +207,8 @@ class GatedMLP(nn.Module):
     ) -> None:
         """implementation: of SwiGLU's gate, `torch` or `triton`."""
         super().__init__()
-        inner, bias, act = own.inner_size, own.bias, _ACTIVATIONS[own.activation]
-        self._gate: Callable[[Tensor, Tensor], Tensor] = lambda gate, up: act(gate) * up
-        if own.activation is Activation.SILU:
-            self._gate = partial(silu_mul, implementation=implementation)
+        inner, bias = own.inner_size, own.bias
+        self._gate = _gate(own.activation, implementation)
         self.gate_up = FusedLinear(
             in_size=hidden,
             out_sizes=(inner, inner),

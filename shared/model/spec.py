@@ -128,6 +128,8 @@ class Activation(StrEnum):
     RELU = "relu"
     #: The square of RELU.
     RELU2 = "relu2"
+    #: Of a gate g <= 7 and an up u in [-7, 7], clamped to that: (u + 1) * g * sigmoid(1.702 * g).
+    CLAMPED = "clamped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +142,58 @@ class FeedForwardSpec:
     is_gated: bool = True
 
 
+class RouterScores(StrEnum):
+    """What a router makes of the logits of experts."""
+
+    #: Their softmax, over all experts.
+    SOFTMAX = "softmax"
+    #: Each one's sigmoid.
+    SIGMOID = "sigmoid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSpec:
+    """The choice of a token's experts: those with the best scores, each weighted with its score."""
+
+    num_experts: int
+    num_chosen: int
+    scores: RouterScores = RouterScores.SOFTMAX
+    #: The logits have a bias.
+    has_bias: bool = False
+    #: A learned number is added to each score, for the choice only.
+    has_choice_bias: bool = False
+    #: The weights are divided by their sum.
+    is_normalised: bool = True
+    #: Factor of the weights.
+    scale: float = 1.0
+    #: Experts are chosen among those of the best groups only. A group's score is the sum of its
+    #: two best experts'.
+    num_groups: int = 1
+    num_chosen_groups: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsSpec:
+    """A weighted sum of the chosen experts' feed-forwards, and of the one that all tokens share."""
+
+    router: RouterSpec
+    expert: FeedForwardSpec
+    shared: FeedForwardSpec | None = None
+    #: The shared one is weighted with the sigmoid of a product with the token's row.
+    has_shared_gate: bool = False
+
+    @property
+    def inner_size(self) -> int:
+        """Numbers per token of the widest feed-forward."""
+        return max(self.expert.inner_size, self.shared.inner_size if self.shared else 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """A mixer and a feed-forward, with norms, around a residual."""
 
     mixer: AttentionSpec
-    feed_forward: FeedForwardSpec
+    feed_forward: FeedForwardSpec | ExpertsSpec
     norms: NormPlace = NormPlace.BEFORE
     #: Factor of what the mixer and the feed-forward add to the residual.
     residual_multiplier: float = 1.0
@@ -279,9 +327,11 @@ class DecoderSpec:
         return first
 
     @property
-    def feed_forward(self) -> FeedForwardSpec:
-        """All layers' feed-forward. Raises like `attention`."""
-        first, *others = (layer.feed_forward for layer in self.layers)
-        if any(other != first for other in others):
-            raise InternalError(f"the layers of {self.architecture} feed forward differently")
-        return first
+    def inner_size(self) -> int:
+        """Numbers per token of the widest feed-forward of any layer."""
+        return max(layer.feed_forward.inner_size for layer in self.layers)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the computation depends on choices among experts."""
+        return any(isinstance(layer.feed_forward, ExpertsSpec) for layer in self.layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,13 +20,17 @@ class Kind(Enum):
     POSITIONS = "positions"
     HEAD = "lm_head"
     HEAD_BIAS = "lm_head_bias"
+    #: Of an attention, and of experts.
+    SINKS = "sinks"
+    CHOICE_BIAS = "choice_bias"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPart:
     """A tensor of the model, or a range of a fused one's rows."""
 
-    #: Path of the module in the model, as in `layers.3.attention.qkv`; empty: the model.
+    #: Path of the module in the model, as in `layers.3.attention.qkv`; empty: the model. With {} it
+    #: is one of several modules: see `Stored.num_stacked`.
     module: str
     kind: Kind = Kind.WEIGHT
     #: Of a linear that is several projections in one: which of them; None: all.
@@ -50,6 +54,16 @@ class Stored:
     rows: Sequence[int] | None = None
     #: The part has columns for rows.
     is_transposed: bool = False
+    #: The tensor has a part for each of so many modules, one after the other; None: it is one part.
+    num_stacked: int | None = None
+
+    @property
+    def parts(self) -> list[WeightPart]:
+        """The parts of the tensor, in their order."""
+        if self.num_stacked is None:
+            return [self.part]
+        path = self.part.module
+        return [replace(self.part, module=path.format(n)) for n in range(self.num_stacked)]
 
 
 #: By name in the checkpoint, in the order of the model.

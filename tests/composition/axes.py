@@ -31,6 +31,16 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
             "hidden_activation": "gelu_pytorch_tanh",
         },
     },
+    "qwen3_moe, experts": {
+        "architecture": "qwen3_moe",
+        "extra": {
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 48,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [0],
+        },
+    },
 }
 WEIGHTS: Mapping[str, tuple[str, ...]] = {
     "float32": ("--dtype", "float32"),

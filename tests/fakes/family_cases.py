@@ -19,6 +19,22 @@ _DERIVED = {"head_dim": ...}
 #: Nor do such families have fewer keys and values than queries.
 _MULTI_HEAD = {"head_dim": ..., "num_key_value_heads": ...}
 
+#: 7 experts of 40, of which each token has 3.
+_EXPERTS = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
+_LOCAL = {"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 40}
+_ROUTED = {
+    "n_routed_experts": 6,
+    "n_group": 3,
+    "topk_group": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.5,
+    "norm_topk_prob": True,
+    "first_k_dense_replace": 1,
+    "num_hidden_layers": 3,
+}
+
 #: By name: the model type, and what its config says besides the usual odd sizes.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("gemma", {}),
@@ -157,4 +173,75 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "starcoder2": ("starcoder2", {**_DERIVED, "sliding_window": WINDOW}),
+    "mixtral": ("mixtral", {**_LOCAL, "sliding_window": WINDOW}),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {
+            **_DERIVED,
+            **_EXPERTS,
+            "shared_expert_intermediate_size": 56,
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {**_EXPERTS, "norm_topk_prob": True, "num_hidden_layers": 4, "decoder_sparse_step": 2},
+    ),
+    "olmoe": ("olmoe", {**_DERIVED, "num_experts": 7, "num_experts_per_tok": 3}),
+    "flex_olmo": (
+        "flex_olmo",
+        {**_DERIVED, "num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": True},
+    ),
+    "granitemoe": (
+        "granitemoe",
+        {**_DERIVED, **_LOCAL, "attention_multiplier": 0.2, "residual_multiplier": 0.4},
+    ),
+    "granitemoeshared": (
+        "granitemoeshared",
+        {**_DERIVED, **_LOCAL, "shared_intermediate_size": 56, "logits_scaling": 2.5},
+    ),
+    "gpt_oss": (
+        "gpt_oss",
+        {
+            **_LOCAL,
+            "sliding_window": WINDOW,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 512,
+            },
+        },
+    ),
+    "ernie4_5_moe": (
+        "ernie4_5_moe",
+        {
+            "moe_num_experts": 7,
+            "moe_k": 3,
+            "moe_intermediate_size": 40,
+            "use_bias": True,
+            "moe_num_shared_experts": 2,
+            "num_hidden_layers": 3,
+        },
+    ),
+    "glm4_moe": ("glm4_moe", {**_ROUTED, "use_qk_norm": True, "attention_bias": True}),
+    "dots1": (
+        "dots1",
+        {**_ROUTED, "sliding_window": WINDOW, "layer_types": [SLIDING, FULL, SLIDING]},
+    ),
+    "minimax_m2": (
+        "minimax_m2",
+        {
+            **_LOCAL,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+    ),
 }

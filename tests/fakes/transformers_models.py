@@ -43,6 +43,9 @@ def random_model(
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(float("norm" in name), std, generator=generator)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0.0, std, generator=generator)
     return model
 
 

@@ -91,7 +91,7 @@ def full_parts() -> list[Part]:
         Part(
             section="engine", model=model, systems=tuple(ENGINES), measures=MEASURES, share=share
         )
-        for model, share in (("small", 2), ("medium", 5))
+        for model, share in (("small", 2), ("medium", 5), ("experts", 5))
     ] + [
         Part(
             section="serving", model="small", systems=servers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import gguf
@@ -14,7 +15,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-ARCHITECTURES = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}
+#: By model type: the architecture, and its name in a file.
+ARCHITECTURES = {
+    "qwen2": (gguf.MODEL_ARCH.QWEN2, "qwen2"),
+    "qwen3": (gguf.MODEL_ARCH.QWEN3, "qwen3"),
+    "qwen3_moe": (gguf.MODEL_ARCH.QWEN3MOE, "qwen3moe"),
+}
+_EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)(\..+)")
 
 
 def gguf_file(checkpoint: Path) -> Path:
@@ -29,11 +36,11 @@ def gguf_file(checkpoint: Path) -> Path:
 
 def _write(checkpoint: Path, path: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    architecture = ARCHITECTURES[config["model_type"]]
+    architecture, file_name = ARCHITECTURES[config["model_type"]]
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    writer = gguf.GGUFWriter(str(path), config["model_type"])
+    writer = gguf.GGUFWriter(str(path), file_name)
     _add_shape(writer, config)
-    for name, weights in _tensors(checkpoint / "model.safetensors"):
+    for name, weights in _stacked(_tensors(checkpoint / "model.safetensors")):
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if weights.ndim == 1:
             # llama.cpp adds and multiplies vectors in float32 only.
@@ -58,10 +65,29 @@ def _add_shape(writer: Any, config: dict[str, Any]) -> None:
     writer.add_value_length(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     # Prompts are token ids: no vocabulary is needed but its size.
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config["vocab_size"])
+
+
+def _stacked(
+    tensors: Iterator[tuple[str, NDArray[np.uint16]]],
+) -> Iterator[tuple[str, NDArray[np.uint16]]]:
+    """The same with one tensor for all experts of a layer, under a name without their numbers."""
+    experts: dict[str, dict[int, NDArray[np.uint16]]] = {}
+    for name, weights in tensors:
+        if (match := _EXPERT.fullmatch(name)) is None:
+            yield name, weights
+        else:
+            layer, number, rest = match.groups()
+            experts.setdefault(layer + rest, {})[int(number)] = weights
+    for name, by_number in experts.items():
+        yield name, np.stack([by_number[number] for number in sorted(by_number)])
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, NDArray[np.uint16]]]:

@@ -29,11 +29,17 @@ class TypedDecoder final : public Decoder {
         attended_(shape.num_heads * shape.head_dim),
         gated_(shape.intermediate_size),
         operand_(std::max({shape.hidden_size, shape.intermediate_size,
-                           shape.num_heads * shape.head_dim})) {
+                           shape.num_heads * shape.head_dim})),
+        plain_(shape.hidden_size),
+        scores_(most_experts(weights) + 1),
+        pair_operand_(operand_.stride),
+        pair_gated_(shape.intermediate_size),
+        pair_out_(shape.hidden_size) {
     query_.stride = shape.num_heads * shape.head_dim;
     for (int thread = 0; thread < pool.num_threads(); ++thread) {
       scratch_.push_back(std::make_unique<AttentionScratch<ElementDot>>(shape.head_dim));
       float_rows_.emplace_back(size_t(operand_.stride));
+      merits_.emplace_back(size_t(scores_.stride));
     }
   }
 
@@ -81,6 +87,12 @@ class TypedDecoder final : public Decoder {
         case Op::kAdd:
           add_apart(now, rows);
           break;
+        case Op::kRoute:
+          route(*now.experts, rows);
+          break;
+        case Op::kExperts:
+          add_experts(now, rows);
+          break;
       }
     }
     rows_of(rows, [&](int row, int) {
@@ -120,6 +132,7 @@ class TypedDecoder final : public Decoder {
     gated_.resize(tokens);
     operand_.resize(tokens);
     operand_scales_.reserve(tokens);
+    if constexpr (kQuantized) plain_.resize(tokens);
   }
 
   // Calls body(row, thread) for every row, several of them per task.
@@ -254,6 +267,8 @@ class TypedDecoder final : public Decoder {
       else
         std::memcpy(to, x_.row(row), size * sizeof(float));
       put_operand(row, thread, size);
+      // A router's weights are not narrowed, nor are the rows that it reads.
+      if (kQuantized && now.apart) narrow_row(plain_.row(row), to, round_up(size, kLanes));
     });
   }
 
@@ -347,12 +362,117 @@ class TypedDecoder final : public Decoder {
     multiply<WeightDot>(
         pool_, operands(rows), *now.matrix, [&](int row, int column, const F32x16* values) {
           if (paired) {
-            narrow(gated_.row(row) + column / 2, activate(kind, values[0]) * values[1]);
+            narrow(gated_.row(row) + column / 2, gated(kind, values[0], values[1]));
             return;
           }
           for (int v = 0; v < kPanelVectors; ++v)
             narrow(gated_.row(row) + column + v * kLanes, activate(kind, values[v]));
         });
+  }
+
+  static int most_experts(const Weights& weights) {
+    int most = 0;
+    for (int i = 0; i < weights.program_size; ++i)
+      if (weights.program[i].experts) most = std::max(most, weights.program[i].experts->count());
+    return most;
+  }
+
+  // A pair is a token and an expert of it. Pairs are sorted by expert, then by token.
+  void route(const Experts& experts, int rows) {
+    const int per_token = experts.per_token(), pairs = rows * per_token;
+    scores_.resize(rows);
+    chosen_.resize(pairs);
+    pair_rows_.resize(pairs);
+    pair_of_.resize(pairs);
+    Rows from{};
+    if constexpr (kQuantized)
+      from = elements(plain_, rows);
+    else
+      from = operands(rows);
+    multiply<ElementDot>(pool_, from, *experts.router,
+                         [&](int row, int column, const F32x16* values) {
+                           std::memcpy(scores_.row(row) + column, values, kPanel * sizeof(float));
+                         });
+    rows_of(rows, [&](int row, int thread) {
+      choose(experts, scores_.row(row), merits_[thread].data(), &chosen_[row * per_token]);
+    });
+    first_pair_.assign(experts.count() + 1, 0);
+    for (const Chosen& one : chosen_) ++first_pair_[one.expert + 1];
+    for (int i = 0; i < experts.count(); ++i) first_pair_[i + 1] += first_pair_[i];
+    next_pair_ = first_pair_;
+    for (int i = 0; i < pairs; ++i) {
+      const int pair = next_pair_[chosen_[i].expert]++;
+      pair_rows_[pair] = i / per_token;
+      pair_of_[i] = pair;
+    }
+  }
+
+  // The products of all pairs with their experts' matrices.
+  void plan_products(const Experts& experts, const Matrix* const* matrices, const Rows& from) {
+    products_.clear();
+    for (int expert = 0; expert < experts.count(); ++expert) {
+      const int first = first_pair_[expert], count = first_pair_[expert + 1] - first;
+      if (count == 0) continue;
+      const float* scales = from.scales ? from.scales + first : nullptr;
+      products_.push_back({Rows{from.words + first * from.stride, from.stride, count, scales},
+                           matrices[expert], first});
+    }
+  }
+
+  Rows pair_operands(int pairs) {
+    constexpr int kPerWord = 4 / sizeof(Operand);
+    return Rows{reinterpret_cast<const uint32_t*>(pair_operand_.data.data()),
+                size_t(pair_operand_.stride / kPerWord), pairs,
+                kQuantized ? pair_scales_.data() : nullptr};
+  }
+
+  void add_experts(const Operation& now, int rows) {
+    const Experts& experts = *now.experts;
+    const int per_token = experts.per_token(), pairs = rows * per_token;
+    const int size = shape_.hidden_size;
+    pair_operand_.resize(pairs);
+    pair_gated_.resize(pairs);
+    pair_out_.resize(pairs);
+    pair_scales_.reserve(pairs);
+    rows_of(pairs, [&](int pair, int) {
+      const int row = pair_rows_[pair];
+      std::memcpy(pair_operand_.row(pair), operand_.row(row), operand_.stride * sizeof(Operand));
+      if (kQuantized) pair_scales_[pair] = operand_scales_[row];
+    });
+    plan_products(experts, experts.up, pair_operands(pairs));
+    multiply_each<WeightDot>(pool_, products_, [&](int pair, int column, const F32x16* values) {
+      narrow(pair_gated_.row(pair) + column / 2, gated(now.activation, values[0], values[1]));
+    });
+    if constexpr (kQuantized) {
+      rows_of(pairs, [&](int pair, int thread) {
+        // The widest feed-forward is the common one's: others have fewer numbers.
+        const int inner = experts.down[expert_of(experts, pair)]->inner;
+        float* from = float_rows_[thread].data();
+        widen_row(from, pair_gated_.row(pair), inner);
+        const int padded = round_up(inner, kLanes);
+        std::fill(from + inner, from + padded, 0.0f);
+        pair_scales_[pair] = quantize_row(pair_operand_.row(pair), from, padded);
+      });
+      plan_products(experts, experts.down, pair_operands(pairs));
+    } else {
+      plan_products(experts, experts.down, elements(pair_gated_, pairs));
+    }
+    multiply_each<WeightDot>(pool_, products_, [&](int pair, int column, const F32x16* values) {
+      std::memcpy(pair_out_.row(pair) + column, values, kPanel * sizeof(float));
+    });
+    rows_of(rows, [&](int row, int) {
+      float* to = now.apart ? product_.row(row) : x_.row(row);
+      if (now.apart) std::fill_n(to, size, 0.0f);
+      for (int n = 0; n < per_token; ++n) {
+        const int i = row * per_token + n;
+        add_row(to, chosen_[i].weight, pair_out_.row(pair_of_[i]), size);
+      }
+    });
+  }
+
+  int expert_of(const Experts& experts, int pair) const {
+    const auto end = first_pair_.begin() + experts.count() + 1;
+    return int(std::upper_bound(first_pair_.begin(), end, pair) - first_pair_.begin()) - 1;
   }
 
   Pool& pool_;
@@ -366,6 +486,20 @@ class TypedDecoder final : public Decoder {
   Activations<Element> gated_;
   Activations<Operand> operand_;
   Buffer<float> operand_scales_;
+  Activations<Element> plain_;  // what a router reads while operands are quantised
+  // Of experts: scores by token, then by pair what is multiplied, gated and to be added.
+  Activations<float> scores_;
+  Activations<Operand> pair_operand_;
+  Activations<Element> pair_gated_;
+  Activations<float> pair_out_;
+  Buffer<float> pair_scales_;
+  std::vector<Chosen> chosen_;    // by token
+  std::vector<int> pair_of_;      // by place in chosen_
+  std::vector<int> pair_rows_;    // by pair: the token's row
+  std::vector<int> first_pair_;   // by expert
+  std::vector<int> next_pair_;
+  std::vector<Product> products_;
+  std::vector<Buffer<float>> merits_;
   std::vector<AttentionTask> tasks_;
   std::vector<std::unique_ptr<AttentionScratch<ElementDot>>> scratch_;
   std::vector<Buffer<float>> float_rows_;

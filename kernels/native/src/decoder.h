@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "experts.h"
 #include "matrix.h"
 #include "pool.h"
 #include "rows.h"
@@ -46,6 +47,8 @@ enum class Op : int {
   kGate = 7,      // gated = act(operand * matrix); with `paired` act(gate) * up
   kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix
   kAdd = 9,       // x += scale * norm(product), the norm as in kNorm
+  kRoute = 10,    // chooses each token's experts by its operand; behind a kNorm with `apart`
+  kExperts = 11,  // x += the chosen experts' sum; with `apart` product = that
 };
 
 // Borrowed: the maker of the decoder keeps what these point to.
@@ -56,6 +59,7 @@ struct Operation {
   const float* first;
   const float* second;
   const float* cos_sin;  // [positions][head dim]: cosines, then sines
+  const Experts* experts;
   int window;            // 0: none
   int kv_group;          // whose block tables it follows
   int kv_place;          // among the layers that a block of its group holds

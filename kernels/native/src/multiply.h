@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "matrix.h"
 
@@ -70,26 +71,60 @@ inline F32x16 finish(const Matrix& matrix, const Rows& rows, int row, int column
   }
 }
 
+inline int blocks_of(const Rows& rows) { return (rows.count + kTaskRows - 1) / kTaskRows; }
+
+// One block of the rows times one panel.
+template <class Dot, class Put>
+void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block, Put&& put) {
+  const int blocks = blocks_of(rows);
+  const int first = int(int64_t(rows.count) * block / blocks);
+  const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
+  alignas(64) typename Dot::Accumulator sums[kTaskRows * kPanelVectors];
+  multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
+  for (int r = 0; r < count; ++r) {
+    F32x16 values[kPanelVectors];
+    for (int v = 0; v < kPanelVectors; ++v)
+      values[v] = finish<Dot>(matrix, rows, first + r, panel * kPanel + v * kLanes,
+                              sums[r * kPanelVectors + v]);
+    put(first + r, panel * kPanel, values);
+  }
+}
+
 // Calls put(row, column, values) with float32 results, bias added: values[v] are the columns from
 // column + v * kLanes on. The columns past the matrix's last one are zero. Each (row, panel) once,
 // from any thread.
 template <class Dot, class Put>
 void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put) {
-  const int blocks = (rows.count + kTaskRows - 1) / kTaskRows;
+  const int blocks = blocks_of(rows);
   // A panel's blocks are neighbours: it is read from memory once.
   pool.run(matrix.num_panels() * blocks, [&](int task, int) {
-    const int panel = task / blocks, block = task % blocks;
-    const int first = int(int64_t(rows.count) * block / blocks);
-    const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
-    alignas(64) typename Dot::Accumulator sums[kTaskRows * kPanelVectors];
-    multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
-    for (int r = 0; r < count; ++r) {
-      F32x16 values[kPanelVectors];
-      for (int v = 0; v < kPanelVectors; ++v)
-        values[v] = finish<Dot>(matrix, rows, first + r, panel * kPanel + v * kLanes,
-                                sums[r * kPanelVectors + v]);
-      put(first + r, panel * kPanel, values);
-    }
+    multiply_block<Dot>(rows, matrix, task / blocks, task % blocks, put);
+  });
+}
+
+// Some rows and the matrix that they are multiplied with.
+struct Product {
+  Rows rows;
+  const Matrix* matrix;
+  int first;  // the number of the first row among those of all products
+};
+
+// The same for several products at once; `row` counts the rows of all of them.
+template <class Dot, class Put>
+void multiply_each(Pool& pool, const std::vector<Product>& products, Put&& put) {
+  std::vector<int> ends;
+  int total = 0;
+  for (const Product& product : products)
+    ends.push_back(total += product.matrix->num_panels() * blocks_of(product.rows));
+  pool.run(total, [&](int task, int) {
+    const size_t index = std::upper_bound(ends.begin(), ends.end(), task) - ends.begin();
+    const Product& product = products[index];
+    const int blocks = blocks_of(product.rows);
+    const int own = task - (index ? ends[index - 1] : 0);
+    multiply_block<Dot>(product.rows, *product.matrix, own / blocks, own % blocks,
+                        [&](int row, int column, const F32x16* values) {
+                          put(product.first + row, column, values);
+                        });
   });
 }
 

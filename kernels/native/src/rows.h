@@ -62,7 +62,14 @@ inline void clamp_row(float* x, float limit, int size) {
 }
 
 // The nonlinear function of a feed-forward.
-enum class Activation : int { kSilu = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kRelu2 = 4 };
+enum class Activation : int {
+  kSilu = 0,
+  kGelu = 1,
+  kGeluTanh = 2,
+  kRelu = 3,
+  kRelu2 = 4,
+  kClamped = 5,  // of a gate g and an up u, see `gated`
+};
 
 inline F32x16 silu(F32x16 x) { return x / (1.0f + exp2(x * -kLog2E)); }
 
@@ -95,8 +102,19 @@ inline F32x16 activate(Activation kind, F32x16 x) {
       return positive;
     case Activation::kRelu2:
       return positive * positive;
+    case Activation::kClamped:
+      break;
   }
   return x;
+}
+
+// The function of a gate and an up: act(gate) * up, or for kClamped, with g <= 7 and u in [-7, 7],
+// (u + 1) * g * sigmoid(1.702 * g).
+inline F32x16 gated(Activation kind, F32x16 gate, F32x16 up) {
+  if (kind != Activation::kClamped) return activate(kind, gate) * up;
+  const F32x16 g = gate > 7.0f ? splat(7.0f) : gate;
+  const F32x16 u = up > 7.0f ? splat(7.0f) : up < -7.0f ? splat(-7.0f) : up;
+  return (u + 1.0f) * g / (1.0f + exp2(g * (-1.702f * kLog2E)));
 }
 
 // Rotates the pairs (i, i + half) by the angles whose cosines and sines come one after the other.

@@ -47,11 +47,12 @@ def build_model_parts(
 ) -> ModelParts:
     """Allocate the KV cache, and record the decode steps where that is possible.
 
-    `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off.
+    `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. Steps with
+    experts are not recorded: PyTorch reads on the host which ones are chosen.
     """
     device = torch.device(config.device)
     processors = _processors(loaded, config)
-    if config.enforce_eager:
+    if config.enforce_eager or loaded.spec.has_experts:
         recorder = None
     elif recorder is None and device.type == "cuda":
         recorder = CudaRecorder(device)

@@ -49,12 +49,8 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         if name in targets:
             stored = names[name]
             _check_shape(stored.shape, tensor, path, name)
-            target = tensor_of(model, stored.part)
-            copy_stored(target, _arranged(tensor, stored, target.ndim), path, name)
+            _fill(model, stored, tensor, path, name)
             seen.add(name)
-            owner = model.get_submodule(stored.part.module)
-            if isinstance(owner, FusedLinear):
-                owner.filled(stored.part.index)
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
             copy_stored(tied_head, tensor, path, name)
@@ -69,6 +65,17 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
             f"{files.expected_in(name)}: tensor {name!r} is missing "
             f"({len(missing)} of {len(targets)} are)"
         )
+
+
+def _fill(model: CausalLM, stored: Stored, tensor: Tensor, path: Path, name: str) -> None:
+    """Copy one tensor of a checkpoint into its parts of the model."""
+    pieces = (tensor,) if stored.num_stacked is None else tensor.unbind()
+    for part, piece in zip(stored.parts, pieces, strict=True):
+        target = tensor_of(model, part)
+        copy_stored(target, _arranged(piece, stored, target.ndim), path, name)
+        owner = model.get_submodule(part.module)
+        if isinstance(owner, FusedLinear):
+            owner.filled(part.index)
 
 
 def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:

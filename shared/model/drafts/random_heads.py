@@ -72,8 +72,10 @@ def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
         tensors |= _vocabulary(target.vocab_size, spec.draft_vocab_size, generator)
     raw: dict[str, Any] = {**target.raw, "architectures": [METHODS[spec.method]]}
     raw.pop("layer_types", None)
-    if target.layers[0].norms is not NormPlace.BEFORE:
-        raw["model_type"] = "llama"  # heads of all families have Llama's layers
+    if target.layers[0].norms is not NormPlace.BEFORE or target.has_experts:
+        # Heads of all families have Llama's layers.
+        inner_size = target.layers[0].feed_forward.inner_size
+        raw |= {"model_type": "llama", "intermediate_size": inner_size}
     if spec.method == "medusa":
         raw |= {"medusa_num_heads": spec.num_heads, "medusa_num_layers": spec.num_layers}
     else:

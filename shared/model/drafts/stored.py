@@ -19,7 +19,7 @@ from shared.model.checkpoint.weights import copy_stored, stored_tensors, tensor_
 from shared.model.families.dense.llama import LLAMA
 from shared.model.families.naming import Naming
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.spec import QkNorm
+from shared.model.spec import ExpertsSpec, QkNorm
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
@@ -146,10 +146,14 @@ def layer_targets(
 def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
     """Return the first layer, with the biases and norms that are stored."""
     first = spec.layers[0]
+    feed_forward = first.feed_forward
+    if isinstance(feed_forward, ExpertsSpec):
+        where = head.path.with_name("config.json")
+        raise ModelLoadError(f"{where}: {spec.architecture} has experts, which no head of ours has")
     every = replace(
         first,
         mixer=replace(first.mixer, qkv_bias=True, output_bias=True, qk_norm=QkNorm.HEAD),
-        feed_forward=replace(first.feed_forward, bias=True),
+        feed_forward=replace(feed_forward, bias=True),
     )
     names = Naming().layer_names(replace(spec, layers=(every,)), 0, stored=f"{layer}.")
     has = {
@@ -165,7 +169,7 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
             output_bias=("attention.output", Kind.BIAS) in has,
             qk_norm=QkNorm.HEAD if ("attention.q_norm", Kind.WEIGHT) in has else None,
         ),
-        feed_forward=replace(every.feed_forward, bias=("mlp.gate_up", Kind.BIAS) in has),
+        feed_forward=replace(feed_forward, bias=("mlp.gate_up", Kind.BIAS) in has),
     )
 
 

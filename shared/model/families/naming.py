@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from shared.model.rope import head_order
-from shared.model.spec import PLACES, QkNorm
+from shared.model.spec import PLACES, ExpertsSpec, QkNorm
 from shared.model.weight_map import (
     EMBEDDING,
     HEAD,
@@ -23,7 +23,13 @@ from shared.model.weight_map import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shared.model.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec
+    from shared.model.spec import (
+        AttentionSpec,
+        DecoderSpec,
+        FeedForwardSpec,
+        LayerSpec,
+        NormSpec,
+    )
     from shared.model.weight_map import WeightMap
 
 
@@ -38,6 +44,17 @@ LLAMA_PARTS: Mapping[str, str] = {
     "mlp.gate_up": "mlp.gate_proj mlp.up_proj",
     "mlp.up": "mlp.up_proj",
     "mlp.down": "mlp.down_proj",
+}
+#: Of experts; {} is an expert's number. A name without it is of one tensor with all experts.
+EXPERT_PARTS: Mapping[str, str] = {
+    "attention.sinks": "self_attn.sinks",
+    "mlp.router": "mlp.gate",
+    "mlp.choice_bias": "mlp.gate.e_score_correction_bias",
+    "mlp.experts.gate_up": "mlp.experts.{}.gate_proj mlp.experts.{}.up_proj",
+    "mlp.experts.down": "mlp.experts.{}.down_proj",
+    "mlp.shared.gate_up": "mlp.shared_experts.gate_proj mlp.shared_experts.up_proj",
+    "mlp.shared.down": "mlp.shared_experts.down_proj",
+    "mlp.shared_gate": "mlp.shared_expert_gate",
 }
 
 
@@ -55,12 +72,14 @@ class Naming:
     layer: str = "model.layers.{}."
     #: By part of a layer. A part of several projections has a name for each, separated by blanks,
     #: or one name for all of them.
-    parts: Mapping[str, str] = field(default_factory=lambda: LLAMA_PARTS)
+    parts: Mapping[str, str] = field(default_factory=lambda: {**LLAMA_PARTS, **EXPERT_PARTS})
     #: The weights of the layers' linears are stored as [in, out].
     is_transposed: bool = False
     #: One tensor of queries, keys and values has, for each key/value head in turn, the rows of its
     #: query heads, of its key, of its value. Otherwise all queries come first, then all keys.
     is_grouped: bool = False
+    #: The tensors of all experts are [in, out], and gates and ups take turns in them.
+    are_experts_transposed: bool = False
 
     def names(self, spec: DecoderSpec) -> WeightMap:
         """See `Family.names`."""
@@ -100,13 +119,25 @@ class Naming:
         queries, keys and values are computed from, by default the hidden size.
         """
         layer = spec.layers[number]
-        linears = (*_attention(layer, spec, input_size), *_feed_forward(layer, spec))
+        own = layer.feed_forward
+        linears = [*_attention(layer, spec, input_size)]
+        if isinstance(own, ExpertsSpec):
+            linears += _experts(own, spec.hidden_size)
+        else:
+            linears += _feed_forward(own, spec.hidden_size)
         found = {
             f"{name}.{part.kind.value}": Stored(part, shape, rows=rows)
             for name, part, shape, rows in self._norms(layer, spec, module)
         }
         for linear in linears:
             found |= dict(self._linear(linear, module, layer.mixer))
+        if layer.mixer.has_sinks:
+            sinks = WeightPart(f"{module}attention", Kind.SINKS)
+            found[self.parts["attention.sinks"]] = Stored(sinks, (layer.mixer.num_heads,))
+        if isinstance(own, ExpertsSpec) and own.router.has_choice_bias:
+            bias = WeightPart(f"{module}mlp", Kind.CHOICE_BIAS)
+            shape = (own.router.num_experts,)
+            found[self.parts["mlp.choice_bias"]] = Stored(bias, shape)
         return {f"{stored}{name}": tensor for name, tensor in found.items()}
 
     def _norms(
@@ -140,15 +171,29 @@ class Naming:
         self, linear: _Linear, module: str, mixer: AttentionSpec
     ) -> Iterator[tuple[str, Stored]]:
         projections = self.parts[linear.part].split()
-        path = f"{module}{linear.part}"
-        if len(projections) == len(linear.out_sizes):
-            for index, (name, size) in enumerate(zip(projections, linear.out_sizes, strict=True)):
+        if linear.num_experts and "{}" in projections[0]:
+            for number in range(linear.num_experts):
+                names = [name.format(number) for name in projections]
+                one = replace(linear, path=linear.module.format(number), num_experts=0)
+                yield from self._projections(names, one, module, mixer)
+        else:
+            yield from self._projections(projections, linear, module, mixer)
+
+    def _projections(
+        self, names: Sequence[str], linear: _Linear, module: str, mixer: AttentionSpec
+    ) -> Iterator[tuple[str, Stored]]:
+        path = f"{module}{linear.module}"
+        if len(names) == len(linear.out_sizes):
+            for index, (name, size) in enumerate(zip(names, linear.out_sizes, strict=True)):
                 rows = linear.rows[index] if linear.rows else None
                 yield from self._tensors(name, path, index, size, linear, rows)
         else:
-            (name,) = projections
+            (name,) = names
             fused = _fused_rows(mixer, is_grouped=self.is_grouped) if linear.is_qkv else None
-            yield from self._tensors(name, path, None, sum(linear.out_sizes), linear, fused)
+            size = sum(linear.out_sizes)
+            if linear.num_experts and self.are_experts_transposed:
+                fused = (*range(0, size, 2), *range(1, size, 2))
+            yield from self._tensors(name, path, None, size, linear, fused)
 
     def _tensors(
         self,
@@ -159,18 +204,14 @@ class Naming:
         linear: _Linear,
         rows: Sequence[int] | None,
     ) -> Iterator[tuple[str, Stored]]:
-        shape = (size, linear.in_size)
-        yield (
-            f"{name}.weight",
-            Stored(
-                WeightPart(path, index=index),
-                shape[::-1] if self.is_transposed else shape,
-                rows=rows,
-                is_transposed=self.is_transposed,
-            ),
-        )
+        stacked = (linear.num_experts,) if linear.num_experts else ()
+        turned = self.are_experts_transposed if stacked else self.is_transposed
+        shape = (linear.in_size, size) if turned else (size, linear.in_size)
+        own: dict[str, Any] = {"rows": rows, "num_stacked": linear.num_experts or None}
+        weight, bias = WeightPart(path, index=index), WeightPart(path, Kind.BIAS, index)
+        yield f"{name}.weight", Stored(weight, (*stacked, *shape), is_transposed=turned, **own)
         if linear.bias:
-            yield f"{name}.bias", Stored(WeightPart(path, Kind.BIAS, index), (size,), rows=rows)
+            yield f"{name}.bias", Stored(bias, (*stacked, size), **own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +225,15 @@ class _Linear:
     #: By projection: which stored row is each of its rows; None or empty: they are as stored.
     rows: tuple[Sequence[int] | None, ...] = ()
     is_qkv: bool = False
+    #: Its path in the layer, if that is not `part`; of experts with {}, or of one of them.
+    path: str = ""
+    #: 0: it is one linear, not one of each expert.
+    num_experts: int = 0
+
+    @property
+    def module(self) -> str:
+        """Its path in the layer."""
+        return self.path or self.part
 
 
 def _attention(layer: LayerSpec, spec: DecoderSpec, input_size: int | None) -> Iterator[_Linear]:
@@ -200,12 +250,35 @@ def _attention(layer: LayerSpec, spec: DecoderSpec, input_size: int | None) -> I
     yield _Linear("attention.output", hidden, mixer.query_size, mixer.output_bias)
 
 
-def _feed_forward(layer: LayerSpec, spec: DecoderSpec) -> Iterator[_Linear]:
-    own = layer.feed_forward
-    part = "mlp.gate_up" if own.is_gated else "mlp.up"
+def _feed_forward(
+    own: FeedForwardSpec, hidden: int, *, at: str = "mlp", path: str = "", num_experts: int = 0
+) -> Iterator[_Linear]:
+    up = "gate_up" if own.is_gated else "up"
     sizes = (own.inner_size,) * (2 if own.is_gated else 1)
-    yield _Linear(part, sizes, spec.hidden_size, own.bias)
-    yield _Linear("mlp.down", (spec.hidden_size,), own.inner_size, own.bias)
+    for name, out_sizes, in_size in (
+        (up, sizes, hidden),
+        ("down", (hidden,), own.inner_size),
+    ):
+        yield _Linear(
+            f"{at}.{name}",
+            out_sizes,
+            in_size,
+            own.bias,
+            path=f"{path or at}.{name}",
+            num_experts=num_experts,
+        )
+
+
+def _experts(own: ExpertsSpec, hidden: int) -> Iterator[_Linear]:
+    num = own.router.num_experts
+    yield _Linear("mlp.router", (num,), hidden, own.router.has_bias)
+    yield from _feed_forward(
+        own.expert, hidden, at="mlp.experts", path="mlp.experts.{}", num_experts=num
+    )
+    if own.shared is not None:
+        yield from _feed_forward(own.shared, hidden, at="mlp.shared")
+    if own.has_shared_gate:
+        yield _Linear("mlp.shared_gate", (1,), hidden, bias=False)
 
 
 def _fused_rows(mixer: AttentionSpec, *, is_grouped: bool) -> Sequence[int] | None:

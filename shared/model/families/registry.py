@@ -25,6 +25,14 @@ from shared.model.families.dense.phi3 import PHI3
 from shared.model.families.dense.qwen2 import QWEN2
 from shared.model.families.dense.qwen3 import QWEN3
 from shared.model.families.dense.smollm3 import SMOLLM3
+from shared.model.families.experts.ernie_moe import ERNIE4_5_MOE
+from shared.model.families.experts.glm_moe import DOTS1, GLM4_MOE
+from shared.model.families.experts.gpt_oss import GPT_OSS
+from shared.model.families.experts.granite_moe import GRANITE_MOE, GRANITE_MOE_SHARED
+from shared.model.families.experts.minimax import MINIMAX_M2
+from shared.model.families.experts.mixtral import MIXTRAL
+from shared.model.families.experts.olmoe import FLEX_OLMO, OLMOE
+from shared.model.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +72,18 @@ _ALL = (
     QWEN2,
     QWEN3,
     SMOLLM3,
+    DOTS1,
+    ERNIE4_5_MOE,
+    FLEX_OLMO,
+    GLM4_MOE,
+    GPT_OSS,
+    GRANITE_MOE,
+    GRANITE_MOE_SHARED,
+    MINIMAX_M2,
+    MIXTRAL,
+    OLMOE,
+    QWEN2_MOE,
+    QWEN3_MOE,
 )
 #: By architecture, as a config names it.
 FAMILIES: Mapping[str, Family] = {family.architecture: family for family in _ALL}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shared.errors import ModelLoadError
 from shared.model.rope import RopeDefaults, read_rope
@@ -11,6 +12,7 @@ from shared.model.spec import (
     Activation,
     AttentionSpec,
     DecoderSpec,
+    ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
     NormPlace,
@@ -18,10 +20,11 @@ from shared.model.spec import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from shared.model.rope import RopeConfig
 
+FeedForward: TypeAlias = FeedForwardSpec | ExpertsSpec
 #: The sizes and the maximum of each: several times those of any model.
 _LARGEST = {
     "vocab_size": 2**24,
@@ -182,14 +185,14 @@ def decoder(
     architecture: str,
     sizes: Sizes,
     mixers: Iterable[AttentionSpec],
-    feed_forward: FeedForwardSpec,
+    feed_forward: FeedForward | Sequence[FeedForward],
     *,
     norm: NormSpec | None = None,
     norms: NormPlace = NormPlace.BEFORE,
     residual_multiplier: float = 1.0,
     **own: Any,
 ) -> DecoderSpec:
-    """Return a decoder whose layers differ in their mixers only.
+    """Return a decoder whose layers differ in their mixers, or their feed-forwards, only.
 
     norm: by default a root-mean-square norm with `rms_norm_eps`; `own` are other fields of the
     record.
@@ -197,17 +200,19 @@ def decoder(
     Raises:
         ModelLoadError: the numbers of mixers and of layers differ.
     """
+    mixers, num = list(mixers), sizes.num_layers
+    if len(mixers) != num:
+        raise ModelLoadError(f"layer_types has {len(mixers)} entries for {num} layers")
+    each = feed_forward if isinstance(feed_forward, Sequence) else [feed_forward] * num
     layers = tuple(
         LayerSpec(
             mixer=mixer,
-            feed_forward=feed_forward,
+            feed_forward=inner,
             norms=norms,
             residual_multiplier=residual_multiplier,
         )
-        for mixer in mixers
+        for mixer, inner in zip(mixers, each, strict=True)
     )
-    if len(layers) != sizes.num_layers:
-        raise ModelLoadError(f"layer_types has {len(layers)} entries for {sizes.num_layers} layers")
     fields: dict[str, Any] = {
         "is_tied": bool(raw.get("tie_word_embeddings", False)),
         "num_positions": sizes.num_positions,

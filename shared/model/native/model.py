@@ -54,7 +54,7 @@ class NativeCausalLM:
         self._packed = packing.pack(model)
         self._shape = Shape(
             hidden_size=spec.hidden_size,
-            intermediate_size=spec.layers[0].feed_forward.inner_size,
+            intermediate_size=spec.inner_size,
             num_heads=attention.num_heads,
             num_kv_heads=attention.num_kv_heads,
             head_dim=attention.head_dim,

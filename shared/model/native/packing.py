@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from ctypes import c_void_p
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Kind
 from shared.errors import InternalError
-from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm
-from shared.model.native.program import PackedLayer, PackedNorm
+from shared.model.experts import Experts
+from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
+from shared.model.native.program import PackedExperts, PackedFeedForward, PackedLayer, PackedNorm
 from shared.model.rope_table import rotation_tables
+from shared.model.spec import RouterScores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from shared.model.causal_lm import CausalLM, DecoderLayer
     from shared.model.layers import Norm
@@ -102,7 +106,7 @@ class Packing:
     def _pack_layer(
         self, layer: DecoderLayer, spec: DecoderSpec, tables: Sequence[int]
     ) -> PackedLayer:
-        attention, mlp, size = layer.attention, layer.mlp, spec.hidden_size
+        attention, size = layer.attention, spec.hidden_size
         sinks = attention.sinks
         return PackedLayer(
             attention_norm=self._norm(layer.attention_norm, size),
@@ -114,10 +118,48 @@ class Packing:
             output=self._linear(attention.output),
             attention_output_norm=self._norm(layer.attention_output_norm, size),
             mlp_norm=self._norm(layer.mlp_norm, size),
-            up=self._linear(mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up),
-            down=self._linear(mlp.down),
+            feed_forward=self._feed_forward(layer.mlp),
             mlp_output_norm=self._norm(layer.mlp_output_norm, size),
         )
+
+    def _feed_forward(self, own: nn.Module) -> PackedFeedForward | PackedExperts:
+        if isinstance(own, Experts):
+            return self._experts(own)
+        assert isinstance(own, GatedMLP | PlainMLP)
+        up = own.gate_up if isinstance(own, GatedMLP) else own.up
+        return PackedFeedForward(up=self._linear(up), down=self._linear(own.down))
+
+    def _experts(self, own: Experts) -> PackedExperts:
+        spec, router = own.spec, own.spec.router
+        weight: Tensor = own.router.weight
+        bias: Tensor | None = own.router.bias
+        if own.shared_gate is not None:
+            # One more logit; there is no router with a bias beside it.
+            weight = torch.cat([weight, own.shared_gate.weight])
+            bias = None if bias is None else torch.cat([bias, torch.zeros(1, dtype=bias.dtype)])
+        each = [*own.experts, *([] if own.shared is None else [own.shared])]
+        packed = [self._feed_forward(expert) for expert in each]
+        addresses = c_void_p * len(packed)
+        up, down = (
+            addresses(*(getattr(matrices, name) for matrices in packed)) for name in ("up", "down")
+        )
+        bias_of_choice = own.choice_bias
+        record = ExpertsRecord(
+            router=self._matrix(weight, bias, kind=_STORED[weight.dtype]),
+            choice_bias=None if bias_of_choice is None else self._keep(bias_of_choice.detach()),
+            up=up,
+            down=down,
+            num_routed=router.num_experts,
+            num_chosen=router.num_chosen,
+            num_shared=len(packed) - router.num_experts,
+            has_shared_gate=spec.has_shared_gate,
+            is_sigmoid=router.scores is RouterScores.SIGMOID,
+            is_normalised=router.is_normalised,
+            num_groups=router.num_groups,
+            num_chosen_groups=router.num_chosen_groups,
+            scale=router.scale,
+        )
+        return PackedExperts(record=record, kept=(up, down))
 
     def _positions(self, model: CausalLM) -> int | None:
         learned = model.spec.learned_positions
@@ -129,13 +171,21 @@ class Packing:
         assert isinstance(linear.product, PackedWeight)  # the whole model was loaded
         return linear.product.matrix
 
-    def _matrix(self, weight: Tensor, bias: Tensor | None, *, paired: bool = False) -> int:
+    def _matrix(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        paired: bool = False,
+        kind: Kind | None = None,
+    ) -> int:
+        """Pack a weight in the format of linears, or in `kind`."""
         columns, inner = weight.shape
         weight = weight.detach().contiguous()
         values = None if bias is None else bias.detach().float().contiguous()
         matrix = self._library.baton_matrix_new(
             self.threads.pool,
-            self.kind,
+            self.kind if kind is None else kind,
             weight.data_ptr(),
             _STORED[weight.dtype],
             columns,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ctypes import pointer
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernels.native.library import Activation, HeadNorm, Op, Operation
-from shared.model.spec import NormPlace
+from kernels.native.library import Activation, Experts, HeadNorm, Op, Operation
+from shared.model.spec import ExpertsSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +26,24 @@ class PackedNorm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackedFeedForward:
+    """The matrices of a feed-forward."""
+
+    #: Of a feed-forward with a gate, gates and ups.
+    up: int
+    down: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedExperts:
+    """The record that the library reads; it refers to matrices and to `kept`."""
+
+    record: Experts
+    #: Arrays of the record.
+    kept: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLayer:
     """The weights of a layer: matrices of the library, norms, and addresses of float32 arrays."""
 
@@ -37,9 +56,7 @@ class PackedLayer:
     output: int
     attention_output_norm: PackedNorm
     mlp_norm: PackedNorm
-    #: Of a feed-forward with a gate, gates and ups.
-    up: int
-    down: int
+    feed_forward: PackedFeedForward | PackedExperts
     mlp_output_norm: PackedNorm
 
 
@@ -63,19 +80,22 @@ def _layer(
     yield _norm(packed.attention_norm)
     yield from _attention(own.mixer, packed, spec.kv_place(number), is_last=is_last)
     output = Operation(op=Op.OUTPUT, matrix=packed.output)
-    down = Operation(op=Op.DOWN, matrix=packed.down)
     if own.norms in _PARALLEL:
         # The first norm's operand is still there, unless rows have moved.
         if own.norms is NormPlace.PARALLEL_TWO:
             yield _norm(packed.mlp_norm)
         elif is_last:
             yield _norm(packed.attention_norm)
-        yield _gate(own.feed_forward, packed)
+        up, down = _feed_forward(own.feed_forward, packed.feed_forward)
+        yield up
         yield from _added(own, output, packed.attention_output_norm)
     else:
         yield from _added(own, output, packed.attention_output_norm)
-        yield _norm(packed.mlp_norm)
-        yield _gate(own.feed_forward, packed)
+        up, down = _feed_forward(own.feed_forward, packed.feed_forward)
+        norm = _norm(packed.mlp_norm)
+        norm.apart = up.op == Op.ROUTE
+        yield norm
+        yield up
     yield from _added(own, down, packed.mlp_output_norm)
 
 
@@ -111,13 +131,26 @@ def _norm(norm: PackedNorm) -> Operation:
     return Operation(op=Op.NORM, first=norm.weight, second=norm.bias)
 
 
-def _gate(own: FeedForwardSpec, packed: PackedLayer) -> Operation:
-    return Operation(
+def _feed_forward(
+    own: FeedForwardSpec | ExpertsSpec, packed: PackedFeedForward | PackedExperts
+) -> tuple[Operation, Operation]:
+    """Return what reads the norm's rows, and what adds the feed-forward's."""
+    if isinstance(packed, PackedExperts):
+        assert isinstance(own, ExpertsSpec)
+        experts = pointer(packed.record)
+        activation = Activation[own.expert.activation.name]
+        return (
+            Operation(op=Op.ROUTE, experts=experts),
+            Operation(op=Op.EXPERTS, experts=experts, activation=activation),
+        )
+    assert not isinstance(own, ExpertsSpec)
+    up = Operation(
         op=Op.GATE,
         matrix=packed.up,
         activation=Activation[own.activation.name],
         paired=own.is_gated,
     )
+    return up, Operation(op=Op.DOWN, matrix=packed.down)
 
 
 def _added(own: LayerSpec, product: Operation, norm: PackedNorm) -> Iterator[Operation]:

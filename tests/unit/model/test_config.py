@@ -9,6 +9,7 @@ import pytest
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import load_spec, parse_spec
+from shared.model.spec import FeedForwardSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +111,9 @@ def test_windows(
 def test_biases_that_a_config_asks_for(architecture: str, biases: tuple[bool, ...]) -> None:
     flags = {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2}
     spec = parse_spec(raw(architecture, **flags))
-    assert (spec.attention.qkv_bias, spec.attention.output_bias, spec.feed_forward.bias) == biases
+    feed_forward = spec.layers[0].feed_forward
+    assert isinstance(feed_forward, FeedForwardSpec)
+    assert (spec.attention.qkv_bias, spec.attention.output_bias, feed_forward.bias) == biases
 
 
 def test_ends_of_sequence_are_one_or_several() -> None:

@@ -173,6 +173,12 @@ def test_every_family_is_among_the_cases() -> None:
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers has 1 entries for 2 layers"),
         ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": 0.2}}, "3 numbers of a head"),
         ("opt", {"activation_function": "mish"}, "activation_function 'mish'"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv behind norms"),
+        ("gpt_oss", {"swiglu_limit": 5.0}, "swiglu_limit must be 7.0, not 5.0"),
+        ("mixtral", {"num_experts_per_tok": 8}, "num_experts_per_tok is 8, but num_local_experts"),
+        ("mixtral", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
+        ("glm4_moe", {"n_group": 4}, "n_group is 4, but n_routed_experts is 6"),
+        ("glm4_moe", {"topk_group": 1}, "topk_group is 1 of 3 groups, for 3 experts"),
     ],
 )
 def test_what_a_family_does_not_compute_is_refused(

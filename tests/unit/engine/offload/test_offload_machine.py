@@ -143,5 +143,5 @@ TestOffloadMachine = OffloadMachine.TestCase
 TestOverlappedOffloadMachine = OverlappedOffloadMachine.TestCase
 TestWindowedOffloadMachine = WindowedOffloadMachine.TestCase
 for _case in (TestOffloadMachine, TestOverlappedOffloadMachine, TestWindowedOffloadMachine):
-    _case.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+    _case.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 del _case

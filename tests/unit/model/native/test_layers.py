@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +23,7 @@ from shared.model.spec import NormPlace
 from tests.fakes.family_cases import CASES
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,8 +127,9 @@ def test_sinks_take_part_in_the_softmax(
     spec = replace(plain, layers=(replace(plain.layers[0], mixer=mixer),) * 2)
     logits = []
     for sinks in (torch.tensor([-40.0, -1.0, 0.0, 1.0, 5.0, 40.0]), torch.full((6,), -1e4)):
+        edit_tensors(checkpoint / "model.safetensors", partial(_store, sinks=sinks))
         native, torchs = (
-            PagedDriver(make_model(spec, checkpoint, sinks, packing), block_size=8, chunk=13)
+            PagedDriver(make_model(spec, checkpoint, packing), block_size=8, chunk=13)
             for packing in (Packing(LibraryThreads(ThreadPlan(2)), Kind.FLOAT32), None)
         )
         ours, theirs = (driver.score(PROMPTS[-1]) for driver in (native, torchs))
@@ -135,10 +138,14 @@ def test_sinks_take_part_in_the_softmax(
     assert (logits[0] - logits[1]).abs().max() > 0.1
 
 
+def _store(tensors: dict[str, torch.Tensor], sinks: torch.Tensor) -> None:
+    tensors |= {f"model.layers.{n}.self_attn.sinks": sinks.clone() for n in range(2)}
+
+
 def make_model(
-    spec: DecoderSpec, checkpoint: Path, sinks: torch.Tensor, packing: Packing | None
+    spec: DecoderSpec, checkpoint: Path, packing: Packing | None
 ) -> CausalLM | NativeCausalLM:
-    """A model with these sinks, which no file has."""
+    """A model that is not described by its config alone."""
     model = CausalLM(
         spec=spec,
         backend=get_backend("torch"),
@@ -147,7 +154,4 @@ def make_model(
     )
     with open_origin(checkpoint) as origin:
         origin.fill(model)
-    for layer in model.decoder_layers:
-        assert layer.attention.sinks is not None
-        layer.attention.sinks.copy_(sinks)
     return model if packing is None else NativeCausalLM(model, packing)

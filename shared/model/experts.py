@@ -1,0 +1,126 @@
+"""Feed-forwards of experts, over packed tokens [num_tokens, hidden]."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from shared.model.layers import GatedMLP, PlainMLP
+from shared.model.linear.base import DENSE
+from shared.model.linear.fused import FusedLinear
+from shared.model.spec import ExpertsSpec, RouterScores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shared.model.linear.base import LinearMethod
+    from shared.model.spec import FeedForwardSpec, RouterSpec
+
+#: So that no sum of weights is zero.
+_LEAST = 1e-20
+
+
+def make_feed_forward(
+    own: FeedForwardSpec | ExpertsSpec,
+    *,
+    hidden: int,
+    dtype: torch.dtype,
+    implementation: str = "torch",
+    method: LinearMethod = DENSE,
+) -> Experts | GatedMLP | PlainMLP:
+    """Return the feed-forward that a description asks for."""
+    if isinstance(own, ExpertsSpec):
+        return Experts(
+            own, hidden=hidden, dtype=dtype, implementation=implementation, method=method
+        )
+    if own.is_gated:
+        return GatedMLP(
+            own, hidden=hidden, dtype=dtype, implementation=implementation, method=method
+        )
+    return PlainMLP(own, hidden=hidden, dtype=dtype, method=method)
+
+
+class Experts(nn.Module):
+    """Each token's chosen experts, and the one that all tokens share."""
+
+    def __init__(
+        self,
+        own: ExpertsSpec,
+        *,
+        hidden: int,
+        dtype: torch.dtype,
+        implementation: str = "torch",
+        method: LinearMethod = DENSE,
+    ) -> None:
+        """implementation: see `GatedMLP`."""
+        super().__init__()
+        self.spec = own
+        router = own.router
+        self.router = FusedLinear(
+            in_size=hidden, out_sizes=(router.num_experts,), bias=router.has_bias, dtype=dtype
+        )
+        self.choice_bias: nn.Parameter | None = None
+        if router.has_choice_bias:
+            bias = torch.empty(router.num_experts, dtype=torch.float32)
+            self.choice_bias = nn.Parameter(bias, requires_grad=False)
+        wanted = [own.expert] * router.num_experts + ([own.shared] if own.shared else [])
+        made = [
+            GatedMLP(each, hidden=hidden, dtype=dtype, implementation=implementation, method=method)
+            for each in wanted
+        ]
+        self.experts = nn.ModuleList(made[: router.num_experts])
+        self.shared = made[-1] if own.shared is not None else None
+        self.shared_gate: FusedLinear | None = None
+        if own.has_shared_gate:
+            self.shared_gate = FusedLinear(in_size=hidden, out_sizes=(1,), bias=False, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [num_tokens, hidden] to the same shape; reads on the host which experts are chosen.
+
+        The experts of a token are added in the order of their numbers.
+        """
+        chosen, weights = choose(self._logits(x), self.spec.router, self.choice_bias)
+        weights = weights.to(x.dtype)
+        total = torch.zeros_like(x)
+        for number in chosen.unique().tolist():
+            token, place = (chosen == number).nonzero(as_tuple=True)
+            out: Tensor = self.experts[number](x[token])
+            total.index_add_(0, token, out * weights[token, place].unsqueeze(-1))
+        if self.shared is None:
+            return total
+        common: Tensor = self.shared(x)
+        if self.shared_gate is not None:
+            common = self.shared_gate(x)[0].sigmoid() * common
+        return total + common
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """Float32 [num_tokens, num_experts]. Those for sigmoids are computed in float32."""
+        if self.spec.router.scores is RouterScores.SIGMOID:
+            logits: Tensor = linear(x.float(), self.router.weight.float())
+            return logits
+        own: Tensor = self.router(x)[0]
+        return own.float()
+
+
+def choose(logits: Tensor, router: RouterSpec, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the numbers of the chosen experts, int64 [num_tokens, num_chosen], and their weights.
+
+    logits: float32 [num_tokens, num_experts]; bias: see `RouterSpec.has_choice_bias`.
+    """
+    is_sigmoid = router.scores is RouterScores.SIGMOID
+    scores = logits.sigmoid() if is_sigmoid else logits.softmax(dim=-1)
+    merits = scores if bias is None else scores + bias
+    if router.num_groups > 1:
+        grouped = merits.unflatten(-1, (router.num_groups, -1))
+        best = grouped.topk(2, dim=-1).values.sum(dim=-1)
+        kept = best.topk(router.num_chosen_groups, dim=-1).indices
+        is_out = torch.ones_like(best, dtype=torch.bool).scatter_(-1, kept, value=False)
+        merits = grouped.masked_fill(is_out.unsqueeze(-1), -torch.inf).flatten(-2)
+    chosen = merits.topk(router.num_chosen, dim=-1).indices
+    weights = scores.gather(-1, chosen)
+    if router.is_normalised:
+        weights = weights / (weights.sum(dim=-1, keepdim=True) + _LEAST)
+    return chosen, weights * router.scale

@@ -1,0 +1,94 @@
+"""Experts: what their choice and their products depend on, beside the parity of the families."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from shared.errors import ModelLoadError
+from shared.model.experts import choose
+from shared.model.loader import load_model
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.model.spec import RouterScores, RouterSpec
+from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.transformers_models import random_prompt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXTRA = {
+    "num_experts": 11,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 39,
+    "shared_expert_intermediate_size": 56,
+    "num_hidden_layers": 3,
+    "mlp_only_layers": [1],
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"dtype": "bfloat16", "quantization": "int8"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("experts")
+    spec = CheckpointSpec(
+        architecture="qwen2_moe", num_layers=3, vocab_size=321, weight_std=0.2, extra=EXTRA
+    )
+    write_random_checkpoint(path, spec)
+    return path
+
+
+def logits(folder: Path, prompts: list[list[int]], **settings: Any) -> list[torch.Tensor]:
+    model = load_model(folder, attention_backend="native", **settings).model
+    return PagedDriver(model, block_size=8, chunk=13).generate(prompts, 6)[1]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_token_s_bits_do_not_depend_on_the_others_of_its_step(folder: Path, name: str) -> None:
+    prompts = [random_prompt(n, vocab_size=321, seed=n) for n in (1, 5, 14, 31)]
+    together = logits(folder, prompts, **SETTINGS[name])
+    for prompt, with_others in zip(prompts, together, strict=True):
+        (alone,) = logits(folder, [prompt], **SETTINGS[name])
+        assert torch.equal(alone, with_others)
+
+
+def test_narrow_weights_are_near(folder: Path) -> None:
+    prompts = [random_prompt(31, vocab_size=321, seed=3)]
+    (exact,) = logits(folder, prompts)
+    for name in ("bfloat16", "int8"):
+        (near,) = logits(folder, prompts, **SETTINGS[name])
+        assert torch.cosine_similarity(exact[0], near[0], dim=0) > 0.98
+
+
+def test_groups_limit_the_choice_and_the_bias_no_weight() -> None:
+    router = RouterSpec(
+        num_experts=6,
+        num_chosen=2,
+        scores=RouterScores.SIGMOID,
+        has_choice_bias=True,
+        scale=3.0,
+        num_groups=3,
+        num_chosen_groups=1,
+    )
+    logits = torch.tensor([[3.0, -3.0, 1.0, 1.5, 0.0, 2.0]])
+    # Expert 0 is the best one, but its group's two together are not.
+    chosen, weights = choose(logits, router, torch.tensor([0.0, 0.0, 0.0, -0.1, 0.0, 0.0]))
+    assert chosen.tolist() == [[2, 3]]
+    scores = logits.sigmoid()[0, 2:4]
+    torch.testing.assert_close(weights[0], 3.0 * scores / scores.sum())
+
+
+def test_a_missing_expert_is_named(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.2.mlp.experts.7.down_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(ModelLoadError, match=r"layers\.2\.mlp\.experts\.7\.down_proj.*is missing"):
+        load_model(tmp_path)
