@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.errors import ConfigError
-from shared.model.checkpoint.config import load_spec
+from shared.errors import ConfigError, ModelLoadError
+from shared.model.checkpoint.config import has_family, load_spec, read_config
 from shared.model.checkpoint.headers import check_headers
+from shared.model.families.registry import ARCHITECTURES
 from shared.model.spec import NormPlace
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
 QUANTIZATIONS = ("none", "int8", "fp8", "int4")
 ATTENTION_BACKENDS = ("auto", "native", "torch", "triton")
+MODEL_IMPLS = ("auto", "native", "torch", "transformers")
 
 
 def check_model(
@@ -32,8 +34,12 @@ def check_model(
     quantization: str = "none",
     attention_backend: str = "auto",
     device: str = "cpu",
+    model_impl: str = "auto",
+    trust_remote_code: bool = False,
 ) -> DecoderSpec:
     """Return the model's description, if it can be loaded with these settings.
+
+    Without a family of Baton it is what transformers' config says, before the module is made.
 
     Raises:
         ConfigError: an unknown name, or settings that exclude each other.
@@ -42,6 +48,20 @@ def check_model(
     _check_known("load format", load_format, LOAD_FORMATS)
     _check_known("quantization", quantization, QUANTIZATIONS)
     _check_known("attention backend", attention_backend, ATTENTION_BACKENDS)
+    attention_backend = backend_of(model_impl, attention_backend)
+    if uses_transformers(model_dir, model_impl):
+        # transformers takes seconds to import, and families do not need it.
+        from shared.model.generic.description import describe  # noqa: PLC0415
+
+        try:
+            spec = describe(model_dir, trust_remote_code=trust_remote_code)
+        except ModelLoadError as error:
+            own = ", ".join(sorted(ARCHITECTURES))
+            raise ModelLoadError(
+                f"{error}; besides transformers' decoders there are: {own}"
+            ) from error
+        dtype_name(spec, dtype)
+        return spec
     spec = load_spec(model_dir)
     if load_format != "dummy":
         check_headers(model_dir, spec)
@@ -51,6 +71,34 @@ def check_model(
         if reason is not None:
             raise ConfigError(f"the native kernels cannot run: {reason}")
     return spec
+
+
+def uses_transformers(model_dir: Path, model_impl: str) -> bool:
+    """Return whether transformers' module computes the model: if asked for, or without a family."""
+    if model_impl != "auto":
+        return model_impl == "transformers"
+    try:
+        return not has_family(read_config(model_dir))
+    except ModelLoadError:
+        return False  # the next reader says what is wrong
+
+
+def backend_of(model_impl: str, attention_backend: str) -> str:
+    """Return the attention backend that both settings select.
+
+    Raises:
+        ConfigError: `model_impl` is unknown, or they exclude each other.
+    """
+    _check_known("model impl", model_impl, MODEL_IMPLS)
+    if model_impl == "transformers" and attention_backend == "native":
+        raise ConfigError("--model-impl transformers and --attention-backend native: choose one")
+    if model_impl not in ("native", "torch"):
+        return attention_backend
+    if attention_backend not in ("auto", model_impl):
+        raise ConfigError(
+            f"--model-impl {model_impl} and --attention-backend {attention_backend}: choose one"
+        )
+    return model_impl
 
 
 def dtype_name(spec: DecoderSpec, dtype: str) -> str:

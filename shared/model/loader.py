@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 import torch
+from torch import nn
 
 from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
-from shared.model.checkpoint.origin import open_origin
+from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
-from shared.model.checks import check_model, dtype_name, requires_native
+from shared.model.checks import (
+    backend_of,
+    check_model,
+    dtype_name,
+    requires_native,
+    uses_transformers,
+)
 from shared.model.device import read_device
 from shared.model.linear.base import DENSE
 from shared.model.linear.narrow import Narrow, check_quantization
@@ -25,12 +32,15 @@ from shared.model.native.threads import LibraryThreads, plan_threads
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shared.model.attention.base import AttentionBackend
+    from shared.model.generic.model import TransformersCausalLM
     from shared.model.linear.base import LinearMethod
     from shared.model.native.threads import ThreadPlan
     from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
 
+AnyCausalLM: TypeAlias = "CausalLM | NativeCausalLM | TransformersCausalLM"
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
@@ -38,7 +48,7 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_N
 class LoadedModel:
     """A model with its weights."""
 
-    model: CausalLM | NativeCausalLM
+    model: AnyCausalLM
     spec: DecoderSpec
     dtype: torch.dtype
     #: Equal on two hosts exactly if their computations are equal.
@@ -48,7 +58,7 @@ class LoadedModel:
     @classmethod
     def of(
         cls,
-        model: CausalLM | NativeCausalLM,
+        model: AnyCausalLM,
         spec: DecoderSpec,
         dtype: torch.dtype,
         fingerprint: str,
@@ -75,6 +85,8 @@ def load_model(
     num_threads: int | None = None,
     bind: str | None = None,
     beside: LoadedModel | None = None,
+    model_impl: str = "auto",
+    trust_remote_code: bool = False,
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
@@ -82,7 +94,9 @@ def load_model(
     kernels if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
     `plan_threads`. `quantization` narrows the weights: on a CPU int8 computes with the native
     kernels, others with PyTorch or Triton. A draft is loaded `beside` its target, with whose steps
-    it takes turns: they share threads, and its KV is one group.
+    it takes turns: they share threads, and its KV is one group. `model_impl`: `transformers` has
+    its modules compute, which `auto` does for models without a family; with `trust_remote_code` a
+    module of the model's own directory.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
@@ -95,13 +109,23 @@ def load_model(
         quantization=quantization,
         attention_backend=attention_backend,
         device=str(device),
+        model_impl=model_impl,
+        trust_remote_code=trust_remote_code,
     )
+    attention_backend = backend_of(model_impl, attention_backend)
     spec, place = replace(spec, keeps_all_kv=beside is not None), read_device(device)
     name, plan = dtype_name(spec, dtype), plan_threads(num_threads, bind)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     backend = get_backend(_python_backend(attention_backend, place))
     weights = name if quantization == "none" else quantization
     method: LinearMethod = DENSE
+    if uses_transformers(model_dir, model_impl):
+        if quantization != "none":
+            check_quantization(quantization, place)
+            method = Narrow(quantization, place, implementation=backend.name)
+        made_from: Path | int = seed if load_format == "dummy" else model_dir
+        generic = _Generic(spec, backend, name, weights, trust_remote_code=trust_remote_code)
+        return generic.load(model_dir, made_from, method, place)
     if _wants_native(spec, attention_backend, quantization, name, place):
         method = Packing(_threads(plan, beside), WEIGHT_KINDS[weights])
     elif quantization != "none":
@@ -113,6 +137,46 @@ def load_model(
         computing = _computing(model, method, place)
         fingerprint = origin.fingerprint(spec.raw, f"{name}/{weights}")
         return LoadedModel.of(computing, spec, DTYPES[name], fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Generic:
+    """A model that is computed by transformers."""
+
+    spec: DecoderSpec
+    backend: AttentionBackend
+    dtype: str
+    weights: str
+    trust_remote_code: bool
+
+    def load(
+        self, model_dir: Path, made_from: Path | int, method: LinearMethod, place: torch.device
+    ) -> LoadedModel:
+        """Load it; see `load_model`."""
+        # transformers takes seconds to import, and families do not need it.
+        from shared.model.generic.loading import make_module  # noqa: PLC0415
+        from shared.model.generic.model import TransformersCausalLM, narrow_linears  # noqa: PLC0415
+        from shared.model.generic.self_check import check_results  # noqa: PLC0415
+
+        dtype = DTYPES[self.dtype]
+        with open_origin(made_from) as origin:
+            module = make_module(
+                model_dir,
+                dtype=dtype,
+                with_weights=not isinstance(made_from, int),
+                trust_remote_code=self.trust_remote_code,
+            )
+            if isinstance(origin, Dummy):
+                origin.fill(module)
+            narrow_linears(module, method)
+            nn.Module.to(module, place)
+            torch.set_num_threads(1)
+            model = TransformersCausalLM(module, self.spec, self.backend)
+            check_results(model, place)
+            # Its blocks are not those of a family: heads may lie in another order.
+            how = f"{self.dtype}/{self.weights}/transformers"
+            fingerprint = origin.fingerprint(self.spec.raw, how)
+        return LoadedModel.of(model, model.spec, dtype, fingerprint)
 
 
 def _computing(

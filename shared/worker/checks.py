@@ -34,6 +34,8 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
         load_format=settings.load_format,
         quantization=settings.quantization,
         attention_backend=settings.attention_backend,
+        model_impl=settings.model_impl,
+        trust_remote_code=settings.trust_remote_code,
         device=engine.device,
     )
     engine.check_model_limit(model.max_model_len)

@@ -42,6 +42,14 @@ class ModelSettings:
     attention_backend: str = setting(
         "auto", help="auto, native (C++ for this CPU), torch or triton"
     )
+    model_impl: str = setting(
+        "auto",
+        help="auto, native, torch or transformers: what computes the model; auto takes the modules "
+        "of transformers for an architecture that Baton does not know itself",
+    )
+    trust_remote_code: bool = setting(
+        default=False, help="run Python code that is in the model's directory"
+    )
     quantization: str = setting(
         "none",
         help="none, int8, fp8 or int4: weights are narrowed while they are loaded "

@@ -266,6 +266,8 @@ def _build_engine(config: WorkerConfig, role: Role) -> Engine:
         seed=settings.model_seed,
         device=config.engine.device,
         attention_backend=settings.attention_backend,
+        model_impl=settings.model_impl,
+        trust_remote_code=settings.trust_remote_code,
         quantization=settings.quantization,
         num_threads=config.num_threads,
         bind=config.cpu_threads_bind,

@@ -50,7 +50,7 @@ WEIGHTS: Mapping[str, tuple[str, ...]] = {
     "int4": ("--dtype", "float32", "--quantization", "int4"),
 }
 KV_FORMATS = ("auto", "int8", "fp8")
-EXECUTORS = ("native", "torch")
+EXECUTORS = ("native", "torch", "transformers")
 SPECULATIONS: Mapping[str, Mapping[str, Any] | None] = {
     "none": None,
     "ngram": {"method": "ngram", "prompt_lookup_min": 1},

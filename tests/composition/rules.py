@@ -42,6 +42,12 @@ RULES = (
         refused="they know int8 weights, not",
     ),
     Rule(
+        ("executor", ("transformers",)),
+        ("speculation", ("eagle3",)),
+        "states between the layers stay in transformers' modules",
+        refused="which TransformersCausalLM does not give",
+    ),
+    Rule(
         ("request", ("beams",)),
         ("grammar", ("regex", "JSON, xgrammar", "JSON, guidance", "JSON behind a thought")),
         "beams are scored by raw log probabilities, which a mask would change",
@@ -76,7 +82,7 @@ RULES = (
 
 #: A step of another batch may choose otherwise between tokens that are about as likely.
 INEXACT = Rule(
-    ("executor", ("torch",)),
+    ("executor", ("torch", "transformers")),
     ("weights", ("bfloat16", "int8", "fp8")),
     "the last bits of PyTorch's sums depend on the rows beside them, and rounding to bfloat16 or 8 "
     "bits makes that visible: tokens are equal up to the first near tie",

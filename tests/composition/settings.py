@@ -85,7 +85,7 @@ class Models:
             }
             self._engines[key] = LLM(
                 self.checkpoint(row["family"]),
-                attention_backend=row["executor"],
+                model_impl=row["executor"],
                 kv_cache_dtype=row["KV format"],
                 structured_outputs_backend=BackendName(backend),
                 num_threads=1,
@@ -106,7 +106,7 @@ def worker_flags(row: Row, models: Models, folder: Path) -> list[str]:
     if row["family"] in WINDOWS_ONLY:
         flags.append(f"--num-blocks={NUM_WINDOW_BLOCKS}")
     flags += WEIGHTS[row["weights"]]
-    flags += ["--kv-cache-dtype", row["KV format"], "--attention-backend", row["executor"]]
+    flags += ["--kv-cache-dtype", row["KV format"], "--model-impl", row["executor"]]
     flags += ["--connectors", row["connector"]]
     if grammar := GRAMMARS[row["grammar"]]:
         flags += ["--structured-outputs-backend", grammar[0]]

@@ -21,17 +21,32 @@ def load_spec(model_dir: Path) -> DecoderSpec:
     Raises:
         ModelLoadError: missing or broken file, unsupported architecture, or a bad or missing key.
     """
+    raw = read_config(model_dir)
+    try:
+        return parse_spec(raw)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{model_dir / 'config.json'}: {error}") from error
+
+
+def read_config(model_dir: Path) -> Any:
+    """Return the parsed `config.json`.
+
+    Raises:
+        ModelLoadError: missing or broken file.
+    """
     path = model_dir / "config.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelLoadError(f"cannot read {path}: {error}") from error
     except ValueError as error:
         raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
-    try:
-        return parse_spec(raw)
-    except ModelLoadError as error:
-        raise ModelLoadError(f"{path}: {error}") from error
+
+
+def has_family(raw: Any) -> bool:
+    """Return whether an architecture of the parsed file is a family of Baton."""
+    names = raw.get("architectures") if isinstance(raw, dict) else None
+    return not names or any(name in FAMILIES for name in names)
 
 
 def parse_spec(raw: Any) -> DecoderSpec:

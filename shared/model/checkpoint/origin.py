@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from torch import nn
+
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files import CheckpointFiles
 
@@ -75,7 +77,7 @@ class Dummy:
 
     seed: int
 
-    def fill(self, model: CausalLM) -> None:
+    def fill(self, model: nn.Module) -> None:
         """Make the model's weights."""
         generator = torch.Generator().manual_seed(self.seed)
         for name, parameter in list(model.named_parameters()):

@@ -1,0 +1,1 @@
+"""Decoders that Baton does not describe itself, computed by transformers' modules."""

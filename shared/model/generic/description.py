@@ -1,0 +1,107 @@
+"""The description of any decoder that transformers knows, as far as its config gives it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoConfig
+
+from shared.errors import ModelLoadError
+from shared.model.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PretrainedConfig
+
+#: Layers of other types hide tokens by a mask alone, or keep states.
+_TYPES = {"full_attention", "sliding_attention"}
+
+
+def load_config(model_dir: Path, *, trust_remote_code: bool) -> PretrainedConfig:
+    """Return transformers' config of a decoder.
+
+    Raises:
+        ModelLoadError: transformers does not know the model, or it is none that can be computed.
+    """
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            model_dir, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except (ValueError, KeyError, TypeError, OSError, ImportError) as error:
+        why = _first_line(error)
+        if not trust_remote_code and "trust_remote_code" in str(error):
+            why = "the model has Python code of its own, which --trust-remote-code runs"
+        raise ModelLoadError(f"{model_dir / 'config.json'}: {why}") from error
+    reason = _why_not(config)
+    if reason is not None:
+        raise ModelLoadError(f"{model_dir / 'config.json'}: {reason}")
+    return config
+
+
+def describe(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
+    """Return the description of a decoder whose layers are known only once it has been loaded.
+
+    Until then they are taken for equal. Raises as `load_config`.
+    """
+    config = load_config(model_dir, trust_remote_code=trust_remote_code)
+    text = config.get_text_config(decoder=True)
+    num_heads = int(text.num_attention_heads)
+    mixer = AttentionSpec(
+        num_heads=num_heads,
+        num_kv_heads=int(getattr(text, "num_key_value_heads", None) or num_heads),
+        head_dim=int(getattr(text, "head_dim", None) or text.hidden_size // num_heads),
+        rope=None,
+    )
+    # Its inner size matters to no other part: transformers computes the layers.
+    layer = LayerSpec(mixer=mixer, feed_forward=FeedForwardSpec(inner_size=1))
+    raw = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    positions = int(text.max_position_embeddings)
+    return DecoderSpec(
+        architecture=_architecture(config),
+        vocab_size=int(text.vocab_size),
+        hidden_size=int(text.hidden_size),
+        layers=(layer,) * int(text.num_hidden_layers),
+        norm=NormSpec(eps=1e-6),
+        max_position_embeddings=positions,
+        num_positions=positions,
+        dtype=str(config.dtype or "float32").removeprefix("torch."),
+        eos_token_ids=_ids(text.eos_token_id),
+        raw=raw,
+    )
+
+
+def _architecture(config: PretrainedConfig) -> str:
+    return str((config.architectures or [config.model_type])[0])
+
+
+def _why_not(config: PretrainedConfig) -> str | None:
+    """Return why a model cannot be computed, as far as its config says it."""
+    text, name = config.get_text_config(decoder=True), _architecture(config)
+    if text is not config:
+        return f"{name} is not a decoder of text alone"
+    if config.is_encoder_decoder:
+        return f"{name} has an encoder"
+    if getattr(config, "quantization_config", None):
+        return "quantization_config is set; stored quantized weights are not supported"
+    others = set(getattr(text, "layer_types", None) or ()) - _TYPES
+    if others:
+        known = ", ".join(sorted(_TYPES))
+        return f"layer_types has {', '.join(sorted(others))}; supported: {known}"
+    missing = [
+        name
+        for name in ("num_attention_heads", "max_position_embeddings", "num_hidden_layers")
+        if getattr(text, name, None) is None
+    ]
+    return f"{missing[0]} is missing" if missing else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (int(value),) if isinstance(value, int) else tuple(int(each) for each in value)

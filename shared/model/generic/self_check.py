@@ -1,0 +1,76 @@
+"""Whether a module's results follow from its tokens' keys and values alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from shared.errors import ModelLoadError
+from shared.model.attention.base import AttentionMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from shared.model.generic.model import TransformersCausalLM
+
+_NUM_TOKENS, _FIRST = 8, 5
+#: By dtype: rounding leaves more than this.
+_LEAST_SIMILARITY = {torch.float32: 0.9999, torch.bfloat16: 0.99, torch.float16: 0.99}
+
+
+def check_results(model: TransformersCausalLM, device: torch.device) -> None:
+    """Compute some tokens by the module alone, in one step and in two, and compare.
+
+    A module with states besides keys and values, as of a recurrent layer, loses them between steps.
+    One that hides tokens by a mask of its own sees them.
+
+    Raises:
+        ModelLoadError: the results differ, or there are none.
+    """
+    name = model.spec.architecture
+    tokens = torch.arange(1, _NUM_TOKENS + 1, device=device) % model.spec.vocab_size
+    try:
+        alone = model.forward_alone(tokens)
+        (at_once,) = _run(model, tokens, (_NUM_TOKENS,))
+        _, in_two = _run(model, tokens, (_FIRST, _NUM_TOKENS))
+        model.compute_logits(in_two)
+    except (ValueError, TypeError, RuntimeError, AttributeError, KeyError, IndexError) as error:
+        raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {error}") from error
+    if not _are_equal(alone, at_once):
+        raise ModelLoadError(f"transformers' {name} has an attention of its own kind")
+    if not _are_equal(alone[_FIRST:], in_two):
+        raise ModelLoadError(f"transformers' {name} keeps more between steps than keys and values")
+
+
+def _are_equal(expected: Tensor, actual: Tensor) -> bool:
+    similarity = torch.cosine_similarity(expected.float(), actual.float(), dim=-1)
+    return bool((similarity > _LEAST_SIMILARITY[actual.dtype]).all())
+
+
+def _run(model: TransformersCausalLM, tokens: Tensor, ends: Sequence[int]) -> list[Tensor]:
+    """Return the hidden states of each step; a step computes the tokens up to its end."""
+    spec, device = model.spec, tokens.device
+    caches = []
+    for layers in spec.kv_groups:
+        own = spec.layers[layers[0]].mixer
+        shape = (1, len(layers), 2, own.num_kv_heads, _NUM_TOKENS, own.head_dim)
+        caches.append(torch.zeros(shape, dtype=model.dtype, device=device))
+    found, start = [], 0
+    for end in ends:
+        places = torch.arange(start, end, device=device)
+        batch = AttentionMetadata(
+            query_start_loc=torch.tensor([0, end - start], dtype=torch.int32, device=device),
+            seq_lens=torch.tensor([end], dtype=torch.int32, device=device),
+            block_tables=torch.zeros(1, 1, dtype=torch.int32, device=device),
+            slot_mapping=places,
+            query_lens_list=[end - start],
+            seq_lens_list=[end],
+        )
+        batch = replace(batch, others=(batch,) * (len(caches) - 1))
+        found.append(model.forward(tokens[start:end], places, caches, batch))
+        start = end
+    return found
