@@ -68,10 +68,7 @@ class LLM:
             ConfigError, ModelLoadError: the model cannot be run like this.
         """
         self._model_dir = Path(model_dir)
-        speculative = engine_settings.get("speculative_config")
-        if speculative is not None and not isinstance(speculative, str):
-            engine_settings["speculative_config"] = json.dumps(speculative)
-        config = EngineConfig(**engine_settings)
+        config = _engine_config(engine_settings)
         self._default_sampling = read_default_sampling(self._model_dir, generation_config)
         loaded = load_model(
             self._model_dir,
@@ -280,6 +277,14 @@ class LLM:
             self.engine.abort(request_id)
         while self.engine.has_work():
             self.engine.step()
+
+
+def _engine_config(settings: Mapping[str, Any]) -> EngineConfig:
+    """Return the settings of an engine, of which `speculative_config` may be a mapping."""
+    speculative = settings.get("speculative_config")
+    if speculative is None or isinstance(speculative, str):
+        return EngineConfig(**settings)
+    return EngineConfig(**{**settings, "speculative_config": json.dumps(speculative)})
 
 
 def _is_nested(messages: Sequence[Any]) -> bool:

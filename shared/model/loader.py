@@ -113,66 +113,80 @@ def load_model(
         trust_remote_code=trust_remote_code,
     )
     attention_backend = backend_of(model_impl, attention_backend)
-    spec, place = replace(spec, keeps_all_kv=beside is not None), read_device(device)
-    name, plan = dtype_name(spec, dtype), plan_threads(num_threads, bind)
+    place, plan = read_device(device), plan_threads(num_threads, bind)
     torch.set_num_threads(num_threads or torch.get_num_threads())
-    backend = get_backend(_python_backend(attention_backend, place))
-    weights = name if quantization == "none" else quantization
-    method: LinearMethod = DENSE
+    wanted = _Wanted(
+        replace(spec, keeps_all_kv=beside is not None),
+        seed if load_format == "dummy" else model_dir,
+        get_backend(_python_backend(attention_backend, place)),
+        dtype_name(spec, dtype),
+        quantization,
+        place,
+    )
+    check_quantization(quantization, place)
     if uses_transformers(model_dir, model_impl):
-        if quantization != "none":
-            check_quantization(quantization, place)
-            method = Narrow(quantization, place, implementation=backend.name)
-        made_from: Path | int = seed if load_format == "dummy" else model_dir
-        generic = _Generic(spec, backend, name, weights, trust_remote_code=trust_remote_code)
-        return generic.load(model_dir, made_from, method, place)
-    if _wants_native(spec, attention_backend, quantization, name, place):
-        method = Packing(_threads(plan, beside), WEIGHT_KINDS[weights])
-    elif quantization != "none":
-        method = Narrow(quantization, place, implementation=backend.name)
-    with torch.device(place if method is DENSE else "cpu"):
-        model = CausalLM(spec=spec, backend=backend, dtype=DTYPES[name], method=method).eval()
-    with open_origin(seed if load_format == "dummy" else model_dir) as origin:
-        origin.fill(model)
-        computing = _computing(model, method, place)
-        fingerprint = origin.fingerprint(spec.raw, f"{name}/{weights}")
-        return LoadedModel.of(computing, spec, DTYPES[name], fingerprint)
+        return wanted.load_module(model_dir, trust_remote_code=trust_remote_code)
+    if _wants_native(wanted.spec, attention_backend, quantization, wanted.dtype, place):
+        return wanted.load(Packing(_threads(plan, beside), WEIGHT_KINDS[wanted.weights]))
+    return wanted.load(wanted.method())
 
 
 @dataclass(frozen=True, slots=True)
-class _Generic:
-    """A model that is computed by transformers."""
+class _Wanted:
+    """A model to be loaded."""
 
     spec: DecoderSpec
+    #: A directory, or a seed.
+    made_from: Path | int
     backend: AttentionBackend
     dtype: str
-    weights: str
-    trust_remote_code: bool
+    quantization: str
+    place: torch.device
 
-    def load(
-        self, model_dir: Path, made_from: Path | int, method: LinearMethod, place: torch.device
-    ) -> LoadedModel:
-        """Load it; see `load_model`."""
+    @property
+    def weights(self) -> str:
+        """The format of the linears."""
+        return self.dtype if self.quantization == "none" else self.quantization
+
+    def method(self) -> LinearMethod:
+        """Return the format's method for PyTorch and Triton."""
+        if self.quantization == "none":
+            return DENSE
+        return Narrow(self.quantization, self.place, implementation=self.backend.name)
+
+    def load(self, method: LinearMethod) -> LoadedModel:
+        """Load a model of a family."""
+        spec, dtype = self.spec, DTYPES[self.dtype]
+        with torch.device(self.place if method is DENSE else "cpu"):
+            model = CausalLM(spec=spec, backend=self.backend, dtype=dtype, method=method).eval()
+        with open_origin(self.made_from) as origin:
+            origin.fill(model)
+            computing = _computing(model, method, self.place)
+            fingerprint = origin.fingerprint(spec.raw, f"{self.dtype}/{self.weights}")
+            return LoadedModel.of(computing, spec, dtype, fingerprint)
+
+    def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
+        """Load a model that transformers computes."""
         # transformers takes seconds to import, and families do not need it.
         from shared.model.generic.loading import make_module  # noqa: PLC0415
         from shared.model.generic.model import TransformersCausalLM, narrow_linears  # noqa: PLC0415
         from shared.model.generic.self_check import check_results  # noqa: PLC0415
 
         dtype = DTYPES[self.dtype]
-        with open_origin(made_from) as origin:
+        with open_origin(self.made_from) as origin:
             module = make_module(
                 model_dir,
                 dtype=dtype,
-                with_weights=not isinstance(made_from, int),
-                trust_remote_code=self.trust_remote_code,
+                with_weights=not isinstance(self.made_from, int),
+                trust_remote_code=trust_remote_code,
             )
             if isinstance(origin, Dummy):
                 origin.fill(module)
-            narrow_linears(module, method)
-            nn.Module.to(module, place)
+            narrow_linears(module, self.method())
+            nn.Module.to(module, self.place)
             torch.set_num_threads(1)
             model = TransformersCausalLM(module, self.spec, self.backend)
-            check_results(model, place)
+            check_results(model, self.place)
             # Its blocks are not those of a family: heads may lie in another order.
             how = f"{self.dtype}/{self.weights}/transformers"
             fingerprint = origin.fingerprint(self.spec.raw, how)
@@ -214,7 +228,6 @@ def _wants_native(
     Raises:
         ConfigError: they are requested and not available.
     """
-    check_quantization(quantization, device)
     if backend not in ("auto", "native"):
         return False
     if quantization not in ("none", "int8"):
