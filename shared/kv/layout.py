@@ -134,13 +134,17 @@ class KVLayout:
         max_step_tokens: the most tokens that a step computes; a table with a window has blocks for
         those besides the window.
         """
+        return sum(self.num_table_blocks(num_tokens, max_step_tokens))
+
+    def num_table_blocks(self, num_tokens: int, max_step_tokens: int) -> list[int]:
+        """Return the same by group."""
         most = self.num_blocks(num_tokens)
-        return sum(
+        return [
             most
             if rule.reach is None
             else min(most, self.num_blocks(rule.reach + max_step_tokens) + 1)
             for rule in self.rules
-        )
+        ]
 
     def longest_sequence(self, num_blocks: int, max_step_tokens: int, most: int) -> int:
         """Return the most tokens of a sequence for which so many blocks do, up to `most`."""

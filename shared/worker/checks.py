@@ -12,6 +12,7 @@ from shared.connector.registry import require_known
 from shared.errors import ConfigError, ModelLoadError
 from shared.identity import Role
 from shared.model.checks import check_model
+from shared.model.families.registry import register_named
 from shared.rpc.exposure import require_guard, zmq_host
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     require_guarded_doors(config)
     require_known(config.connectors)
     settings, engine = config.model, config.engine
+    if settings.model_class:
+        register_named(settings.model_class)
     model = check_model(
         settings.model,
         dtype=settings.dtype,

@@ -47,6 +47,9 @@ class ModelSettings:
         help="auto, native, torch or transformers: what computes the model; auto takes the modules "
         "of transformers for an architecture that Baton does not know itself",
     )
+    model_class: str = setting(
+        "", help="a family of models in Python code of your own, as package.module:NAME"
+    )
     trust_remote_code: bool = setting(
         default=False, help="run Python code that is in the model's directory"
     )

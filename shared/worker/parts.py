@@ -19,6 +19,7 @@ from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
 from shared.kv.identity import model_identity
+from shared.model.families.registry import register_named
 from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -259,6 +260,8 @@ def _build_engine(config: WorkerConfig, role: Role) -> Engine:
     if role is Role.PREFILL:
         # It samples one token per request: speculation is useless.
         engine = replace(engine, speculative_config=None)
+    if settings.model_class:
+        register_named(settings.model_class)
     loaded = load_model(
         settings.model,
         dtype=settings.dtype,

@@ -83,7 +83,24 @@ def plan_memory(
         config, layout, num_blocks=num_blocks, model_limit=model_limit
     )
     config.check_unchunked(max_model_len)
+    log.info(
+        "kv_planned",
+        num_blocks=num_blocks,
+        mib=round(num_blocks * layout.block_bytes / 2**20, 1),
+        max_model_len=max_model_len,
+        groups=describe_groups(layout, max_model_len, config.max_num_batched_tokens),
+    )
     return num_blocks, max_model_len
+
+
+def describe_groups(layout: KVLayout, num_tokens: int, max_step_tokens: int) -> list[str]:
+    """Return by group its layers, and the blocks of a sequence of `num_tokens` tokens."""
+    counts = layout.num_table_blocks(num_tokens, max_step_tokens)
+    found = []
+    for group, count in zip(layout.groups, counts, strict=True):
+        kind = f"{group.kind} of {group.window}" if group.window else f"{group.kind}"
+        found.append(f"{kind}: {group.num_layers} layers, {count} blocks for {num_tokens} tokens")
+    return found
 
 
 def choose_num_blocks(

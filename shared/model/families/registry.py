@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from shared.errors import ConfigError
+from shared.model.families.base import Family
 from shared.model.families.classic.cohere import COHERE, COHERE2
 from shared.model.families.classic.falcon import FALCON
 from shared.model.families.classic.gpt2 import GPT2
@@ -35,9 +39,6 @@ from shared.model.families.experts.olmoe import FLEX_OLMO, OLMOE
 from shared.model.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shared.model.families.base import Family
     from shared.model.spec import DecoderSpec
     from shared.model.weight_map import WeightMap
 
@@ -86,11 +87,42 @@ _ALL = (
     QWEN3_MOE,
 )
 #: By architecture, as a config names it.
-FAMILIES: Mapping[str, Family] = {family.architecture: family for family in _ALL}
+FAMILIES: dict[str, Family] = {}
 #: By model type: the architecture.
-ARCHITECTURES: Mapping[str, str] = {family.model_type: family.architecture for family in _ALL}
+ARCHITECTURES: dict[str, str] = {}
+#: Installed packages name families of their own under it.
+ENTRY_POINTS = "baton.models"
+
+
+def register(family: Family) -> None:
+    """Add a family, in place of one with its architecture."""
+    FAMILIES[family.architecture] = family
+    ARCHITECTURES[family.model_type] = family.architecture
+
+
+def register_named(path: str) -> None:
+    """Add the family that `path` names, as in `package.module:NAME`.
+
+    Raises:
+        ConfigError: there is no such family.
+    """
+    module, _, name = path.partition(":")
+    try:
+        family = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        message = f"model class {path!r}: {error}; it is like package.module:NAME"
+        raise ConfigError(message) from error
+    if not isinstance(family, Family):
+        raise ConfigError(f"model class {path!r} is a {type(family).__name__}, not a Family")
+    register(family)
 
 
 def stored_names(spec: DecoderSpec) -> WeightMap:
     """Return the tensors of a checkpoint of this decoder, by name."""
     return FAMILIES[spec.architecture].names(spec)
+
+
+for _family in _ALL:
+    register(_family)
+for _point in entry_points(group=ENTRY_POINTS):
+    register_named(_point.value)

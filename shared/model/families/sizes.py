@@ -203,6 +203,8 @@ def decoder(
     mixers, num = list(mixers), sizes.num_layers
     if len(mixers) != num:
         raise ModelLoadError(f"layer_types has {len(mixers)} entries for {num} layers")
+    if any(mixer.window is not None and mixer.window < 1 for mixer in mixers):
+        raise ModelLoadError(f"sliding_window must be at least 1, not {raw.get('sliding_window')}")
     each = feed_forward if isinstance(feed_forward, Sequence) else [feed_forward] * num
     layers = tuple(
         LayerSpec(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from shared.engine.memory.sizing import describe_groups
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
@@ -144,6 +145,11 @@ def test_a_long_sequence_takes_a_window_and_a_step(windowed: Path, hold: bool) -
     )
     full, sliding, other = engine.layout.groups
     assert (full.window, sliding.window, other.window) == (0, 6, 6)
+    shown = describe_groups(engine.layout, 200, 16)
+    assert shown[:2] == [
+        "full: 2 layers, 50 blocks for 200 tokens",
+        "window of 6: 2 layers, 7 blocks for 200 tokens",
+    ]
     engine.add(make_request("long", range(3, 203), max_tokens=40, hold_blocks=hold))
     most = 0
     while engine.has_work():

@@ -173,6 +173,7 @@ def test_every_family_is_among_the_cases() -> None:
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers has 1 entries for 2 layers"),
         ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": 0.2}}, "3 numbers of a head"),
         ("opt", {"activation_function": "mish"}, "activation_function 'mish'"),
+        ("phi3-partial-window", {"sliding_window": 0}, "sliding_window must be at least 1, not 0"),
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv behind norms"),
         ("gpt_oss", {"swiglu_limit": 5.0}, "swiglu_limit must be 7.0, not 5.0"),
         ("mixtral", {"num_experts_per_tok": 8}, "num_experts_per_tok is 8, but num_local_experts"),
