@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from services.prefill.publisher import Publisher
+from shared.connector.protocol.block_io import BlockIO
 from shared.engine.llm import LLM
 from shared.errors import TransferError, TransferFailure
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
@@ -19,7 +20,7 @@ from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
 NUM_GROUPS, NUM_BLOCKS = 2, 5
@@ -177,6 +178,38 @@ async def test_a_prompt_whose_hand_over_fails_is_computed_here(
         reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
         assert reply.token_ids == expect(keeper, prompt, 20)
         assert reply.timings.prefill_worker == ""
+        await assert_idle(prefill, decode)
+
+
+@pytest.mark.parametrize("group", [0, 1])
+async def test_a_bit_that_flips_on_its_way_is_found_in_every_group(
+    windowed: Path, keeper: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int
+) -> None:
+    """The last block of one table arrives with another bit, once."""
+    flipped: list[int] = []
+    copy = BlockIO._copy
+
+    def flip(io: BlockIO, blocks: Sequence[int], sources: Sequence[Any]) -> Any:
+        (seq,) = scheduler.receiving.values()
+        wanted = [block for block in seq.tables[group] if block >= 0][-2]
+        if wanted not in blocks or flipped:
+            return copy(io, blocks, sources)
+        flipped.append(wanted)
+        data = np.concatenate([np.array(source).reshape(-1) for source in sources])
+        data[list(blocks).index(wanted) * block_bytes + 5] ^= 4
+        return copy(io, blocks, [data])
+
+    async with windowed_pair(windowed, tmp_path, "zmq") as (prefill, decode):
+        block_bytes = decode.parts.layout.block_bytes
+        scheduler = decode.parts.engine._engine._scheduler
+        monkeypatch.setattr(BlockIO, "_copy", flip)
+        prompt = prompt_of(120, seed=11)
+        reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
+        assert len(flipped) == 1
+        assert reply.token_ids == expect(keeper, prompt, 20)
+        assert reply.timings.prefill_worker == ""  # it was computed here
+        again = await decode.ask(prompt_of(120, seed=12), max_tokens=20, prefill=prefill)
+        assert again.timings.prefill_worker == "w0"
         await assert_idle(prefill, decode)
 
 
