@@ -44,9 +44,11 @@ def read_config(model_dir: Path) -> Any:
 
 
 def has_family(raw: Any) -> bool:
-    """Return whether an architecture of the parsed file is a family of Baton."""
+    """Return whether the parsed file names a family of Baton, or no architecture at all."""
     names = raw.get("architectures") if isinstance(raw, dict) else None
-    return not names or any(name in FAMILIES for name in names)
+    if not isinstance(names, list) or not names:
+        return True  # what is wrong with it, the next reader says
+    return any(isinstance(name, str) and name in FAMILIES for name in names)
 
 
 def parse_spec(raw: Any) -> DecoderSpec:

@@ -147,9 +147,9 @@ def read_sizes(
     hidden_size, num_heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     num_layers = int(raw["num_hidden_layers"])
     # Before any object is made for each layer.
-    _check("num_layers", num_layers)
+    check_size("num_layers", num_layers)
     head_dim = int(raw.get("head_dim") or head_dim or hidden_size // num_heads)
-    _check("head_dim", head_dim)
+    check_size("head_dim", head_dim)
     if head_dim % 2:
         raise ModelLoadError(f"head_dim {head_dim} is odd; rotary embedding needs halves")
     max_positions = int(raw["max_position_embeddings"])
@@ -172,7 +172,7 @@ def read_sizes(
         ),
     )
     for name in _LARGEST:
-        _check(name, getattr(sizes, name))
+        check_size(name, getattr(sizes, name))
     if sizes.num_positions * head_dim > _MAX_ANGLES:
         raise ModelLoadError(f"there are too many positions: {sizes.num_positions}")
     if num_heads % sizes.num_kv_heads:
@@ -233,7 +233,8 @@ def decoder(
     )
 
 
-def _check(name: str, value: int) -> None:
+def check_size(name: str, value: int) -> None:
+    """Raise ModelLoadError if a size is less than 1, or more than those of any model."""
     if not value >= 1:
         raise ModelLoadError(f"{name} must be at least 1, not {value}")
     if value > _LARGEST[name]:

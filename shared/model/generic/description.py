@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from shared.errors import ModelLoadError
+from shared.model.families.sizes import check_size
 from shared.model.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 if TYPE_CHECKING:
@@ -25,18 +26,19 @@ def load_config(model_dir: Path, *, trust_remote_code: bool) -> PretrainedConfig
     Raises:
         ModelLoadError: transformers does not know the model, or it is none that can be computed.
     """
+    path = model_dir / "config.json"
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(
             model_dir, local_files_only=True, trust_remote_code=trust_remote_code
         )
-    except (ValueError, KeyError, TypeError, OSError, ImportError) as error:
+        reason = _why_no_module(config) or _why_not(config)
+    except Exception as error:
         why = _first_line(error)
         if not trust_remote_code and "trust_remote_code" in str(error):
             why = "the model has Python code of its own, which --trust-remote-code runs"
-        raise ModelLoadError(f"{model_dir / 'config.json'}: {why}") from error
-    reason = _why_not(config)
+        raise ModelLoadError(f"{path}: {why}") from error
     if reason is not None:
-        raise ModelLoadError(f"{model_dir / 'config.json'}: {reason}")
+        raise ModelLoadError(f"{path}: {reason}")
     return config
 
 
@@ -46,6 +48,14 @@ def describe(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
     Until then they are taken for equal. Raises as `load_config`.
     """
     config = load_config(model_dir, trust_remote_code=trust_remote_code)
+    try:
+        return _described(config, model_dir)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        message = f"{model_dir / 'config.json'}: a value is wrong: {error}"
+        raise ModelLoadError(message) from error
+
+
+def _described(config: PretrainedConfig, model_dir: Path) -> DecoderSpec:
     text = config.get_text_config(decoder=True)
     num_heads = int(text.num_attention_heads)
     mixer = AttentionSpec(
@@ -57,12 +67,21 @@ def describe(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
     # Its inner size matters to no other part: transformers computes the layers.
     layer = LayerSpec(mixer=mixer, feed_forward=FeedForwardSpec(inner_size=1))
     raw = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
-    positions = int(text.max_position_embeddings)
+    positions, num_layers = int(text.max_position_embeddings), int(text.num_hidden_layers)
+    for name, value in (
+        ("vocab_size", int(text.vocab_size)),
+        ("hidden_size", int(text.hidden_size)),
+        ("num_layers", num_layers),
+        ("num_heads", num_heads),
+        ("head_dim", mixer.head_dim),
+        ("max_position_embeddings", positions),
+    ):
+        check_size(name, value)
     return DecoderSpec(
         architecture=_architecture(config),
         vocab_size=int(text.vocab_size),
         hidden_size=int(text.hidden_size),
-        layers=(layer,) * int(text.num_hidden_layers),
+        layers=(layer,) * num_layers,
         norm=NormSpec(eps=1e-6),
         max_position_embeddings=positions,
         num_positions=positions,
@@ -74,6 +93,19 @@ def describe(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
 
 def _architecture(config: PretrainedConfig) -> str:
     return str((config.architectures or [config.model_type])[0])
+
+
+def _why_no_module(config: PretrainedConfig) -> str | None:
+    """Return why there is no module whose attention could be ours."""
+    auto: Any = AutoModelForCausalLM  # its functions have no types
+    if type(config) in auto._model_mapping:
+        module = auto._model_mapping[type(config)]
+        if module._supports_attention_backend:
+            return None
+        return f"transformers' {module.__name__} does not let others compute its attention"
+    if "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
+        return None
+    return f"transformers has no causal model for {_architecture(config)}"
 
 
 def _why_not(config: PretrainedConfig) -> str | None:

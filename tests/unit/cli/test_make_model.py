@@ -42,7 +42,7 @@ def test_options_become_the_model(tmp_path: Path) -> None:
         attention.num_kv_heads,
     )
     assert sizes == (2, 48, 4, 1)
-    assert (attention.head_dim, spec.feed_forward.inner_size, spec.vocab_size) == (
+    assert (attention.head_dim, spec.inner_size, spec.vocab_size) == (
         16,
         32,
         300,

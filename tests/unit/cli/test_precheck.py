@@ -110,8 +110,8 @@ def cut(folder: Path) -> None:
     ("damage", "reason"),
     [
         (
-            config(architectures=["BloomForCausalLM"]),
-            "BloomForCausalLM is not supported; supported",
+            config(architectures=["BloomForCausalLM"], model_type="bloom"),
+            "BloomForCausalLM does not let others compute its attention; besides",
         ),
         (config(quantization_config={"quant_method": "awq"}), "quantization_config is set"),
         (
