@@ -142,6 +142,10 @@ class WindowedOffloadMachine(OverlappedOffloadMachine):
 TestOffloadMachine = OffloadMachine.TestCase
 TestOverlappedOffloadMachine = OverlappedOffloadMachine.TestCase
 TestWindowedOffloadMachine = WindowedOffloadMachine.TestCase
-for _case in (TestOffloadMachine, TestOverlappedOffloadMachine, TestWindowedOffloadMachine):
-    _case.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
-del _case
+for _case, _num in (
+    (TestOffloadMachine, 40),
+    (TestOverlappedOffloadMachine, 20),
+    (TestWindowedOffloadMachine, 30),
+):
+    _case.settings = settings(max_examples=_num, stateful_step_count=60, deadline=None)
+del _case, _num
