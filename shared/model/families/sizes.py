@@ -200,11 +200,7 @@ def decoder(
     Raises:
         ModelLoadError: the numbers of mixers and of layers differ.
     """
-    mixers, num = list(mixers), sizes.num_layers
-    if len(mixers) != num:
-        raise ModelLoadError(f"layer_types has {len(mixers)} entries for {num} layers")
-    if any(mixer.window is not None and mixer.window < 1 for mixer in mixers):
-        raise ModelLoadError(f"sliding_window must be at least 1, not {raw.get('sliding_window')}")
+    mixers, num = _checked(mixers, sizes.num_layers), sizes.num_layers
     each = feed_forward if isinstance(feed_forward, Sequence) else [feed_forward] * num
     layers = tuple(
         LayerSpec(
@@ -231,6 +227,17 @@ def decoder(
         raw=raw,
         **(fields | own),
     )
+
+
+def _checked(mixers: Iterable[AttentionSpec], num_layers: int) -> list[AttentionSpec]:
+    """Return the mixers, if they are as many as the layers and their windows are not empty."""
+    found = list(mixers)
+    if len(found) != num_layers:
+        raise ModelLoadError(f"layer_types has {len(found)} entries for {num_layers} layers")
+    for mixer in found:
+        if mixer.window is not None and mixer.window < 1:
+            raise ModelLoadError(f"sliding_window must be at least 1, not {mixer.window}")
+    return found
 
 
 def check_size(name: str, value: int) -> None:
