@@ -102,8 +102,8 @@ class LandingSession(Session, InPlace):
         if inbound.receipt is not None:
             # The sender has waited for each of its writes before it reported the end.
             self.stopped(transfer_id)
-        elif transfer_id in self._writers:
-            self._tasks.spawn(self._await_stop(transfer_id), on_exit=lambda _: None)
+        elif (writer := self._writers.get(transfer_id)) is not None:
+            self._tasks.spawn(self._await_stop(writer), on_exit=lambda _: None)
 
     def dropped(self) -> None:
         """See `Session.dropped`. Closes the lane: only then are writes surely over."""
@@ -172,11 +172,11 @@ class LandingSession(Session, InPlace):
             landings[first_index] = asyncio.get_running_loop().create_future()
         return landings[first_index]
 
-    async def _await_stop(self, transfer_id: bytes) -> None:
+    async def _await_stop(self, writer: asyncio.Future[None]) -> None:
         """Wait until the sender confirms that it stopped. After the limit, end the session."""
         try:
             async with asyncio.timeout(self._limits.release_timeout_s):
-                await asyncio.shield(self._writers[transfer_id])
+                await asyncio.shield(writer)
         except TimeoutError:
             what = f"{self.sender} does not confirm that it has stopped writing"
             self._give_up(self, TransferError(TransferFailure.PEER_LOST, what))

@@ -66,7 +66,9 @@ class NixlWire(FrameWire):
             self._routes.pop(frame.transfer_id, None)
         elif frame.kind is Kind.DONE:
             # The receiver expects our writes until it gets this frame.
-            self._tasks.spawn(self._finish(frame), on_exit=lambda _: None)
+            route = self._routes.get(frame.transfer_id)
+            if route is not None:
+                self._tasks.spawn(self._finish(frame, route), on_exit=lambda _: None)
             return
         super().send(frame)
 
@@ -163,8 +165,7 @@ class NixlWire(FrameWire):
         if error:
             self._link.lose(TransferFailure.PEER_LOST, error)
 
-    async def _finish(self, done: Frame) -> None:
-        route = self._routes[done.transfer_id]
+    async def _finish(self, done: Frame, route: _Route) -> None:
         if route.writes:
             await asyncio.wait(route.writes)
         if not route.stopped:

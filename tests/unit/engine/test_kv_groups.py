@@ -148,7 +148,7 @@ def test_a_long_sequence_takes_a_window_and_a_step(windowed: Path, hold: bool) -
     shown = describe_groups(engine.layout, 200, 16)
     assert shown[:2] == [
         "full: 2 layers, 50 blocks for 200 tokens",
-        "window of 6: 2 layers, 7 blocks for 200 tokens",
+        "window of 6: 1 layers, 7 blocks for 200 tokens",
     ]
     engine.add(make_request("long", range(3, 203), max_tokens=40, hold_blocks=hold))
     most = 0
