@@ -60,7 +60,7 @@ class RobustFit:
 
     @property
     def coefficients(self) -> Sequence[float]:
-        """The coefficients: those of the prior before the first measurement."""
+        """The coefficients: those of the prior without a measurement that is recent enough."""
         return self._prior() if self._is_stale() else self._coefficients
 
     def predict(self, x: Sequence[float]) -> float:

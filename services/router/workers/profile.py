@@ -20,9 +20,8 @@ BYTES_PER_TOKEN_PRIOR = 16_384.0
 #: Weight of the fleet's coefficients in measurements. A few slow answers of one worker must not
 #: send all requests to its twins, which hold nothing; a slower worker shows it in some dozen.
 FLEET_WEIGHT = 5.0
-#: After this time without a measurement a worker is taken for like the fleet again. A worker that
-#: was slow once, and looked worse than its twins since, would otherwise get no request that shows
-#: that it is not.
+#: After this time without a measurement a worker has the fleet's coefficients again. Otherwise a
+#: worker that was slow once would get no request that could show that it is not slow any more.
 STALE_S = 10.0
 
 

@@ -43,7 +43,7 @@ class LoadRule:
     """
 
     def __init__(self, *, block_size: int, always: bool = False) -> None:
-        """Start without measurements."""
+        """Start without measurements. `block_size`: tokens that a block saves computing."""
         self._block_size = block_size
         self._always = always
         self._token_s = _Average()

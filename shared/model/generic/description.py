@@ -32,7 +32,7 @@ def load_config(model_dir: Path, *, trust_remote_code: bool) -> PretrainedConfig
             model_dir, local_files_only=True, trust_remote_code=trust_remote_code
         )
         reason = _why_no_module(config) or _why_not(config)
-    except Exception as error:
+    except Exception as error:  # others' code, on a file that is not trusted
         why = _first_line(error)
         if not trust_remote_code and "trust_remote_code" in str(error):
             why = "the model has Python code of its own, which --trust-remote-code runs"

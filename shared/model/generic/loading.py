@@ -46,7 +46,7 @@ def make_module(
             output_loading_info=True,
             **own,
         )
-    except Exception as error:
+    except Exception as error:  # others' code, on files that are not trusted
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelLoadError(f"{model_dir}: transformers cannot load it: {reason}") from error
     for problem in ("missing", "unexpected", "mismatched"):

@@ -178,7 +178,7 @@ def _observe(
     try:
         with running(observed), torch.inference_mode():
             _states(decoder, torch.zeros_like(positions), positions)
-    except Exception as error:
+    except Exception as error:  # others' code
         raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {error}") from error
     if not observed.problem and sorted(observed.mixers) != list(range(spec.num_layers)):
         observed.problem = f"{len(observed.mixers)} of {spec.num_layers} layers attend"

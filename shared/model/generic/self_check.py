@@ -38,7 +38,7 @@ def check_results(model: TransformersCausalLM, device: torch.device) -> None:
         (at_once,) = _run(model, tokens, (_NUM_TOKENS,))
         _, in_two = _run(model, tokens, (_FIRST, _NUM_TOKENS))
         model.compute_logits(in_two)
-    except Exception as error:
+    except Exception as error:  # others' code
         raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {error}") from error
     if not _are_equal(alone, at_once):
         raise ModelLoadError(f"transformers' {name} has an attention of its own kind")

@@ -77,24 +77,28 @@ def _layer(
 ) -> Iterator[Operation]:
     own = spec.layers[number]
     yield Operation(op=Op.CAPTURE, layer=number)
-    yield _norm(packed.attention_norm)
+    is_parallel = own.norms in _PARALLEL
+    routes = isinstance(packed.feed_forward, PackedExperts)
+    yield _norm(packed.attention_norm, for_router=is_parallel and routes)
     yield from _attention(own.mixer, packed, spec.kv_place(number), is_last=is_last)
     output = Operation(op=Op.OUTPUT, matrix=packed.output)
-    if own.norms in _PARALLEL:
+    if is_parallel:
         # The first norm's operand is still there, unless rows have moved.
         if own.norms is NormPlace.PARALLEL_TWO:
-            yield _norm(packed.mlp_norm)
+            yield _norm(packed.mlp_norm, for_router=routes)
         elif is_last:
-            yield _norm(packed.attention_norm)
+            yield _norm(packed.attention_norm, for_router=routes)
         up, down = _feed_forward(own.feed_forward, packed.feed_forward)
         yield up
+        if routes:  # they read the norm's operand, which the attention's output replaces
+            yield from _added(own, down, packed.mlp_output_norm)
+            yield from _added(own, output, packed.attention_output_norm)
+            return
         yield from _added(own, output, packed.attention_output_norm)
     else:
         yield from _added(own, output, packed.attention_output_norm)
         up, down = _feed_forward(own.feed_forward, packed.feed_forward)
-        norm = _norm(packed.mlp_norm)
-        norm.apart = up.op == Op.ROUTE
-        yield norm
+        yield _norm(packed.mlp_norm, for_router=routes)
         yield up
     yield from _added(own, down, packed.mlp_output_norm)
 
@@ -127,8 +131,9 @@ def _attention(
     )
 
 
-def _norm(norm: PackedNorm) -> Operation:
-    return Operation(op=Op.NORM, first=norm.weight, second=norm.bias)
+def _norm(norm: PackedNorm, *, for_router: bool = False) -> Operation:
+    """The norm of a layer's rows; a router reads them before they are narrowed."""
+    return Operation(op=Op.NORM, first=norm.weight, second=norm.bias, apart=for_router)
 
 
 def _feed_forward(

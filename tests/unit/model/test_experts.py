@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,14 +10,19 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.model.experts import choose
+from shared.model.families.experts.qwen_moe import QWEN2_MOE
+from shared.model.families.registry import FAMILIES
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.model.spec import RouterScores, RouterSpec
+from shared.model.spec import NormPlace, RouterScores, RouterSpec
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import random_prompt
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from shared.model.spec import DecoderSpec
 
 EXTRA = {
     "num_experts": 11,
@@ -63,6 +69,31 @@ def test_narrow_weights_are_near(folder: Path) -> None:
     for name in ("bfloat16", "int8"):
         (near,) = logits(folder, prompts, **SETTINGS[name])
         assert torch.cosine_similarity(exact[0], near[0], dim=0) > 0.98
+
+
+@pytest.mark.parametrize("place", [NormPlace.PARALLEL, NormPlace.PARALLEL_TWO])
+def test_experts_beside_the_attention_read_their_own_rows(
+    place: NormPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No family has them so far: one of the user's own may."""
+
+    def describe(raw: Mapping[str, Any]) -> DecoderSpec:
+        spec = QWEN2_MOE.describe(raw)
+        return replace(spec, layers=tuple(replace(each, norms=place) for each in spec.layers))
+
+    monkeypatch.setitem(FAMILIES, QWEN2_MOE.architecture, replace(QWEN2_MOE, describe=describe))
+    spec = CheckpointSpec(
+        architecture="qwen2_moe", num_layers=3, vocab_size=321, weight_std=0.2, extra=EXTRA
+    )
+    write_random_checkpoint(tmp_path, spec)
+    prompts = [random_prompt(31, vocab_size=321, seed=3)]
+    (exact,) = logits(tmp_path, prompts)
+    torchs = PagedDriver(
+        load_model(tmp_path, attention_backend="torch").model, block_size=8, chunk=13
+    ).generate(prompts, 6)[1]
+    torch.testing.assert_close(exact, torchs[0], rtol=1e-3, atol=5e-4)
+    (near,) = logits(tmp_path, prompts, **SETTINGS["int8"])
+    assert torch.cosine_similarity(exact[0], near[0], dim=0) > 0.98
 
 
 def test_groups_limit_the_choice_and_the_bias_no_weight() -> None:
