@@ -18,8 +18,9 @@ from shared.model.experts import make_feed_forward
 from shared.model.layers import NoNorm, Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
+from shared.model.recurrent import RecurrentMixer, make_recurrent
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import PLACES, NormPlace, QkNorm
+from shared.model.spec import PLACES, AttentionSpec, NormPlace, QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,16 +45,16 @@ class Attention(nn.Module):
         method: LinearMethod = DENSE,
     ) -> None:
         super().__init__()
-        own = spec.layers[layer].mixer
+        own = spec.layers[layer].attention
         #: This layer's KV cache, and its index there.
         self.group, self.place = spec.kv_place(layer)
         #: Which of the decoder's rotations is this layer's.
-        self.rope = spec.ropes.index(own.rope)
+        self.rope: int | None = spec.ropes.index(own.rope)
         self.spec = own
         self.backend = backend
         self.qkv = FusedLinear(
             in_size=spec.hidden_size,
-            out_sizes=(own.query_size, own.kv_size, own.kv_size),
+            out_sizes=(own.projected_query_size, own.kv_size, own.kv_size),
             bias=own.qkv_bias,
             dtype=dtype,
             method=method,
@@ -81,7 +82,7 @@ class Attention(nn.Module):
         self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
         """[num_tokens, hidden] to the same; writes this layer's slots of the cache."""
-        q, k, v, norms = self._project(x)
+        q, k, v, gate, norms = self._project(x)
         mixed = self.backend.forward(
             q,
             k,
@@ -98,27 +99,34 @@ class Attention(nn.Module):
             ),
             norms=norms,
         )
-        out: Tensor = self.output(mixed.flatten(-2))[0]
+        mixed = mixed.flatten(-2)
+        if gate is not None:
+            mixed = mixed * gate.sigmoid()
+        out: Tensor = self.output(mixed)[0]
         return out
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, HeadNorms | None]:
-        """Queries, keys and values [num_tokens, heads, head_dim], and norms still to be applied."""
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, HeadNorms | None]:
+        """Queries, keys and values [num_tokens, heads, head_dim], gates, norms to be applied."""
         own = self.spec
         q, k, v = self.qkv(x)
+        gate: Tensor | None = None
+        if own.has_gate:
+            q, gate = q.split(own.query_size, dim=-1)
         if own.clip is not None:
             q, k, v = (part.clamp(-own.clip, own.clip) for part in (q, k, v))
         if own.qk_norm is QkNorm.WHOLE and self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.unflatten(-1, (-1, own.head_dim)) for part in (q, k, v))
         if self.q_norm is None or self.k_norm is None or own.qk_norm is QkNorm.WHOLE:
-            return q, k, v, None
+            return q, k, v, gate, None
         if isinstance(self.q_norm, RMSNorm) and isinstance(self.k_norm, RMSNorm):
-            return q, k, v, HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-        return self.q_norm(q), self.k_norm(k), v, None
+            norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+            return q, k, v, gate, norms
+        return self.q_norm(q), self.k_norm(k), v, gate, None
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward, with norms, around a residual."""
+    """A mixer, mostly attention, and a feed-forward, with norms, around a residual."""
 
     def __init__(
         self,
@@ -143,9 +151,13 @@ class DecoderLayer(nn.Module):
                 "mlp_output_norm",
             )
         )
-        self.attention = Attention(
-            spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
-        )
+        self.attention: Attention | RecurrentMixer
+        if isinstance(own.mixer, AttentionSpec):
+            self.attention = Attention(
+                spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
+            )
+        else:
+            self.attention = make_recurrent(spec=spec, layer=layer, dtype=dtype, method=method)
         self.mlp = make_feed_forward(
             own.feed_forward,
             hidden=spec.hidden_size,
@@ -215,6 +227,7 @@ class CausalLM(nn.Module):
         """Build the modules. `method` is that of all linears in the layers."""
         super().__init__()
         self.spec = spec
+        self.backend_name = backend.name
         self.dtype = dtype
         shape = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
@@ -279,7 +292,8 @@ class CausalLM(nn.Module):
             self._keep(0, x)
         for number, layer in enumerate(self.decoder_layers):
             group, rope = layer.attention.group, layer.attention.rope
-            x, residual = layer(x, residual, cos_sin[rope], kv_caches[group], batches[group])
+            angles = positions if rope is None else cos_sin[rope]
+            x, residual = layer(x, residual, angles, kv_caches[group], batches[group])
             if self._captured_layers:
                 self._keep(number + 1, x, residual)
         assert residual is not None  # there is a layer

@@ -133,6 +133,8 @@ def why_not_native(spec: DecoderSpec, dtype: str, quantization: str, device: str
 
 
 def _why_not_native_layers(spec: DecoderSpec) -> str | None:
+    if spec.has_states:
+        return f"they do not know states of {spec.architecture}"
     for what, sizes in _ONE_SIZE.items():
         if len({sizes(layer) for layer in spec.layers}) > 1:
             return (
@@ -144,15 +146,20 @@ def _why_not_native_layers(spec: DecoderSpec) -> str | None:
 
 #: Sizes that all layers must have in common.
 _ONE_SIZE: Mapping[str, Callable[[LayerSpec], object]] = {
-    "heads": lambda own: (own.mixer.num_heads, own.mixer.num_kv_heads, own.mixer.head_dim),
+    "heads": lambda own: (
+        own.attention.num_heads,
+        own.attention.num_kv_heads,
+        own.attention.head_dim,
+    ),
 }
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
+    "gates of heads": lambda spec: any(own.has_gate for own in spec.attentions.values()),
     "norms of sums": lambda spec: any(n.norms is NormPlace.SUM for n in spec.layers),
     "the lack of a last norm": lambda spec: not spec.has_final_norm,
     "the projection of the embedding": lambda spec: spec.embedding_size is not None,
     "scores whose factor is not positive": lambda spec: any(
-        not n.mixer.scale > 0 for n in spec.layers
+        not mixer.scale > 0 for mixer in spec.attentions.values()
     ),
 }
 

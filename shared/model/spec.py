@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
     from shared.model.rope import RopeConfig
 
@@ -101,6 +101,8 @@ class AttentionSpec:
     has_sinks: bool = False
     #: Queries, keys and values are clamped to [-clip, clip].
     clip: float | None = None
+    #: Each number that the heads return has a gate: it is multiplied with that one's sigmoid.
+    has_gate: bool = False
 
     @property
     def scale(self) -> float:
@@ -113,9 +115,114 @@ class AttentionSpec:
         return self.num_heads * self.head_dim
 
     @property
+    def projected_query_size(self) -> int:
+        """Elements of all heads' queries, and of their gates behind them, if they have any."""
+        return self.query_size * (2 if self.has_gate else 1)
+
+    @property
     def kv_size(self) -> int:
         """Elements of all heads' keys, and of their values."""
         return self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvSpec:
+    """out(c * conv(b * x)), where b, c and x are projections and conv is causal, by channel."""
+
+    width: int
+    #: Tokens that the convolution reads, the token itself among them.
+    kernel_size: int
+    bias: bool = False
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution."""
+        return self.width
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the state: the convolution's last inputs."""
+        return (self.kernel_size - 1) * self.conv_width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSpec:
+    """The gated delta rule: linear attention whose state forgets, and corrects what it holds.
+
+    Of a head with the state S [key_dim, value_dim], key k, value v, query q, decay g and rate b:
+    S = exp(g) * S, then S += outer(k, (v - S^T k) * b), and the result is S^T q.
+    """
+
+    num_key_heads: int
+    #: Heads of values, and of states; each key serves as many neighbours.
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    kernel_size: int
+
+    @property
+    def key_size(self) -> int:
+        """Elements of all keys of a token, and of its queries."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_size(self) -> int:
+        """Elements of all values of a token."""
+        return self.num_heads * self.value_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: of queries, keys and values."""
+        return 2 * self.key_size + self.value_size
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the state: the convolution's last inputs, and S of each head."""
+        return (self.kernel_size - 1) * self.conv_width + self.value_size * self.key_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MambaSpec:
+    """Mamba-2: a state S [head_dim, state_dim] of each head that decays and takes in what comes.
+
+    S = exp(-a * dt) * S + outer(dt * x, b), and the result is S c + d * x.
+    """
+
+    num_heads: int
+    head_dim: int
+    #: Groups of heads that share b and c.
+    num_groups: int
+    state_dim: int
+    kernel_size: int
+    conv_bias: bool = True
+    bias: bool = False
+    #: Limits of dt.
+    min_step: float = 0.0
+    max_step: float = float("inf")
+
+    @property
+    def inner_size(self) -> int:
+        """Elements of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def group_size(self) -> int:
+        """Elements of all groups' b, and of their c."""
+        return self.num_groups * self.state_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: of x, b and c."""
+        return self.inner_size + 2 * self.group_size
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the state: the convolution's last inputs, and S of each head."""
+        return (self.kernel_size - 1) * self.conv_width + self.inner_size * self.state_dim
+
+
+#: Mixers whose memory of the tokens before is a state of constant size.
+RecurrentSpec: TypeAlias = ShortConvSpec | DeltaSpec | MambaSpec
 
 
 class Activation(StrEnum):
@@ -192,11 +299,22 @@ class ExpertsSpec:
 class LayerSpec:
     """A mixer and a feed-forward, with norms, around a residual."""
 
-    mixer: AttentionSpec
+    mixer: AttentionSpec | RecurrentSpec
     feed_forward: FeedForwardSpec | ExpertsSpec
     norms: NormPlace = NormPlace.BEFORE
     #: Factor of what the mixer and the feed-forward add to the residual.
     residual_multiplier: float = 1.0
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """The mixer of a layer with attention.
+
+        Raises:
+            InternalError: it has another.
+        """
+        if not isinstance(self.mixer, AttentionSpec):
+            raise InternalError(f"a layer with {type(self.mixer).__name__} does not attend")
+        return self.mixer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +324,10 @@ class LearnedPositions:
     num_rows: int
     #: The row of position 0.
     first_row: int = 0
+
+
+#: Bytes of a key and a value number in a block of 16 tokens in 16 bits.
+_BYTES_PER_KV = 16 * 2 * 2
 
 
 def group_layers(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
@@ -218,7 +340,7 @@ def group_layers(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
     by_kind: dict[Hashable, list[int]] = {}
     for layer, kind in kinds.items():
         by_kind.setdefault(kind, []).append(layer)
-    size = min(map(len, by_kind.values()))
+    size = min(map(len, by_kind.values()), default=0)
     groups = []
     for layers in by_kind.values():
         num_groups = -(-len(layers) // size)
@@ -274,17 +396,50 @@ class DecoderSpec:
 
     @property
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
-        """By group of layers that share a block table: the layers, ascending."""
-        kinds = [
-            (self.kv_window(number), layer.mixer.num_kv_heads, layer.mixer.head_dim)
-            for number, layer in enumerate(self.layers)
-        ]
-        full_first = sorted(range(len(kinds)), key=lambda layer: kinds[layer][0] is not None)
-        return group_layers({layer: kinds[layer] for layer in full_first})
+        """By group of layers that share a block table: the layers, ascending.
+
+        Groups with states are the last ones.
+        """
+        kinds = {
+            number: (self.kv_window(number), mixer.num_kv_heads, mixer.head_dim)
+            for number, mixer in self.attentions.items()
+        }
+        full_first = sorted(kinds, key=lambda layer: kinds[layer][0] is not None)
+        groups = group_layers({layer: kinds[layer] for layer in full_first})
+        return (*groups, *self._state_groups(groups))
+
+    @property
+    def attentions(self) -> dict[int, AttentionSpec]:
+        """The layers with attention, and theirs."""
+        mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
+        return {n: mixer for n, mixer in mixers.items() if isinstance(mixer, AttentionSpec)}
+
+    @property
+    def recurrences(self) -> dict[int, RecurrentSpec]:
+        """The layers with states, and what they do with them."""
+        mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
+        return {n: mixer for n, mixer in mixers.items() if not isinstance(mixer, AttentionSpec)}
+
+    def _state_groups(self, others: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, ...]]:
+        """Yield groups with states, each about as large as a block of the `others`."""
+        attentions = self.attentions
+        room = max(
+            (
+                sum(attentions[layer].kv_size for layer in layers) * _BYTES_PER_KV
+                for layers in others
+            ),
+            default=0,
+        )
+        by_size: dict[int, list[int]] = {}
+        for layer, mixer in self.recurrences.items():
+            by_size.setdefault(mixer.state_size, []).append(layer)
+        for size, layers in by_size.items():
+            most = max(1, room // (4 * size)) if room else len(layers)
+            yield from (tuple(layers[n : n + most]) for n in range(0, len(layers), most))
 
     def kv_window(self, layer: int) -> int | None:
         """Return the window in which a layer reads keys and values; None: it reads all tokens."""
-        window = self.layers[layer].mixer.window
+        window = self.attentions[layer].window
         is_full = window is None or window >= self.num_positions or self.keeps_all_kv
         return None if is_full else window
 
@@ -297,16 +452,16 @@ class DecoderSpec:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """By layer: its window."""
-        return tuple(layer.mixer.window for layer in self.layers)
+        """By layer with attention: its window."""
+        return tuple(mixer.window for mixer in self.attentions.values())
 
     @property
     def ropes(self) -> tuple[RopeConfig | None, ...]:
         """The rotations that layers use, each once, in the order of their first layers."""
         found: list[RopeConfig | None] = []
-        for layer in self.layers:
-            if layer.mixer.rope not in found:
-                found.append(layer.mixer.rope)
+        for mixer in self.attentions.values():
+            if mixer.rope not in found:
+                found.append(mixer.rope)
         return tuple(found)
 
     @property
@@ -321,8 +476,8 @@ class DecoderSpec:
         Raises:
             InternalError: they differ in more. Executors that use this compute equal layers only.
         """
-        first, *others = (replace(layer.mixer, window=None) for layer in self.layers)
-        if any(other != first for other in others):
+        first, *others = (replace(mixer, window=None) for mixer in self.attentions.values())
+        if self.recurrences or any(other != first for other in others):
             raise InternalError(f"the layers of {self.architecture} attend in different ways")
         return first
 
@@ -330,6 +485,11 @@ class DecoderSpec:
     def inner_size(self) -> int:
         """Numbers per token of the widest feed-forward of any layer."""
         return max(layer.feed_forward.inner_size for layer in self.layers)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer keeps a state."""
+        return bool(self.recurrences)
 
     @property
     def has_experts(self) -> bool:

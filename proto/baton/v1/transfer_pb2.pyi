@@ -32,6 +32,7 @@ class KVGroup(_message.Message):
     HEAD_DIM_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
+    STATE_SIZE_FIELD_NUMBER: _builtins.int
     num_layers: _builtins.int
     """Transformer layers in a block of the group."""
     num_kv_heads: _builtins.int
@@ -40,9 +41,11 @@ class KVGroup(_message.Message):
     """Elements per head."""
     kind: _builtins.str
     """full: a token reads every token before it. window: it reads `window` tokens, the last of which
-    is itself.
+    is itself. state: it reads the state after the token before it, and nothing else.
     """
     window: _builtins.int
+    state_size: _builtins.int
+    """Of a group of kind state: float32 numbers of a layer's state."""
     def __init__(
         self,
         *,
@@ -51,10 +54,11 @@ class KVGroup(_message.Message):
         head_dim: _builtins.int = ...,
         kind: _builtins.str = ...,
         window: _builtins.int = ...,
+        state_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["head_dim", b"head_dim", "kind", b"kind", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head_dim", b"head_dim", "kind", b"kind", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "state_size", b"state_size", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -161,7 +161,7 @@ def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple
     """Return the shapes of a target layer's tensors, without biases and norms of heads."""
     first = target.layers[0]
     plain = LayerSpec(
-        mixer=replace(first.mixer, qkv_bias=False, output_bias=False, qk_norm=None),
+        mixer=replace(first.attention, qkv_bias=False, output_bias=False, qk_norm=None),
         feed_forward=FeedForwardSpec(inner_size=first.feed_forward.inner_size),
     )
     own = replace(target, layers=(plain,))

@@ -32,7 +32,7 @@ class DraftPages:
         """
         self._blocks: DraftBlocks = context.blocks
         self._block_bytes = context.arena.layout.block_bytes
-        attention = spec.layers[0].mixer  # all have equal heads
+        attention = spec.layers[0].attention  # all have equal heads
         token_bytes = spec.num_layers * 2 * attention.kv_size * dtype.itemsize
         #: Tokens per page.
         self.page_size = _page_size(context.arena.layout.block_size, token_bytes, self._block_bytes)

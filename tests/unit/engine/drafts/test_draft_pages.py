@@ -55,7 +55,7 @@ def make(
     arena = KVArena(layout, num_blocks, device=torch.device("cpu"))
     context: Any = SimpleNamespace(arena=arena, blocks=blocks)
     attention = SimpleNamespace(num_kv_heads=heads, head_dim=dim, kv_size=heads * dim)
-    layers = (SimpleNamespace(mixer=attention),) * draft_layers
+    layers = (SimpleNamespace(attention=attention),) * draft_layers
     spec: Any = SimpleNamespace(num_layers=draft_layers, layers=layers)
     return DraftPages(context, spec, torch.float32), blocks, arena.groups[0]
 
