@@ -9,7 +9,7 @@ import pytest
 
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import StepMode, drain, make_engine, make_request
+from tests.fakes.engines import BLOCK_SIZE, StepMode, drain, make_engine, make_request
 from tests.fakes.family_cases import FULL
 
 if TYPE_CHECKING:
@@ -113,4 +113,41 @@ def test_tokens_are_those_of_prompts_computed_alone(
     engine = make_engine(model, mode, **({"num_blocks": 200} | settings))
     assert run(engine) == expected[checkpoint]
     assert engine.stats().counters[counter] > 0
+    engine.close()
+
+
+def test_a_prefix_is_found_where_a_checkpoint_is(folder: Path) -> None:
+    engine = make_engine(load_model(folder / "conv"), num_blocks=200, max_num_batched_tokens=16)
+    shared = list(range(3, 33))
+
+    def num_cached(name: str, rest: int) -> int:
+        engine.add(make_request(name, [*shared, *range(rest, rest + 9)], max_tokens=2))
+        return drain(engine).admitted(name)[0].num_cached_tokens
+
+    assert num_cached("first", 100) == 0
+    assert num_cached("same", 100) == 36  # the last full block of 39 tokens
+    # No prompt had ended where this one parts from them: it leaves a checkpoint there.
+    assert num_cached("parts", 150) == 0
+    assert num_cached("parts again", 200) == 28
+    engine.close()
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_states_take_as_many_blocks_however_long_a_sequence_is(folder: Path, hold: bool) -> None:
+    engine = make_engine(
+        load_model(folder / "delta"), num_blocks=200, max_num_batched_tokens=16, max_num_seqs=1
+    )
+    num_states = engine.layout.num_groups - engine.layout.num_token_groups
+    assert num_states == 3
+    engine.add(make_request("long", range(3, 203), max_tokens=40, hold_blocks=hold))
+    most = 0
+    while engine.has_work():
+        engine.step()
+        engine.check_integrity()
+        most = max(most, engine.num_blocks - engine._pool.num_free)
+    # Its own blocks, and a checkpoint that the next step still reads.
+    assert most <= 240 // BLOCK_SIZE + 2 * num_states
+    if hold:
+        engine.release("long")
+    assert engine._pool.num_free == engine.num_blocks
     engine.close()
