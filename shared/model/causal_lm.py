@@ -186,6 +186,8 @@ class DecoderLayer(nn.Module):
         else:
             x, residual = self.attention_norm.of_sum(x, residual)
         mixed = self.attention(x, cos_sin, kv_cache, metadata)
+        if self._place is NormPlace.ALONE:
+            return self._scaled(mixed), residual
         if self._place in (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO):
             if self._place is NormPlace.PARALLEL_TWO:
                 x = self.mlp_norm(residual)

@@ -155,6 +155,9 @@ _ONE_SIZE: Mapping[str, Callable[[LayerSpec], object]] = {
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
     "gates of heads": lambda spec: any(own.has_gate for own in spec.attentions.values()),
+    "layers without a feed-forward": lambda spec: any(
+        own.feed_forward is None for own in spec.layers
+    ),
     "norms of sums": lambda spec: any(n.norms is NormPlace.SUM for n in spec.layers),
     "the lack of a last norm": lambda spec: not spec.has_final_norm,
     "the projection of the embedding": lambda spec: spec.embedding_size is not None,

@@ -24,14 +24,16 @@ _LEAST = 1e-20
 
 
 def make_feed_forward(
-    own: FeedForwardSpec | ExpertsSpec,
+    own: FeedForwardSpec | ExpertsSpec | None,
     *,
     hidden: int,
     dtype: torch.dtype,
     implementation: str = "torch",
     method: LinearMethod = DENSE,
-) -> Experts | GatedMLP | PlainMLP:
-    """Return the feed-forward that a description asks for."""
+) -> Experts | GatedMLP | PlainMLP | nn.Identity:
+    """Return the feed-forward that a description asks for; for None one that is not run."""
+    if own is None:
+        return nn.Identity()
     if isinstance(own, ExpertsSpec):
         return Experts(
             own, hidden=hidden, dtype=dtype, implementation=implementation, method=method

@@ -54,6 +54,8 @@ class NormPlace(StrEnum):
     PARALLEL = "parallel"
     #: x += mixer(n(x)) + feed_forward(n(x)), with a norm each
     PARALLEL_TWO = "parallel_two"
+    #: x += mixer(n(x)), and no feed-forward
+    ALONE = "alone"
 
 
 #: By place: the norms that a layer has.
@@ -64,6 +66,7 @@ PLACES: Mapping[NormPlace, tuple[str, ...]] = {
     NormPlace.SUM: ("attention_norm", "mlp_norm"),
     NormPlace.PARALLEL: ("attention_norm",),
     NormPlace.PARALLEL_TWO: ("attention_norm", "mlp_norm"),
+    NormPlace.ALONE: ("attention_norm",),
 }
 
 
@@ -300,7 +303,8 @@ class LayerSpec:
     """A mixer and a feed-forward, with norms, around a residual."""
 
     mixer: AttentionSpec | RecurrentSpec
-    feed_forward: FeedForwardSpec | ExpertsSpec
+    #: None with the norm's place `ALONE`.
+    feed_forward: FeedForwardSpec | ExpertsSpec | None
     norms: NormPlace = NormPlace.BEFORE
     #: Factor of what the mixer and the feed-forward add to the residual.
     residual_multiplier: float = 1.0
@@ -415,6 +419,18 @@ class DecoderSpec:
         return {n: mixer for n, mixer in mixers.items() if isinstance(mixer, AttentionSpec)}
 
     @property
+    def like_llama(self) -> LayerSpec:
+        """A layer with the sizes of the first one that attends, arranged as Llama's.
+
+        Heads that draft for this decoder have such layers.
+        """
+        first = next(iter(self.attentions.values()))
+        plain = replace(first, qkv_bias=False, output_bias=False, qk_norm=None, has_gate=False)
+        inner = next((own.feed_forward for own in self.layers if own.feed_forward), None)
+        size = self.hidden_size if inner is None else inner.inner_size
+        return LayerSpec(mixer=plain, feed_forward=FeedForwardSpec(inner_size=size))
+
+    @property
     def recurrences(self) -> dict[int, RecurrentSpec]:
         """The layers with states, and what they do with them."""
         mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
@@ -484,7 +500,8 @@ class DecoderSpec:
     @property
     def inner_size(self) -> int:
         """Numbers per token of the widest feed-forward of any layer."""
-        return max(layer.feed_forward.inner_size for layer in self.layers)
+        found = (layer.feed_forward for layer in self.layers)
+        return max((own.inner_size for own in found if own is not None), default=0)
 
     @property
     def has_states(self) -> bool:

@@ -44,6 +44,13 @@ _DELTA = {
     "layer_types": ["linear_attention", FULL, "linear_attention"],
     "num_hidden_layers": 3,
 }
+_ATTENTION = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "sliding_window",
+)
 _MAMBA = {
     "mamba_n_heads": 8,
     "mamba_d_head": 24,
@@ -312,4 +319,30 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bamba": ("bamba", {**_DERIVED, **_MAMBA, "layer_types": ..., "attn_layer_indices": [1]}),
+    "mamba2": (
+        "mamba2",
+        {
+            "head_dim": 24,
+            "num_heads": 8,
+            "n_groups": 2,
+            "state_size": 18,
+            "conv_kernel": 3,
+            "use_bias": True,
+            "chunk_size": 8,
+            "num_hidden_layers": 3,
+            **dict.fromkeys(_ATTENTION, ...),
+        },
+    ),
+    "nemotron_h": (
+        "nemotron_h",
+        {
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 20,
+            "n_groups": 3,
+            "ssm_state_size": 18,
+            "chunk_size": 8,
+            "num_hidden_layers": 6,
+            "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba", "mamba"],
+        },
+    ),
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from shared.model.causal_lm import CausalLM
     from shared.model.native.model import NativeCausalLM
+    from shared.model.spec import DecoderSpec
 
 
 def poisoned_cache(
@@ -151,9 +152,10 @@ class PagedDriver:
         groups = spec.kv_groups
         all_tables = self._shuffled_tables([total for _ in groups for total in totals])
         num_blocks = 1 + sum(map(len, all_tables))
-        mixer = next(iter(spec.attentions.values()))
-        heads = mixer.num_kv_heads, self.block_size, mixer.head_dim
-        arena = poisoned_cache(num_blocks, max(map(len, groups)), *heads, self.kv_dtype)
+        heads = next(((m.num_kv_heads, m.head_dim) for m in spec.attentions.values()), (1, 1))
+        arena = poisoned_cache(
+            num_blocks, max(map(len, groups)), heads[0], self.block_size, heads[1], self.kv_dtype
+        )
         caches = []
         for layers in groups:
             if layers[0] in spec.recurrences:
@@ -177,13 +179,13 @@ class PagedDriver:
                 num_new,
                 ends,
                 [
-                    _behind_window(spec.kv_window(layers[0]), end - num, table, size)
+                    _behind_window(_window(spec, layers[0]), end - num, table, size)
                     for num, end, table in zip(num_new, ends, own, strict=True)
                 ],
                 size,
             )
             for layers, own in zip(spec.kv_groups, tables, strict=True)
-            if layers[0] in spec.attentions
+            if layers[0] in spec.attentions or not spec.attentions
         )
         states = [
             [
@@ -202,6 +204,10 @@ class PagedDriver:
         generator = torch.Generator().manual_seed(self.seed)
         order = iter((torch.randperm(sum(sizes), generator=generator) + 1).tolist())
         return [[next(order) for _ in range(size)] for size in sizes]
+
+
+def _window(spec: DecoderSpec, layer: int) -> int | None:
+    return spec.kv_window(layer) if layer in spec.attentions else None
 
 
 def _behind_window(window: int | None, position: int, table: list[int], size: int) -> list[int]:

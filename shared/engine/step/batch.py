@@ -75,7 +75,7 @@ class BatchBuilder:
         self._block_size = block_size
         self._scratch_block = scratch_block
         self._tables = np.zeros((num_groups, max_num_seqs, max_blocks_per_seq), dtype=np.int32)
-        self._num_state_groups = num_state_groups
+        self._num_token_groups = num_groups - num_state_groups
         self._is_lent = False
 
     @contextmanager
@@ -124,8 +124,8 @@ class BatchBuilder:
             num_tokens + num_padding,
             num_seqs + num_padding,
             width,
-            len(self._tables) - self._num_state_groups,
-            self._num_state_groups,
+            max(1, self._num_token_groups),  # without any, the first metadata has tables too
+            len(self._tables) - self._num_token_groups,
         )
         packed = self._buffers.take(layout)
         at = packed.arrays
@@ -135,7 +135,7 @@ class BatchBuilder:
         at["token_ids"][:num_tokens] = plan.token_ids
         at["seq_lens"][:num_seqs] = ends
         self._place_tokens(packed, rows, ends - lens, lens, starts)
-        if self._num_state_groups:
+        if self._num_token_groups < len(self._tables):
             self._place_states(packed, rows, ends - lens, ends)
         if plan.fed:
             at["fed_rows"][:num_tokens] = -1
@@ -170,7 +170,7 @@ class BatchBuilder:
                 query_lens_list=plan.num_new_tokens + [1] * num_padding,
                 seq_lens_list=seq_lens + [1] * num_padding,
                 wanted=None if keeps_all else last,
-                states=on["states"] if self._num_state_groups else None,
+                states=on["states"] if len(on["states"]) else None,
             )
             for block_tables, slots in zip(on["block_tables"], on["slots"], strict=True)
         )
@@ -230,7 +230,7 @@ class BatchBuilder:
         ends: NDArray[np.int64],
     ) -> None:
         """Write the blocks with states: that of the last token before a step, and in it."""
-        for number, table in enumerate(self._tables[packed.layout.num_groups :]):
+        for number, table in enumerate(self._tables[self._num_token_groups :]):
             out = packed.arrays["states"][number]
             before = table[rows, np.maximum(firsts - 1, 0) // self._block_size]
             out[:, 0] = np.where(firsts > 0, before, -1)

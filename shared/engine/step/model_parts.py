@@ -96,7 +96,7 @@ def _batches(
         config.max_num_batched_tokens,
         config.max_num_seqs,
         max_blocks_per_seq,
-        layout.num_token_groups,
+        max(1, layout.num_token_groups),
         layout.num_groups - layout.num_token_groups,
     )
     return BatchBuilder(

@@ -15,7 +15,7 @@ from shared.model.checkpoint.files import SINGLE_NAME, find_checkpoint_files
 from shared.model.checkpoint.weights import stored_tensors
 from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
-from shared.model.spec import FeedForwardSpec, LayerSpec, NormPlace
+from shared.model.spec import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,10 +72,13 @@ def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
         tensors |= _vocabulary(target.vocab_size, spec.draft_vocab_size, generator)
     raw: dict[str, Any] = {**target.raw, "architectures": [METHODS[spec.method]]}
     raw.pop("layer_types", None)
-    if target.layers[0].norms is not NormPlace.BEFORE or target.has_experts:
+    if target.layers[0].norms is not NormPlace.BEFORE or target.has_experts or target.has_states:
         # Heads of all families have Llama's layers.
-        inner_size = target.layers[0].feed_forward.inner_size
-        raw |= {"model_type": "llama", "intermediate_size": inner_size}
+        plain = target.like_llama
+        assert plain.feed_forward is not None
+        raw |= {"model_type": "llama", "intermediate_size": plain.feed_forward.inner_size}
+        if target.has_states:
+            raw |= {"rope_parameters": None, "head_dim": plain.attention.head_dim}
     if spec.method == "medusa":
         raw |= {"medusa_num_heads": spec.num_heads, "medusa_num_layers": spec.num_layers}
     else:
@@ -159,12 +162,7 @@ def _medusa(target: DecoderSpec, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
 
 def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a target layer's tensors, without biases and norms of heads."""
-    first = target.layers[0]
-    plain = LayerSpec(
-        mixer=replace(first.attention, qkv_bias=False, output_bias=False, qk_norm=None),
-        feed_forward=FeedForwardSpec(inner_size=first.feed_forward.inner_size),
-    )
-    own = replace(target, layers=(plain,))
+    own = replace(target, layers=(target.like_llama,))
     names = Naming().layer_names(own, 0, stored=f"{stored}.", input_size=input_size)
     return {name: each.shape for name, each in names.items()}
 

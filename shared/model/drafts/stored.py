@@ -19,7 +19,7 @@ from shared.model.checkpoint.weights import copy_stored, stored_tensors, tensor_
 from shared.model.families.dense.llama import LLAMA
 from shared.model.families.naming import Naming
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.spec import ExpertsSpec, QkNorm
+from shared.model.spec import FeedForwardSpec, QkNorm
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
@@ -147,9 +147,9 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
     """Return the first layer, with the biases and norms that are stored."""
     first = spec.layers[0]
     feed_forward = first.feed_forward
-    if isinstance(feed_forward, ExpertsSpec):
-        where = head.path.with_name("config.json")
-        raise ModelLoadError(f"{where}: {spec.architecture} has experts, which no head of ours has")
+    if not isinstance(feed_forward, FeedForwardSpec) or spec.has_states:
+        where, what = head.path.with_name("config.json"), "experts or states"
+        raise ModelLoadError(f"{where}: {spec.architecture} has {what}, which no head of ours has")
     every = replace(
         first,
         mixer=replace(first.attention, qkv_bias=True, output_bias=True, qk_norm=QkNorm.HEAD),

@@ -131,7 +131,7 @@ class Naming:
             linears = [*recurrent_linears(layer.mixer, spec.hidden_size, are_grouped=grouped)]
         if isinstance(own, ExpertsSpec):
             linears += _experts(own, spec.hidden_size)
-        else:
+        elif own is not None:
             linears += _feed_forward(own, spec.hidden_size)
         found = {
             f"{name}.{part.kind.value}": Stored(part, shape, rows=rows)

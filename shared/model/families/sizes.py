@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shared.model.rope import RopeConfig
     from shared.model.spec import RecurrentSpec
 
-FeedForward: TypeAlias = FeedForwardSpec | ExpertsSpec
+FeedForward: TypeAlias = FeedForwardSpec | ExpertsSpec | None
 #: The sizes and the maximum of each: several times those of any model.
 _LARGEST = {
     "vocab_size": 2**24,

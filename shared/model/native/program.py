@@ -82,6 +82,7 @@ def _layer(
     yield _norm(packed.attention_norm, for_router=is_parallel and routes)
     yield from _attention(own.attention, packed, spec.kv_place(number), is_last=is_last)
     output = Operation(op=Op.OUTPUT, matrix=packed.output)
+    assert own.feed_forward is not None  # layers without one are refused
     if is_parallel:
         # The first norm's operand is still there, unless rows have moved.
         if own.norms is NormPlace.PARALLEL_TWO:

@@ -31,6 +31,12 @@ CHECKPOINTS = {
     "delta": CheckpointSpec(
         architecture="qwen3_5_text", num_layers=5, vocab_size=321, head_dim=10, extra=DELTA
     ),
+    "alone": CheckpointSpec(
+        architecture="mamba2",
+        num_layers=3,
+        vocab_size=321,
+        extra={"head_dim": 16, "num_heads": 8, "n_groups": 2, "state_size": 6},
+    ),
     "conv": CheckpointSpec(
         architecture="lfm2",
         num_layers=5,
@@ -98,6 +104,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+#: Two blocks do for a sequence without KV; and what it answers repeats nothing to be guessed.
+NOT_SEEN = {("alone", "short of blocks"), ("alone", "offload"), ("alone", "ngram")}
+
+
 @pytest.mark.parametrize("mode", [StepMode.SYNCHRONOUS, StepMode.OVERLAPPED])
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 @pytest.mark.parametrize("name", SETTINGS)
@@ -112,7 +122,7 @@ def test_tokens_are_those_of_prompts_computed_alone(
     model = load_model(folder / checkpoint)
     engine = make_engine(model, mode, **({"num_blocks": 200} | settings))
     assert run(engine) == expected[checkpoint]
-    assert engine.stats().counters[counter] > 0
+    assert engine.stats().counters[counter] > 0 or (checkpoint, name) in NOT_SEEN
     engine.close()
 
 

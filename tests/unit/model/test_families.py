@@ -36,7 +36,9 @@ NOT_NATIVE = {"opt-350m": "do not know norms of sums, the lack of a last norm, t
 STATES = tuple(
     case
     for case in CASES
-    if case.startswith(("lfm2", "qwen3_next", "qwen3_5", "granite4", "bamba"))
+    if case.startswith(
+        ("lfm2", "qwen3_next", "qwen3_5", "granite4", "bamba", "mamba2", "nemotron_h")
+    )
 )
 NOT_NATIVE |= dict.fromkeys(STATES, "do not know states")
 RUNS = [(case, "torch") for case in CASES] + [

@@ -43,6 +43,11 @@ def load_draft(context: ProposerContext) -> LoadedModel:
         )
     except (ConfigError, ModelLoadError) as error:
         raise ConfigError(f"speculative_config: model: {error}") from error
+    if draft.spec.has_states:
+        raise ConfigError(
+            f"draft {draft.spec.architecture} keeps states, which cannot forget rejected tokens: "
+            "a draft has attention in every layer"
+        )
     own, theirs = draft.spec.vocab_size, target.spec.vocab_size
     if own != theirs:
         raise ConfigError(

@@ -86,27 +86,32 @@ def read_mamba(raw: Mapping[str, Any], hidden_size: int) -> MambaSpec:
     """
     heads, inner = int(raw.get("mamba_n_heads", 128)), int(raw.get("mamba_expand", 2)) * hidden_size
     head_dim = raw.get("mamba_d_head", "auto")
-    head_dim = inner // heads if head_dim == "auto" else int(head_dim)
-    groups = int(raw.get("mamba_n_groups", 1))
-    if heads * head_dim != inner or heads % groups:
-        raise ModelLoadError(
-            f"mamba_n_heads {heads} of {head_dim} in {groups} groups do not make up {inner}"
-        )
     low, high = raw.get("time_step_limit") or (0.0, float("inf"))
-    return MambaSpec(
+    found = MambaSpec(
         num_heads=heads,
-        head_dim=head_dim,
-        num_groups=groups,
+        head_dim=inner // heads if head_dim == "auto" else int(head_dim),
+        num_groups=int(raw.get("mamba_n_groups", 1)),
         state_dim=int(raw.get("mamba_d_state", 256)),
         kernel_size=int(raw.get("mamba_d_conv", 4)),
         conv_bias=bool(raw.get("mamba_conv_bias", True)),
         bias=bool(raw.get("mamba_proj_bias", False)),
-        min_step=_as_float(low),
-        max_step=_as_float(high),
+        min_step=as_float(low),
+        max_step=as_float(high),
     )
+    check_heads(found, inner)
+    return found
 
 
-def _as_float(value: Any) -> float:
+def check_heads(own: MambaSpec, inner_size: int) -> None:
+    """Raise ModelLoadError unless heads and groups make up `inner_size` elements."""
+    if own.inner_size != inner_size or own.num_heads % own.num_groups:
+        raise ModelLoadError(
+            f"{own.num_heads} heads of {own.head_dim} in {own.num_groups} groups do not make up "
+            f"{inner_size}"
+        )
+
+
+def as_float(value: Any) -> float:
     """Return a number that is written as such, or as transformers writes infinity in JSON."""
     return float(value["__float__"] if isinstance(value, dict) else value)
 
