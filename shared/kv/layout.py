@@ -32,7 +32,9 @@ _SCALE_BYTES = 4
 class KVGroup:
     """Layers that share a block table.
 
-    A block is contiguous: [num_layers, 2 (key, value), num_kv_heads, block_size, head_dim].
+    A block is contiguous: [num_layers, 2 (key, value), num_kv_heads, block_size, head_dim]. One of
+    a latent group has one row per token, which gives keys and values:
+    [num_layers, 1, 1, block_size, head_dim].
     """
 
     num_layers: int
@@ -42,10 +44,15 @@ class KVGroup:
     #: Tokens that a token of a group with windows reads, itself among them; 0 for other kinds.
     window: int = 0
 
+    @property
+    def num_kinds(self) -> int:
+        """Number of rows per token and head: a key and a value, or one for both."""
+        return 1 if self.kind is GroupKind.LATENT else 2
+
     def rule(self, block_size: int) -> GroupRule:
         """Return which blocks of so many tokens a sequence needs."""
         match self.kind:
-            case GroupKind.FULL:
+            case GroupKind.FULL | GroupKind.LATENT:
                 return FullRule()
             case GroupKind.WINDOW:
                 return WindowRule(self.window, block_size)
@@ -103,12 +110,12 @@ class KVLayout:
         return self.dtype in _SCALED
 
     def block_shape(self, group: KVGroup) -> tuple[int, ...]:
-        """Return [num_layers, 2, num_kv_heads, block_size, row elements] of a block of a group.
+        """Return [num_layers, kinds, num_kv_heads, block_size, row elements] of a group's block.
 
         A row is what a token of a head takes: head_dim elements, and those that its scale fills.
         """
         row = group.head_dim + (_SCALE_BYTES if self.is_quantized else 0)
-        return group.num_layers, 2, group.num_kv_heads, self.block_size, row
+        return group.num_layers, group.num_kinds, group.num_kv_heads, self.block_size, row
 
     @property
     def block_bytes(self) -> int:

@@ -40,7 +40,8 @@ class KVGroup(_message.Message):
     """Elements per head."""
     kind: _builtins.str
     """full: a token reads every token before it. window: it reads `window` tokens, the last of which
-    is itself.
+    is itself. latent: it reads every token before it, each of which has one row instead of keys and
+    values; num_kv_heads is 1.
     """
     window: _builtins.int
     def __init__(
