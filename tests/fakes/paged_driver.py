@@ -27,9 +27,10 @@ def poisoned_cache(
     block_size: int,
     head_dim: int,
     dtype: torch.dtype = torch.float32,
+    num_kinds: int = 2,
 ) -> torch.Tensor:
     """A cache of NaN; in 8 bits the scales are."""
-    shape = (num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim)
+    shape = (num_blocks, num_layers, num_kinds, num_kv_heads, block_size, head_dim)
     if dtype.itemsize > 1:
         return torch.full(shape, float("nan"), dtype=dtype)
     blocks = torch.full((*shape[:-1], head_dim + 4), 0x7F, dtype=torch.uint8).view(dtype)
