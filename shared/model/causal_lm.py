@@ -15,11 +15,12 @@ from torch.nn.functional import embedding, linear
 from kernels.paged_attention.scores import Scores
 from kernels.rope_kv_write.norms import HeadNorms
 from shared.model.experts import make_feed_forward
+from shared.model.latent_attention import LatentAttention
 from shared.model.layers import NoNorm, Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import PLACES, NormPlace, QkNorm
+from shared.model.spec import PLACES, LatentAttentionSpec, NormPlace, QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ class Attention(nn.Module):
         method: LinearMethod = DENSE,
     ) -> None:
         super().__init__()
-        own = spec.layers[layer].mixer
+        own = spec.layers[layer].attention
         #: This layer's KV cache, and its index there.
         self.group, self.place = spec.kv_place(layer)
         #: Which of the decoder's rotations is this layer's.
@@ -117,6 +118,23 @@ class Attention(nn.Module):
         return self.q_norm(q), self.k_norm(k), v, None
 
 
+def _make_mixer(
+    *,
+    spec: DecoderSpec,
+    layer: int,
+    backend: AttentionBackend,
+    dtype: torch.dtype,
+    method: LinearMethod,
+) -> Attention | LatentAttention:
+    """Return the mixer that a layer's description asks for."""
+    own = spec.layers[layer].mixer
+    if isinstance(own, LatentAttentionSpec):
+        return LatentAttention(
+            spec=spec, own=own, layer=layer, backend=backend, dtype=dtype, method=method
+        )
+    return Attention(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
+
+
 class DecoderLayer(nn.Module):
     """Attention and feed-forward, with norms, around a residual."""
 
@@ -143,7 +161,7 @@ class DecoderLayer(nn.Module):
                 "mlp_output_norm",
             )
         )
-        self.attention = Attention(
+        self.attention = _make_mixer(
             spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
         )
         self.mlp = make_feed_forward(

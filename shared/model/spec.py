@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shared.errors import InternalError
 
@@ -117,6 +117,54 @@ class AttentionSpec:
         """Elements of all heads' keys, and of their values."""
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def kv_shape(self) -> tuple[int, int, int]:
+        """What is kept of a token: keys and values, of so many heads, each of so many numbers."""
+        return 2, self.num_kv_heads, self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttentionSpec:
+    """Attention whose keys and values are products of one short row per token (DeepSeek-V2).
+
+    A token's row is norm(c) and rotate(p), where [c, p] = kv_down(x). Of head h the key is
+    [keys_h c, p], the value is values_h c, and the query is [n, rotate(r)]. All heads' [n, r] are
+    q(x), or q_up(norm(q_down(x))).
+    """
+
+    num_heads: int
+    #: Numbers of q_down(x); None: queries are one product with x.
+    q_rank: int | None
+    #: Numbers of c.
+    kv_rank: int
+    #: Numbers of a head's query and key that are not rotated.
+    plain_dim: int
+    #: Numbers of a head's query that are rotated, and of p.
+    rope_dim: int
+    #: Numbers of a head's value.
+    value_dim: int
+    #: Of `rope_dim` numbers.
+    rope: RopeConfig
+    #: Factor of the scores.
+    scale: float
+    #: Of the norms of c and of q_down(x), which are root-mean-square norms.
+    norm_eps: float = 1e-6
+    #: The products with x, and the output, have biases, except for q(x).
+    bias: bool = False
+
+    @property
+    def window(self) -> None:
+        """A token sees all tokens before it."""
+        return None
+
+    @property
+    def kv_shape(self) -> tuple[int, int, int]:
+        """What is kept of a token: one row, of no heads, of so many numbers."""
+        return 1, 1, self.kv_rank + self.rope_dim
+
+
+Mixer: TypeAlias = AttentionSpec | LatentAttentionSpec
+
 
 class Activation(StrEnum):
     """The nonlinear function of a feed-forward."""
@@ -151,6 +199,15 @@ class RouterScores(StrEnum):
     SIGMOID = "sigmoid"
 
 
+class GroupScore(StrEnum):
+    """The score of a group of experts."""
+
+    #: The sum of its two best experts' scores.
+    BEST_TWO = "best_two"
+    #: Its best expert's score.
+    BEST = "best"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
     """The choice of a token's experts: those with the best scores, each weighted with its score."""
@@ -166,10 +223,10 @@ class RouterSpec:
     is_normalised: bool = True
     #: Factor of the weights.
     scale: float = 1.0
-    #: Experts are chosen among those of the best groups only. A group's score is the sum of its
-    #: two best experts'.
+    #: Experts are chosen among those of the best groups only.
     num_groups: int = 1
     num_chosen_groups: int = 1
+    group_score: GroupScore = GroupScore.BEST_TWO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +249,22 @@ class ExpertsSpec:
 class LayerSpec:
     """A mixer and a feed-forward, with norms, around a residual."""
 
-    mixer: AttentionSpec
+    mixer: Mixer
     feed_forward: FeedForwardSpec | ExpertsSpec
     norms: NormPlace = NormPlace.BEFORE
     #: Factor of what the mixer and the feed-forward add to the residual.
     residual_multiplier: float = 1.0
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """The mixer, for executors that know attention with keys and values alone.
+
+        Raises:
+            InternalError: it is another mixer. Such a decoder must be refused before.
+        """
+        if not isinstance(self.mixer, AttentionSpec):
+            raise InternalError(f"a layer of {type(self.mixer).__name__}, not of attention")
+        return self.mixer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +344,7 @@ class DecoderSpec:
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
         """By group of layers that share a block table: the layers, ascending."""
         kinds = [
-            (self.kv_window(number), layer.mixer.num_kv_heads, layer.mixer.head_dim)
+            (self.kv_window(number), layer.mixer.kv_shape)
             for number, layer in enumerate(self.layers)
         ]
         full_first = sorted(range(len(kinds)), key=lambda layer: kinds[layer][0] is not None)
@@ -321,7 +389,7 @@ class DecoderSpec:
         Raises:
             InternalError: they differ in more. Executors that use this compute equal layers only.
         """
-        first, *others = (replace(layer.mixer, window=None) for layer in self.layers)
+        first, *others = (replace(layer.attention, window=None) for layer in self.layers)
         if any(other != first for other in others):
             raise InternalError(f"the layers of {self.architecture} attend in different ways")
         return first
@@ -330,6 +398,11 @@ class DecoderSpec:
     def inner_size(self) -> int:
         """Numbers per token of the widest feed-forward of any layer."""
         return max(layer.feed_forward.inner_size for layer in self.layers)
+
+    @property
+    def has_latents(self) -> bool:
+        """Whether a layer's attention keeps rows instead of keys and values."""
+        return any(isinstance(layer.mixer, LatentAttentionSpec) for layer in self.layers)
 
     @property
     def has_experts(self) -> bool:

@@ -149,15 +149,17 @@ class PagedDriver:
     ) -> tuple[tuple[torch.Tensor, ...], list[list[list[int]]]]:
         """By group: its view of one arena, and its tables."""
         spec = self.model.spec
-        groups, mixer = spec.kv_groups, spec.layers[0].mixer
+        groups = spec.kv_groups
+        num_kinds, num_kv_heads, head_dim = spec.layers[0].mixer.kv_shape
         all_tables = self._shuffled_tables([total for _ in groups for total in totals])
         arena = poisoned_cache(
             1 + sum(map(len, all_tables)),
             max(map(len, groups)),
-            mixer.num_kv_heads,
+            num_kv_heads,
             self.block_size,
-            mixer.head_dim,
+            head_dim,
             self.kv_dtype,
+            num_kinds,
         )
         caches = tuple(arena[:, : len(layers)] for layers in groups)
         size = len(totals)

@@ -48,11 +48,12 @@ def build_model_parts(
     """Allocate the KV cache, and record the decode steps where that is possible.
 
     `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. Steps with
-    experts are not recorded: PyTorch reads on the host which ones are chosen.
+    experts are not recorded: PyTorch reads on the host which ones are chosen. Nor are those with
+    latent attention, which PyTorch computes according to the lengths on the host.
     """
     device = torch.device(config.device)
     processors = _processors(loaded, config)
-    if config.enforce_eager or loaded.spec.has_experts:
+    if config.enforce_eager or loaded.spec.has_experts or loaded.spec.has_latents:
         recorder = None
     elif recorder is None and device.type == "cuda":
         recorder = CudaRecorder(device)

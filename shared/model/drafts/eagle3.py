@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from shared.errors import ModelLoadError
-from shared.model.causal_lm import DecoderLayer
+from shared.model.causal_lm import Attention, DecoderLayer
 from shared.model.drafts.choice import most_likely
 from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import head_spec, layer_targets, read_head
@@ -87,9 +87,13 @@ class Eagle3Head(nn.Module):
         combined = _NUM_COMBINED * target.spec.hidden_size
         self.fc = nn.Linear(combined, size, bias="fc.bias" in stored.tensors, dtype=dtype)
         self.layer = DecoderLayer(spec=spec, layer=0, backend=backend, dtype=dtype)
-        qkv = self.layer.attention.qkv
-        self.layer.attention.qkv = FusedLinear(
-            in_size=2 * size, out_sizes=qkv.out_sizes, bias=spec.attention.qkv_bias, dtype=dtype
+        attention = self.layer.attention
+        assert isinstance(attention, Attention)  # `head_spec` refuses others
+        attention.qkv = FusedLinear(
+            in_size=2 * size,
+            out_sizes=attention.qkv.out_sizes,
+            bias=spec.attention.qkv_bias,
+            dtype=dtype,
         )
         self.feature_norm, self.norm = (
             RMSNorm(size=size, eps=eps, dtype=dtype, implementation=backend.name) for _ in range(2)

@@ -15,7 +15,13 @@ from shared.model.checkpoint.files import SINGLE_NAME, find_checkpoint_files
 from shared.model.checkpoint.weights import stored_tensors
 from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
-from shared.model.spec import FeedForwardSpec, LayerSpec, NormPlace
+from shared.model.spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LatentAttentionSpec,
+    LayerSpec,
+    NormPlace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,10 +78,13 @@ def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
         tensors |= _vocabulary(target.vocab_size, spec.draft_vocab_size, generator)
     raw: dict[str, Any] = {**target.raw, "architectures": [METHODS[spec.method]]}
     raw.pop("layer_types", None)
-    if target.layers[0].norms is not NormPlace.BEFORE or target.has_experts:
+    if _differs_from_llama(target):
         # Heads of all families have Llama's layers.
         inner_size = target.layers[0].feed_forward.inner_size
         raw |= {"model_type": "llama", "intermediate_size": inner_size}
+    if target.has_latents:
+        own = _head_layer(target).attention
+        raw |= {"num_key_value_heads": own.num_kv_heads, "head_dim": own.head_dim}
     if spec.method == "medusa":
         raw |= {"medusa_num_heads": spec.num_heads, "medusa_num_layers": spec.num_layers}
     else:
@@ -159,12 +168,7 @@ def _medusa(target: DecoderSpec, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
 
 def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a target layer's tensors, without biases and norms of heads."""
-    first = target.layers[0]
-    plain = LayerSpec(
-        mixer=replace(first.mixer, qkv_bias=False, output_bias=False, qk_norm=None),
-        feed_forward=FeedForwardSpec(inner_size=first.feed_forward.inner_size),
-    )
-    own = replace(target, layers=(plain,))
+    own = replace(target, layers=(_head_layer(target),))
     names = Naming().layer_names(own, 0, stored=f"{stored}.", input_size=input_size)
     return {name: each.shape for name, each in names.items()}
 
@@ -175,3 +179,22 @@ def _vocabulary(vocab_size: int, num_known: int, generator: torch.Generator) -> 
     is_known = torch.zeros(vocab_size, dtype=torch.bool)
     is_known[known] = True
     return {"d2t": known - torch.arange(num_known), "t2d": is_known}
+
+
+def _differs_from_llama(target: DecoderSpec) -> bool:
+    is_before = target.layers[0].norms is NormPlace.BEFORE
+    return not is_before or target.has_experts or target.has_latents
+
+
+def _head_layer(target: DecoderSpec) -> LayerSpec:
+    """Return a head's layer: one like the target's first, as far as Llama's layers can be."""
+    first = target.layers[0]
+    mixer = first.mixer
+    if isinstance(mixer, LatentAttentionSpec):
+        size = 2 * max(1, target.hidden_size // mixer.num_heads // 2)
+        heads = mixer.num_heads
+        mixer = AttentionSpec(num_heads=heads, num_kv_heads=heads, head_dim=size, rope=None)
+    return LayerSpec(
+        mixer=replace(mixer, qkv_bias=False, output_bias=False, qk_norm=None),
+        feed_forward=FeedForwardSpec(inner_size=first.feed_forward.inner_size),
+    )

@@ -126,7 +126,7 @@ def head_spec(head: StoredHead, *, layer: str, target: DecoderSpec) -> DecoderSp
         layers=tuple(
             replace(
                 each,
-                mixer=replace(own.mixer, window=each.mixer.window),
+                mixer=replace(own.attention, window=each.mixer.window),
                 feed_forward=own.feed_forward,
             )
             for each in spec.layers
@@ -147,12 +147,16 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
     """Return the first layer, with the biases and norms that are stored."""
     first = spec.layers[0]
     feed_forward = first.feed_forward
+    where = head.path.with_name("config.json")
     if isinstance(feed_forward, ExpertsSpec):
-        where = head.path.with_name("config.json")
         raise ModelLoadError(f"{where}: {spec.architecture} has experts, which no head of ours has")
+    if spec.has_latents:
+        raise ModelLoadError(
+            f"{where}: {spec.architecture} has latent attention, which no head of ours has"
+        )
     every = replace(
         first,
-        mixer=replace(first.mixer, qkv_bias=True, output_bias=True, qk_norm=QkNorm.HEAD),
+        mixer=replace(first.attention, qkv_bias=True, output_bias=True, qk_norm=QkNorm.HEAD),
         feed_forward=replace(feed_forward, bias=True),
     )
     names = Naming().layer_names(replace(spec, layers=(every,)), 0, stored=f"{layer}.")
@@ -164,7 +168,7 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
     return replace(
         every,
         mixer=replace(
-            every.mixer,
+            every.attention,
             qkv_bias=("attention.qkv", Kind.BIAS) in has,
             output_bias=("attention.output", Kind.BIAS) in has,
             qk_norm=QkNorm.HEAD if ("attention.q_norm", Kind.WEIGHT) in has else None,

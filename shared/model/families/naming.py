@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from shared.model.families.latent import latent_linears, latent_norms
 from shared.model.rope import head_order
-from shared.model.spec import PLACES, ExpertsSpec, QkNorm
+from shared.model.spec import PLACES, AttentionSpec, ExpertsSpec, LatentAttentionSpec, QkNorm
 from shared.model.weight_map import (
     EMBEDDING,
     HEAD,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shared.model.spec import (
-        AttentionSpec,
         DecoderSpec,
         FeedForwardSpec,
         LayerSpec,
@@ -120,7 +120,7 @@ class Naming:
         """
         layer = spec.layers[number]
         own = layer.feed_forward
-        linears = [*_attention(layer, spec, input_size)]
+        linears = [*_mixer(layer, spec, input_size)]
         if isinstance(own, ExpertsSpec):
             linears += _experts(own, spec.hidden_size)
         else:
@@ -130,8 +130,8 @@ class Naming:
             for name, part, shape, rows in self._norms(layer, spec, module)
         }
         for linear in linears:
-            found |= dict(self._linear(linear, module, layer.mixer))
-        if layer.mixer.has_sinks:
+            found |= dict(self._linear(linear, module, layer))
+        if isinstance(layer.mixer, AttentionSpec) and layer.mixer.has_sinks:
             sinks = WeightPart(f"{module}attention", Kind.SINKS)
             found[self.parts["attention.sinks"]] = Stored(sinks, (layer.mixer.num_heads,))
         if isinstance(own, ExpertsSpec) and own.router.has_choice_bias:
@@ -146,6 +146,10 @@ class Naming:
         for part in PLACES[layer.norms]:
             yield from self._norm(part, spec.norm, module, (spec.hidden_size,), None)
         mixer = layer.mixer
+        if isinstance(mixer, LatentAttentionSpec):
+            for part, norm, size in latent_norms(mixer):
+                yield from self._norm(part, norm, module, (size,), None)
+            return
         if mixer.qk_norm is None:
             return
         order = head_order(mixer.rope) if mixer.rope is not None else None
@@ -168,19 +172,19 @@ class Naming:
             yield self.parts[part], WeightPart(f"{module}{part}", Kind.BIAS), shape, rows
 
     def _linear(
-        self, linear: _Linear, module: str, mixer: AttentionSpec
+        self, linear: _Linear, module: str, layer: LayerSpec
     ) -> Iterator[tuple[str, Stored]]:
         projections = self.parts[linear.part].split()
         if linear.num_experts and "{}" in projections[0]:
             for number in range(linear.num_experts):
                 names = [name.format(number) for name in projections]
                 one = replace(linear, path=linear.module.format(number), num_experts=0)
-                yield from self._projections(names, one, module, mixer)
+                yield from self._projections(names, one, module, layer)
         else:
-            yield from self._projections(projections, linear, module, mixer)
+            yield from self._projections(projections, linear, module, layer)
 
     def _projections(
-        self, names: Sequence[str], linear: _Linear, module: str, mixer: AttentionSpec
+        self, names: Sequence[str], linear: _Linear, module: str, layer: LayerSpec
     ) -> Iterator[tuple[str, Stored]]:
         path = f"{module}{linear.module}"
         if len(names) == len(linear.out_sizes):
@@ -189,7 +193,9 @@ class Naming:
                 yield from self._tensors(name, path, index, size, linear, rows)
         else:
             (name,) = names
-            fused = _fused_rows(mixer, is_grouped=self.is_grouped) if linear.is_qkv else None
+            fused = linear.rows[0] if linear.rows else None
+            if linear.is_qkv:
+                fused = _fused_rows(layer.attention, is_grouped=self.is_grouped)
             size = sum(linear.out_sizes)
             if linear.num_experts and self.are_experts_transposed:
                 fused = (*range(0, size, 2), *range(1, size, 2))
@@ -222,7 +228,8 @@ class _Linear:
     out_sizes: tuple[int, ...]
     in_size: int
     bias: bool
-    #: By projection: which stored row is each of its rows; None or empty: they are as stored.
+    #: By projection: which stored row is each of its rows; None or empty: they are as stored. One
+    #: entry is for all projections, in one tensor.
     rows: tuple[Sequence[int] | None, ...] = ()
     is_qkv: bool = False
     #: Its path in the layer, if that is not `part`; of experts with {}, or of one of them.
@@ -236,7 +243,11 @@ class _Linear:
         return self.path or self.part
 
 
-def _attention(layer: LayerSpec, spec: DecoderSpec, input_size: int | None) -> Iterator[_Linear]:
+def _mixer(layer: LayerSpec, spec: DecoderSpec, input_size: int | None) -> Iterator[_Linear]:
+    if isinstance(layer.mixer, LatentAttentionSpec):
+        for own in latent_linears(layer.mixer, spec.hidden_size):
+            yield _Linear(**own)
+        return
     mixer = layer.mixer
     sizes = (mixer.query_size, mixer.kv_size, mixer.kv_size)
     order = head_order(mixer.rope) if mixer.rope is not None else None

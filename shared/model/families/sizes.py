@@ -15,6 +15,7 @@ from shared.model.spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
+    Mixer,
     NormPlace,
     NormSpec,
 )
@@ -184,7 +185,7 @@ def decoder(
     raw: Mapping[str, Any],
     architecture: str,
     sizes: Sizes,
-    mixers: Iterable[AttentionSpec],
+    mixers: Iterable[Mixer],
     feed_forward: FeedForward | Sequence[FeedForward],
     *,
     norm: NormSpec | None = None,
@@ -229,7 +230,7 @@ def decoder(
     )
 
 
-def _checked(mixers: Iterable[AttentionSpec], num_layers: int) -> list[AttentionSpec]:
+def _checked(mixers: Iterable[Mixer], num_layers: int) -> list[Mixer]:
     """Return the mixers, if they are as many as the layers and their windows are not empty."""
     found = list(mixers)
     if len(found) != num_layers:

@@ -117,7 +117,7 @@ class _PagedStep:
         self._metadata = metadata
 
     def attend(self, call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        own = self._spec.layers[call.layer].mixer
+        own = self._spec.layers[call.layer].attention
         group, place = self._places[call.layer]
         size = v.shape[-1]
         if size < own.head_dim:

@@ -45,7 +45,7 @@ class NativeCausalLM:
         """
         self._library = packing.threads.library
         self.spec = spec = model.spec
-        attention = spec.layers[0].mixer  # of those sizes all are: see `why_not_native`
+        attention = spec.layers[0].attention  # of those sizes all are: see `why_not_native`
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]

@@ -11,6 +11,7 @@ import torch
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Kind
 from shared.errors import InternalError
+from shared.model.causal_lm import Attention
 from shared.model.experts import Experts
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
 from shared.model.native.program import PackedExperts, PackedFeedForward, PackedLayer, PackedNorm
@@ -107,6 +108,7 @@ class Packing:
         self, layer: DecoderLayer, spec: DecoderSpec, tables: Sequence[int]
     ) -> PackedLayer:
         attention, size = layer.attention, spec.hidden_size
+        assert isinstance(attention, Attention)  # see `why_not_native`
         sinks = attention.sinks
         return PackedLayer(
             attention_norm=self._norm(layer.attention_norm, size),

@@ -80,7 +80,7 @@ def _layer(
     is_parallel = own.norms in _PARALLEL
     routes = isinstance(packed.feed_forward, PackedExperts)
     yield _norm(packed.attention_norm, for_router=is_parallel and routes)
-    yield from _attention(own.mixer, packed, spec.kv_place(number), is_last=is_last)
+    yield from _attention(own.attention, packed, spec.kv_place(number), is_last=is_last)
     output = Operation(op=Op.OUTPUT, matrix=packed.output)
     if is_parallel:
         # The first norm's operand is still there, unless rows have moved.
