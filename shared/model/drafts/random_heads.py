@@ -192,8 +192,9 @@ def _head_layer(target: DecoderSpec) -> LayerSpec:
     mixer = first.mixer
     if isinstance(mixer, LatentAttentionSpec):
         size = 2 * max(1, target.hidden_size // mixer.num_heads // 2)
-        heads = mixer.num_heads
-        mixer = AttentionSpec(num_heads=heads, num_kv_heads=heads, head_dim=size, rope=None)
+        # One key and value per token: blocks of the target, from which pages of a head are cut,
+        # have one short row.
+        mixer = AttentionSpec(num_heads=mixer.num_heads, num_kv_heads=1, head_dim=size, rope=None)
     return LayerSpec(
         mixer=replace(mixer, qkv_bias=False, output_bias=False, qk_norm=None),
         feed_forward=FeedForwardSpec(inner_size=first.feed_forward.inner_size),
