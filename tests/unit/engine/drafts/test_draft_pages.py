@@ -54,7 +54,7 @@ def make(
     blocks = Blocks(list(range(num_blocks)))
     arena = KVArena(layout, num_blocks, device=torch.device("cpu"))
     context: Any = SimpleNamespace(arena=arena, blocks=blocks)
-    attention = SimpleNamespace(num_kv_heads=heads, head_dim=dim, kv_size=heads * dim)
+    attention = SimpleNamespace(kv_shape=(2, heads, dim))
     layers = (SimpleNamespace(mixer=attention),) * draft_layers
     spec: Any = SimpleNamespace(num_layers=draft_layers, layers=layers)
     return DraftPages(context, spec, torch.float32), blocks, arena.groups[0]
