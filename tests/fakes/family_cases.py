@@ -174,6 +174,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "falcon-7b": ("falcon", {**_MULTI_HEAD, "ffn_hidden_size": 160}),
+    # More heads share a key than one task of the native attention has rows.
+    "falcon-many-heads": (
+        "falcon",
+        {
+            **_MULTI_HEAD,
+            "ffn_hidden_size": 160,
+            "num_attention_heads": 130,
+            "hidden_size": 520,
+        },
+    ),
     "falcon-40b": (
         "falcon",
         {

@@ -215,8 +215,7 @@ class TypedDecoder final : public Decoder {
     for (int seq = 0; seq < batch.num_seqs; ++seq) {
       const int tokens = batch.query_start_loc[seq + 1] - batch.query_start_loc[seq];
       for (int first = 0; first < tokens; first += per_task)
-        for (int head = 0; head < shape_.num_kv_heads; ++head)
-          tasks_.push_back({seq, first, std::min(per_task, tokens - first), head});
+        add_tasks(seq, first, std::min(per_task, tokens - first));
     }
     auto context = [&](const AttentionTask& task) {
       const int tokens = batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
@@ -227,14 +226,20 @@ class TypedDecoder final : public Decoder {
     });
   }
 
+  void add_tasks(int seq, int first_token, int num_tokens) {
+    for (int head = 0; head < shape_.num_kv_heads; ++head)
+      for_head_parts(shape_.num_heads / shape_.num_kv_heads, [&](int first_head, int num_heads) {
+        tasks_.push_back({seq, first_token, num_tokens, head, first_head, num_heads});
+      });
+  }
+
   // Behind the last layer's keys and values, only the wanted tokens matter.
   void plan_wanted(const Batch& batch) {
     tasks_.clear();
     int seq = 0;
     for (int i = 0; i < batch.num_wanted; ++i) {
       while (batch.query_start_loc[seq + 1] <= batch.wanted[i]) ++seq;
-      const int token = int(batch.wanted[i]) - batch.query_start_loc[seq];
-      for (int head = 0; head < shape_.num_kv_heads; ++head) tasks_.push_back({seq, token, 1, head});
+      add_tasks(seq, int(batch.wanted[i]) - batch.query_start_loc[seq], 1);
     }
   }
 
