@@ -11,7 +11,7 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
 from shared.model.checkpoint.headers import check_headers
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.spec import ExpertsSpec, GroupScore, NormPlace
+from shared.model.spec import LatentAttentionSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -148,10 +148,8 @@ _ONE_SIZE: Mapping[str, Callable[[LayerSpec], object]] = {
 }
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
-    "latent attention": lambda spec: spec.has_latents,
-    "groups of experts that are chosen by one": lambda spec: any(
-        isinstance(own := n.feed_forward, ExpertsSpec) and own.router.group_score is GroupScore.BEST
-        for n in spec.layers
+    "latent rows of an odd size": lambda spec: any(
+        isinstance(n.mixer, LatentAttentionSpec) and n.mixer.kv_rank % 2 for n in spec.layers
     ),
     "norms of sums": lambda spec: any(n.norms is NormPlace.SUM for n in spec.layers),
     "the lack of a last norm": lambda spec: not spec.has_final_norm,

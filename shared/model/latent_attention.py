@@ -81,12 +81,13 @@ class LatentAttention(nn.Module):
             rotate(rotated.unflatten(-1, (own.num_heads, -1)), cos_sin),
         )
         mixed = self.backend.forward_latent(
-            queries, row, self._weights(), kv_cache, self.place, metadata, scale=own.scale
+            queries, row, self.weights(), kv_cache, self.place, metadata, scale=own.scale
         )
         out: Tensor = self.output(mixed.flatten(-2))[0]
         return out
 
-    def _weights(self) -> LatentWeights:
+    def weights(self) -> LatentWeights:
+        """Return what makes keys and values of rows, as views."""
         (keys, _), (values, _) = self.kv_up.part(0), self.kv_up.part(1)
         heads = (self.spec.num_heads, -1)
         return LatentWeights(keys.unflatten(0, heads), values.unflatten(0, heads))

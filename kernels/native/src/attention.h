@@ -208,7 +208,8 @@ class AttentionKernel {
   void locate(const AttentionTask& task, int first_key, const Keys& keys,
               typename Scratch::Places& places, const Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
-    const size_t values_after_keys = size_t(cache.num_kv_heads) * cache.head_stride();
+    const size_t values_after_keys =
+        size_t(cache.kinds - 1) * cache.num_kv_heads * cache.head_stride();
     for (int i = 0; i < kChunk;) {
       const int key = first_key + i;
       if (!keys.contains(key)) {
@@ -241,7 +242,7 @@ class AttentionKernel {
                  typename Scratch::Places& places, Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
     const int padded = round_up(cache.head_dim, kLanes);
-    for (int kind = 0; kind < 2; ++kind) {
+    for (int kind = 0; kind < cache.kinds; ++kind) {
       const Element** place = kind == 0 ? places.keys : places.values;
       Element* to = s.unpacked.data() + size_t(kind) * kChunk * padded;
       for (int i = 0; i < kChunk;) {
@@ -265,6 +266,7 @@ class AttentionKernel {
         }
       }
     }
+    if (cache.kinds == 1) std::copy_n(places.keys, kChunk, places.values);
   }
 
   // What the next chunk needs of a block.

@@ -70,18 +70,23 @@ def expected(folder: Path) -> dict[str, list[int]]:
     return answer(folder, model_impl="transformers")
 
 
+@pytest.mark.parametrize("executor", ["native", "torch"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_answers_are_those_of_the_module(
-    name: str, folder: Path, expected: dict[str, list[int]]
+    name: str, executor: str, folder: Path, expected: dict[str, list[int]]
 ) -> None:
     settings, counter = SETTINGS[name]
-    assert answer(folder, counter, **settings) == expected
+    assert answer(folder, counter, model_impl=executor, **settings) == expected
 
 
+@pytest.mark.parametrize("executor", ["native", "torch"])
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
-def test_rows_in_8_bits_do_not_depend_on_steps_and_hits(kv_dtype: str, folder: Path) -> None:
+def test_rows_in_8_bits_do_not_depend_on_steps_and_hits(
+    kv_dtype: str, executor: str, folder: Path
+) -> None:
+    own = {"kv_cache_dtype": kv_dtype, "model_impl": executor}
     found = [
-        answer(folder, kv_cache_dtype=kv_dtype, enable_prefix_caching=hits, **settings)
+        answer(folder, **own, enable_prefix_caching=hits, **settings)
         for hits, settings in ((True, {}), (True, {"max_num_batched_tokens": 9}), (False, {}))
     ]
     assert found[0] == found[1] == found[2]

@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.config import load_spec
-from shared.model.checks import why_not_native
 from shared.model.experts import choose
 from shared.model.families.experts.qwen_moe import QWEN2_MOE
 from shared.model.families.registry import FAMILIES
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.model.spec import ExpertsSpec, GroupScore, NormPlace, RouterScores, RouterSpec
+from shared.model.spec import GroupScore, NormPlace, RouterScores, RouterSpec
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import random_prompt
 
@@ -130,19 +128,6 @@ def test_a_group_may_count_by_its_best_expert() -> None:
     chosen, weights = choose(logits, router, None)
     assert chosen.tolist() == [[0, 1]]
     torch.testing.assert_close(weights, 3.0 * logits.softmax(dim=-1)[:, :2])
-
-
-def test_the_native_kernels_refuse_groups_that_count_by_their_best_expert(folder: Path) -> None:
-    spec = load_spec(folder)
-    assert why_not_native(spec, "float32", "none", "cpu") is None
-    layer = spec.layers[0]
-    assert isinstance(layer.feed_forward, ExpertsSpec)
-    router = replace(layer.feed_forward.router, group_score=GroupScore.BEST)
-    layer = replace(layer, feed_forward=replace(layer.feed_forward, router=router))
-    spec = replace(spec, layers=(layer, *spec.layers[1:]))
-    reason = why_not_native(spec, "float32", "none", "cpu")
-    assert reason is not None
-    assert "groups of experts that are chosen by one" in reason
 
 
 def test_a_missing_expert_is_named(folder: Path, tmp_path: Path) -> None:

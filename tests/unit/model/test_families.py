@@ -33,11 +33,6 @@ SEEDS: dict[str, int] = {}
 #: What the native kernels do not compute, and a part of what they say.
 NOT_NATIVE = {
     "opt-350m": "do not know norms of sums, the lack of a last norm, the projection",
-    **{
-        case: "do not know latent attention"
-        for case in CASES
-        if case.startswith(("deepseek", "glm4_moe_lite", "minicpm3"))
-    },
 }
 RUNS = [(case, "torch") for case in CASES] + [
     (case, "native") for case in CASES if case not in NOT_NATIVE
