@@ -42,12 +42,6 @@ RULES = (
         refused="they know int8 weights, not",
     ),
     Rule(
-        ("executor", ("native",)),
-        ("family", ("deepseek_v3, latent",)),
-        "the native kernels have no attention over latent rows; torch computes it",
-        refused="they do not know latent attention",
-    ),
-    Rule(
         ("executor", ("transformers",)),
         ("speculation", ("eagle3",)),
         "states between the layers stay in transformers' modules",
