@@ -23,6 +23,9 @@ class GroupKind(StrEnum):
     WINDOW = "window"
     #: Every earlier token, of which there is one row: no values, and no heads.
     LATENT = "latent"
+    #: One state, which every token changes. A block has the state after the last computed one of
+    #: its tokens; only few blocks are kept.
+    STATE = "state"
 
 
 class GroupRule(Protocol):
@@ -30,7 +33,7 @@ class GroupRule(Protocol):
 
     @property
     def reach(self) -> int | None:
-        """Number of tokens in front of a token that it reads at most; None: all."""
+        """Number of tokens in front of a token that it reads at most; None: all; 0: its state."""
         ...
 
     def first_needed(self, num_tokens: int) -> int:
@@ -39,6 +42,10 @@ class GroupRule(Protocol):
         The computation of that token and of later ones needs that block and all after it. The
         result never falls as `num_tokens` grows.
         """
+        ...
+
+    def first_moved(self, num_tokens: int) -> int:
+        """Return the first block of a prompt of `num_tokens` tokens that a hand-off moves."""
         ...
 
     def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
@@ -62,6 +69,10 @@ class FullRule:
 
     def first_needed(self, num_tokens: int) -> int:
         """See `GroupRule.first_needed`."""
+        return 0
+
+    def first_moved(self, num_tokens: int) -> int:
+        """See `GroupRule.first_moved`."""
         return 0
 
     def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
@@ -88,6 +99,10 @@ class WindowRule:
         """See `GroupRule.first_needed`."""
         return max(0, num_tokens - self.window + 1) // self.block_size
 
+    def first_moved(self, num_tokens: int) -> int:
+        """See `GroupRule.first_moved`. The receiver may compute the last token again."""
+        return self.first_needed(max(0, num_tokens - 1))
+
     def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
         """See `GroupRule.longest`. It looks from the end: one missing block rules out all ends
         that need it.
@@ -98,6 +113,33 @@ class WindowRule:
             if not is_there(block):
                 end = block
         return end
+
+
+@dataclass(frozen=True, slots=True)
+class StateRule:
+    """The rule of layers that read their state after the tokens so far, and nothing else."""
+
+    block_size: int
+
+    @property
+    def reach(self) -> int | None:
+        """See `GroupRule.reach`."""
+        return 0
+
+    def first_needed(self, num_tokens: int) -> int:
+        """See `GroupRule.first_needed`. It is the block of the last token."""
+        return max(0, num_tokens - 1) // self.block_size
+
+    def first_moved(self, num_tokens: int) -> int:
+        """See `GroupRule.first_moved`. No token can be computed again from its own state."""
+        return self.first_needed(num_tokens)
+
+    def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
+        """See `GroupRule.longest`."""
+        for end in range(most, first, -1):
+            if is_there(end - 1):
+                return end
+        return first
 
 
 def longest_prefix(

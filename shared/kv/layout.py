@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from shared.kv.group_rules import FullRule, GroupKind, WindowRule
+from shared.kv.group_rules import FullRule, GroupKind, StateRule, WindowRule
 
 if TYPE_CHECKING:
     from shared.kv.group_rules import GroupRule
@@ -26,6 +26,10 @@ _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "float8_e4
 #: Dtypes with a float32 scale per token and head: the elements are values times scale.
 _SCALED = ("int8", "float8_e4m3fn")
 _SCALE_BYTES = 4
+#: Most blocks of a sequence in a table of states: the one that it continues from, and its own.
+_STATE_BLOCKS = 2
+#: Blocks with states are as long as a multiple of this number of bytes.
+_STATE_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class KVGroup:
 
     A block is contiguous: [num_layers, 2 (key, value), num_kv_heads, block_size, head_dim]. One of
     a latent group has one row per token, which gives keys and values:
-    [num_layers, 1, 1, block_size, head_dim].
+    [num_layers, 1, 1, block_size, head_dim]. One of states is float32 [num_layers, state_size].
     """
 
     num_layers: int
@@ -43,6 +47,14 @@ class KVGroup:
     kind: GroupKind = GroupKind.FULL
     #: Tokens that a token of a group with windows reads, itself among them; 0 for other kinds.
     window: int = 0
+    #: Numbers of a layer's state; 0 for other kinds, which have heads instead.
+    state_size: int = 0
+
+    @property
+    def fields(self) -> tuple[str | int, ...]:
+        """Everything that differs between groups, for digests."""
+        of_tokens = self.kind, self.num_layers, self.num_kv_heads, self.head_dim, self.window
+        return (*of_tokens, self.state_size) if self.state_size else of_tokens
 
     @property
     def num_kinds(self) -> int:
@@ -56,6 +68,8 @@ class KVGroup:
                 return FullRule()
             case GroupKind.WINDOW:
                 return WindowRule(self.window, block_size)
+            case GroupKind.STATE:
+                return StateRule(block_size)
             case _:
                 assert_never(self.kind)
 
@@ -109,27 +123,50 @@ class KVLayout:
         """Whether the blocks have quantised values with scales."""
         return self.dtype in _SCALED
 
+    @property
+    def num_token_groups(self) -> int:
+        """Number of groups that have something of each token; those with states follow them."""
+        return sum(group.kind is not GroupKind.STATE for group in self.groups)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a group has states."""
+        return self.num_token_groups < self.num_groups
+
     def block_shape(self, group: KVGroup) -> tuple[int, ...]:
         """Return [num_layers, kinds, num_kv_heads, block_size, row elements] of a group's block.
 
         A row is what a token of a head takes: head_dim elements, and those that its scale fills.
+        A block of states is [num_layers, state_size] of float32.
         """
+        if group.kind is GroupKind.STATE:
+            return group.num_layers, group.state_size
         row = group.head_dim + (_SCALE_BYTES if self.is_quantized else 0)
         return group.num_layers, group.num_kinds, group.num_kv_heads, self.block_size, row
 
     @property
     def block_bytes(self) -> int:
         """Bytes of a block: what the largest group's layers take."""
-        most = max(math.prod(self.block_shape(group)) for group in self.groups)
-        return most * _DTYPE_BYTES[self.dtype]
+        most = max(self.used_bytes(group) for group in self.groups)
+        if not self.has_states:
+            return most
+        # Blocks lie whole heads apart.
+        heads = (self.block_shape(g)[3:] for g in self.groups if g.kind is not GroupKind.STATE)
+        sizes = (math.prod(head) * _DTYPE_BYTES[self.dtype] for head in heads)
+        step = math.lcm(_STATE_ALIGNMENT, *sizes)
+        return -(-most // step) * step
+
+    def used_bytes(self, group: KVGroup) -> int:
+        """Bytes of a block that a group uses."""
+        is_state = group.kind is GroupKind.STATE
+        return math.prod(self.block_shape(group)) * (4 if is_state else _DTYPE_BYTES[self.dtype])
 
     @property
     def grouping(self) -> bytes:
         """The part that differs between layouts of one version; empty for the first version."""
         if self.version == LAYOUT_VERSION:
             return b""
-        sizes = ((g.kind, g.num_layers, g.num_kv_heads, g.head_dim, g.window) for g in self.groups)
-        return "/".join(str(part) for group in sizes for part in group).encode()
+        return "/".join(str(part) for group in self.groups for part in group.fields).encode()
 
     def num_blocks(self, num_tokens: int) -> int:
         """Return the number of blocks of one table for `num_tokens`, rounded up."""
@@ -145,13 +182,15 @@ class KVLayout:
 
     def num_table_blocks(self, num_tokens: int, max_step_tokens: int) -> list[int]:
         """Return the same by group."""
-        most = self.num_blocks(num_tokens)
-        return [
-            most
-            if rule.reach is None
-            else min(most, self.num_blocks(rule.reach + max_step_tokens) + 1)
-            for rule in self.rules
-        ]
+        most, found = self.num_blocks(num_tokens), []
+        for group, rule in zip(self.groups, self.rules, strict=True):
+            if group.kind is GroupKind.STATE:
+                found.append(min(most, _STATE_BLOCKS))
+            elif rule.reach is None:
+                found.append(most)
+            else:
+                found.append(min(most, self.num_blocks(rule.reach + max_step_tokens) + 1))
+        return found
 
     def longest_sequence(self, num_blocks: int, max_step_tokens: int, most: int) -> int:
         """Return the most tokens of a sequence for which so many blocks do, up to `most`."""
@@ -167,7 +206,5 @@ class KVLayout:
         next, and so on.
         """
         end = self.num_blocks(num_tokens)
-        # The receiver may compute the last token again, to sample from it.
-        last = max(0, num_tokens - 1)
-        firsts = (max(first_block, rule.first_needed(last)) for rule in self.rules)
+        firsts = (max(first_block, rule.first_moved(num_tokens)) for rule in self.rules)
         return tuple(range(first, end) for first in firsts)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from shared.errors import InternalError
-from shared.kv.group_rules import FullRule, longest_prefix
+from shared.kv.group_rules import FullRule, StateRule, longest_prefix
 from shared.kv.identity import block_key
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class PrefixBlocks:
     num_blocks: int
     #: By group: the blocks that it needs, the prefix's last block last.
     tables: tuple[Sequence[int], ...]
+    #: Blocks of tokens that the first group alone has, if others have states; 0 otherwise.
+    num_shared: int = 0
 
     @property
     def blocks(self) -> list[int]:
@@ -56,6 +58,7 @@ class PrefixCache:
         self._pool = pool
         self._rules = tuple(rules)
         self._block_size = block_size
+        self._has_states = any(isinstance(rule, StateRule) for rule in self._rules)
         self._enabled = enabled
         self._pins: dict[int, PrefixBlocks] = {}
         self._pin_ids = count(1)
@@ -103,11 +106,15 @@ class PrefixCache:
         ]
         lookups = [lookup.is_there for lookup in found]
         num = longest_prefix(self._rules, lookups, first_block, first_block + len(block_hashes))
+        shared = 0
+        if self._has_states:
+            end = first_block + len(block_hashes)
+            shared = self._rules[0].longest(lookups[0], first_block, end)
         starts = self._starts(first_block, num)
         tables = tuple(
             lookup.blocks(start, num) for lookup, start in zip(found, starts, strict=True)
         )
-        return PrefixBlocks(num - first_block, tables)
+        return PrefixBlocks(num - first_block, tables, max(0, shared - first_block))
 
     def publish(self, blocks: Sequence[int], block_hashes: Sequence[bytes], group: int = 0) -> None:
         """Publish blocks of a group whose bytes are final."""

@@ -19,8 +19,9 @@ from shared.model.latent_attention import LatentAttention
 from shared.model.layers import NoNorm, Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
+from shared.model.recurrent import RecurrentMixer, make_recurrent
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import PLACES, LatentAttentionSpec, NormPlace, QkNorm
+from shared.model.spec import PLACES, AttentionSpec, LatentAttentionSpec, NormPlace, QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,12 +50,12 @@ class Attention(nn.Module):
         #: This layer's KV cache, and its index there.
         self.group, self.place = spec.kv_place(layer)
         #: Which of the decoder's rotations is this layer's.
-        self.rope = spec.ropes.index(own.rope)
+        self.rope: int | None = spec.ropes.index(own.rope)
         self.spec = own
         self.backend = backend
         self.qkv = FusedLinear(
             in_size=spec.hidden_size,
-            out_sizes=(own.query_size, own.kv_size, own.kv_size),
+            out_sizes=(own.projected_query_size, own.kv_size, own.kv_size),
             bias=own.qkv_bias,
             dtype=dtype,
             method=method,
@@ -82,7 +83,7 @@ class Attention(nn.Module):
         self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
         """[num_tokens, hidden] to the same; writes this layer's slots of the cache."""
-        q, k, v, norms = self._project(x)
+        q, k, v, gate, norms = self._project(x)
         mixed = self.backend.forward(
             q,
             k,
@@ -99,23 +100,30 @@ class Attention(nn.Module):
             ),
             norms=norms,
         )
-        out: Tensor = self.output(mixed.flatten(-2))[0]
+        mixed = mixed.flatten(-2)
+        if gate is not None:
+            mixed = mixed * gate.sigmoid()
+        out: Tensor = self.output(mixed)[0]
         return out
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, HeadNorms | None]:
-        """Queries, keys and values [num_tokens, heads, head_dim], and norms still to be applied."""
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, HeadNorms | None]:
+        """Queries, keys and values [num_tokens, heads, head_dim], gates, norms to be applied."""
         own = self.spec
         q, k, v = self.qkv(x)
+        gate: Tensor | None = None
+        if own.has_gate:
+            q, gate = q.split(own.query_size, dim=-1)
         if own.clip is not None:
             q, k, v = (part.clamp(-own.clip, own.clip) for part in (q, k, v))
         if own.qk_norm is QkNorm.WHOLE and self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.unflatten(-1, (-1, own.head_dim)) for part in (q, k, v))
         if self.q_norm is None or self.k_norm is None or own.qk_norm is QkNorm.WHOLE:
-            return q, k, v, None
+            return q, k, v, gate, None
         if isinstance(self.q_norm, RMSNorm) and isinstance(self.k_norm, RMSNorm):
-            return q, k, v, HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-        return self.q_norm(q), self.k_norm(k), v, None
+            norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+            return q, k, v, gate, norms
+        return self.q_norm(q), self.k_norm(k), v, gate, None
 
 
 def _make_mixer(
@@ -125,18 +133,20 @@ def _make_mixer(
     backend: AttentionBackend,
     dtype: torch.dtype,
     method: LinearMethod,
-) -> Attention | LatentAttention:
+) -> Attention | LatentAttention | RecurrentMixer:
     """Return the mixer that a layer's description asks for."""
     own = spec.layers[layer].mixer
     if isinstance(own, LatentAttentionSpec):
         return LatentAttention(
             spec=spec, own=own, layer=layer, backend=backend, dtype=dtype, method=method
         )
-    return Attention(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
+    if isinstance(own, AttentionSpec):
+        return Attention(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
+    return make_recurrent(spec=spec, layer=layer, dtype=dtype, method=method)
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward, with norms, around a residual."""
+    """A mixer, mostly attention, and a feed-forward, with norms, around a residual."""
 
     def __init__(
         self,
@@ -233,6 +243,7 @@ class CausalLM(nn.Module):
         """Build the modules. `method` is that of all linears in the layers."""
         super().__init__()
         self.spec = spec
+        self.backend_name = backend.name
         self.dtype = dtype
         shape = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
@@ -297,7 +308,8 @@ class CausalLM(nn.Module):
             self._keep(0, x)
         for number, layer in enumerate(self.decoder_layers):
             group, rope = layer.attention.group, layer.attention.rope
-            x, residual = layer(x, residual, cos_sin[rope], kv_caches[group], batches[group])
+            angles = positions if rope is None else cos_sin[rope]
+            x, residual = layer(x, residual, angles, kv_caches[group], batches[group])
             if self._captured_layers:
                 self._keep(number + 1, x, residual)
         assert residual is not None  # there is a layer

@@ -11,7 +11,7 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
 from shared.model.checkpoint.headers import check_headers
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.spec import LatentAttentionSpec, NormPlace
+from shared.model.spec import AttentionSpec, LatentAttentionSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -133,6 +133,8 @@ def why_not_native(spec: DecoderSpec, dtype: str, quantization: str, device: str
 
 
 def _why_not_native_layers(spec: DecoderSpec) -> str | None:
+    if spec.has_states:
+        return f"they do not know states of {spec.architecture}"
     for what, sizes in _ONE_SIZE.items():
         if len({sizes(layer) for layer in spec.layers}) > 1:
             return (
@@ -144,18 +146,26 @@ def _why_not_native_layers(spec: DecoderSpec) -> str | None:
 
 #: Sizes that all layers must have in common.
 _ONE_SIZE: Mapping[str, Callable[[LayerSpec], object]] = {
-    "heads": lambda own: (own.mixer.num_heads, own.mixer.kv_shape),
+    "heads": lambda own: (
+        (own.mixer.num_heads, own.mixer.kv_shape)
+        if isinstance(own.mixer, AttentionSpec | LatentAttentionSpec)
+        else None
+    ),
 }
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
+    "gates of heads": lambda spec: any(
+        isinstance(own, AttentionSpec) and own.has_gate for own in spec.attentions.values()
+    ),
     "latent rows of an odd size": lambda spec: any(
-        isinstance(n.mixer, LatentAttentionSpec) and n.mixer.kv_rank % 2 for n in spec.layers
+        isinstance(own, LatentAttentionSpec) and bool(own.kv_rank % 2)
+        for own in spec.attentions.values()
     ),
     "norms of sums": lambda spec: any(n.norms is NormPlace.SUM for n in spec.layers),
     "the lack of a last norm": lambda spec: not spec.has_final_norm,
     "the projection of the embedding": lambda spec: spec.embedding_size is not None,
     "scores whose factor is not positive": lambda spec: any(
-        not n.mixer.scale > 0 for n in spec.layers
+        not mixer.scale > 0 for mixer in spec.attentions.values()
     ),
 }
 

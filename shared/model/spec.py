@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
     from shared.model.rope import RopeConfig
 
@@ -101,6 +102,8 @@ class AttentionSpec:
     has_sinks: bool = False
     #: Queries, keys and values are clamped to [-clip, clip].
     clip: float | None = None
+    #: Each number that the heads return has a gate: it is multiplied with that one's sigmoid.
+    has_gate: bool = False
 
     @property
     def scale(self) -> float:
@@ -111,6 +114,11 @@ class AttentionSpec:
     def query_size(self) -> int:
         """Elements of all heads' queries."""
         return self.num_heads * self.head_dim
+
+    @property
+    def projected_query_size(self) -> int:
+        """Elements of all heads' queries, and of their gates behind them, if they have any."""
+        return self.query_size * (2 if self.has_gate else 1)
 
     @property
     def kv_size(self) -> int:
@@ -163,7 +171,105 @@ class LatentAttentionSpec:
         return 1, 1, self.kv_rank + self.rope_dim
 
 
-Mixer: TypeAlias = AttentionSpec | LatentAttentionSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvSpec:
+    """out(c * conv(b * x)), where b, c and x are projections and conv is causal, by channel."""
+
+    width: int
+    #: Tokens that the convolution reads, the token itself among them.
+    kernel_size: int
+    bias: bool = False
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution."""
+        return self.width
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the state: the convolution's last inputs."""
+        return (self.kernel_size - 1) * self.conv_width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSpec:
+    """The gated delta rule: linear attention whose state forgets, and corrects what it holds.
+
+    Of a head with the state S [key_dim, value_dim], key k, value v, query q, decay g and rate b:
+    S = exp(g) * S, then S += outer(k, (v - S^T k) * b), and the result is S^T q.
+    """
+
+    num_key_heads: int
+    #: Heads of values, and of states; each key serves as many neighbours.
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    kernel_size: int
+
+    @property
+    def key_size(self) -> int:
+        """Elements of all keys of a token, and of its queries."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_size(self) -> int:
+        """Elements of all values of a token."""
+        return self.num_heads * self.value_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: of queries, keys and values."""
+        return 2 * self.key_size + self.value_size
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the state: the convolution's last inputs, and S of each head."""
+        return (self.kernel_size - 1) * self.conv_width + self.value_size * self.key_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MambaSpec:
+    """Mamba-2: a state S [head_dim, state_dim] of each head that decays and takes in what comes.
+
+    S = exp(-a * dt) * S + outer(dt * x, b), and the result is S c + d * x.
+    """
+
+    num_heads: int
+    head_dim: int
+    #: Groups of heads that share b and c.
+    num_groups: int
+    state_dim: int
+    kernel_size: int
+    conv_bias: bool = True
+    bias: bool = False
+    #: Limits of dt.
+    min_step: float = 0.0
+    max_step: float = float("inf")
+
+    @property
+    def inner_size(self) -> int:
+        """Elements of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def group_size(self) -> int:
+        """Elements of all groups' b, and of their c."""
+        return self.num_groups * self.state_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: of x, b and c."""
+        return self.inner_size + 2 * self.group_size
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the state: the convolution's last inputs, and S of each head."""
+        return (self.kernel_size - 1) * self.conv_width + self.inner_size * self.state_dim
+
+
+#: Mixers whose memory of the tokens before is a state of constant size.
+RecurrentSpec: TypeAlias = ShortConvSpec | DeltaSpec | MambaSpec
+Mixer: TypeAlias = AttentionSpec | LatentAttentionSpec | RecurrentSpec
 
 
 class Activation(StrEnum):
@@ -257,13 +363,13 @@ class LayerSpec:
 
     @property
     def attention(self) -> AttentionSpec:
-        """The mixer, for executors that know attention with keys and values alone.
+        """The mixer of a layer with attention.
 
         Raises:
-            InternalError: it is another mixer. Such a decoder must be refused before.
+            InternalError: it has another.
         """
         if not isinstance(self.mixer, AttentionSpec):
-            raise InternalError(f"a layer of {type(self.mixer).__name__}, not of attention")
+            raise InternalError(f"a layer with {type(self.mixer).__name__} does not attend")
         return self.mixer
 
 
@@ -276,6 +382,10 @@ class LearnedPositions:
     first_row: int = 0
 
 
+#: Bytes of a number that is kept of each token, in a block of 16 tokens in 16 bits.
+_BYTES_PER_NUMBER = 16 * 2
+
+
 def group_layers(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
     """Return the groups of layers that share a block table: the layers of each, ascending.
 
@@ -286,7 +396,7 @@ def group_layers(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
     by_kind: dict[Hashable, list[int]] = {}
     for layer, kind in kinds.items():
         by_kind.setdefault(kind, []).append(layer)
-    size = min(map(len, by_kind.values()))
+    size = min(map(len, by_kind.values()), default=0)
     groups = []
     for layers in by_kind.values():
         num_groups = -(-len(layers) // size)
@@ -342,17 +452,54 @@ class DecoderSpec:
 
     @property
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
-        """By group of layers that share a block table: the layers, ascending."""
-        kinds = [
-            (self.kv_window(number), layer.mixer.kv_shape)
-            for number, layer in enumerate(self.layers)
-        ]
-        full_first = sorted(range(len(kinds)), key=lambda layer: kinds[layer][0] is not None)
-        return group_layers({layer: kinds[layer] for layer in full_first})
+        """By group of layers that share a block table: the layers, ascending.
+
+        Groups with states are the last ones.
+        """
+        kinds = {
+            number: (self.kv_window(number), mixer.kv_shape)
+            for number, mixer in self.attentions.items()
+        }
+        full_first = sorted(kinds, key=lambda layer: kinds[layer][0] is not None)
+        groups = group_layers({layer: kinds[layer] for layer in full_first})
+        return (*groups, *self._state_groups(groups))
+
+    @property
+    def attentions(self) -> dict[int, AttentionSpec | LatentAttentionSpec]:
+        """The layers that keep something of each token, and their mixers."""
+        mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
+        return {
+            n: mixer
+            for n, mixer in mixers.items()
+            if isinstance(mixer, AttentionSpec | LatentAttentionSpec)
+        }
+
+    @property
+    def recurrences(self) -> dict[int, RecurrentSpec]:
+        """The layers with states, and what they do with them."""
+        mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
+        return {n: mixer for n, mixer in mixers.items() if isinstance(mixer, RecurrentSpec)}
+
+    def _state_groups(self, others: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, ...]]:
+        """Yield groups with states, each about as large as a block of the `others`."""
+        attentions = self.attentions
+        room = max(
+            (
+                sum(prod(attentions[layer].kv_shape) for layer in layers) * _BYTES_PER_NUMBER
+                for layers in others
+            ),
+            default=0,
+        )
+        by_size: dict[int, list[int]] = {}
+        for layer, mixer in self.recurrences.items():
+            by_size.setdefault(mixer.state_size, []).append(layer)
+        for size, layers in by_size.items():
+            most = max(1, room // (4 * size)) if room else len(layers)
+            yield from (tuple(layers[n : n + most]) for n in range(0, len(layers), most))
 
     def kv_window(self, layer: int) -> int | None:
         """Return the window in which a layer reads keys and values; None: it reads all tokens."""
-        window = self.layers[layer].mixer.window
+        window = self.attentions[layer].window
         is_full = window is None or window >= self.num_positions or self.keeps_all_kv
         return None if is_full else window
 
@@ -365,16 +512,16 @@ class DecoderSpec:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """By layer: its window."""
-        return tuple(layer.mixer.window for layer in self.layers)
+        """By layer with attention: its window."""
+        return tuple(mixer.window for mixer in self.attentions.values())
 
     @property
     def ropes(self) -> tuple[RopeConfig | None, ...]:
         """The rotations that layers use, each once, in the order of their first layers."""
         found: list[RopeConfig | None] = []
-        for layer in self.layers:
-            if layer.mixer.rope not in found:
-                found.append(layer.mixer.rope)
+        for mixer in self.attentions.values():
+            if mixer.rope not in found:
+                found.append(mixer.rope)
         return tuple(found)
 
     @property
@@ -389,8 +536,10 @@ class DecoderSpec:
         Raises:
             InternalError: they differ in more. Executors that use this compute equal layers only.
         """
-        first, *others = (replace(layer.attention, window=None) for layer in self.layers)
-        if any(other != first for other in others):
+        first, *others = (
+            replace(self.layers[number].attention, window=None) for number in self.attentions
+        )
+        if self.recurrences or any(other != first for other in others):
             raise InternalError(f"the layers of {self.architecture} attend in different ways")
         return first
 
@@ -402,7 +551,12 @@ class DecoderSpec:
     @property
     def has_latents(self) -> bool:
         """Whether a layer's attention keeps rows instead of keys and values."""
-        return any(isinstance(layer.mixer, LatentAttentionSpec) for layer in self.layers)
+        return any(isinstance(own, LatentAttentionSpec) for own in self.attentions.values())
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer keeps a state."""
+        return bool(self.recurrences)
 
     @property
     def has_experts(self) -> bool:

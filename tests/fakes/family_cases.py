@@ -55,6 +55,25 @@ _STRETCHED = {
     "mscale_all_dim": 1.2,
     "original_max_position_embeddings": 128,
 }
+#: Key heads serve two states each.
+_DELTA = {
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 14,
+    "layer_types": ["linear_attention", FULL, "linear_attention"],
+    "num_hidden_layers": 3,
+}
+_MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 24,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 18,
+    "mamba_chunk_size": 8,
+    "shared_intermediate_size": 40,
+    "layer_types": ["linear_attention", FULL, "linear_attention"],
+    "num_hidden_layers": 3,
+}
 
 #: By name: the model type, and what its config says besides the usual odd sizes.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -333,4 +352,52 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "lfm2": (
+        "lfm2",
+        {**_DERIVED, "num_hidden_layers": 3, "full_attn_idxs": [1], "block_multiple_of": 8},
+    ),
+    "lfm2-biased-plain": (
+        "lfm2",
+        {
+            **_DERIVED,
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "conv", FULL],
+            "block_auto_adjust_ff_dim": False,
+            "conv_bias": True,
+            "conv_L_cache": 4,
+        },
+    ),
+    "qwen3_next": ("qwen3_next", {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 24}),
+    "qwen3_next-dense": (
+        "qwen3_next",
+        {
+            **_DELTA,
+            **_EXPERTS,
+            "shared_expert_intermediate_size": 24,
+            "mlp_only_layers": [0, 2],
+            "norm_topk_prob": False,
+        },
+    ),
+    "qwen3_5": ("qwen3_5_text", {**_DELTA, "tie_word_embeddings": True}),
+    "qwen3_5_moe": (
+        "qwen3_5_moe_text",
+        {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 24},
+    ),
+    "granite4": ("granitemoehybrid", {**_DERIVED, **_MAMBA, "num_local_experts": 0}),
+    "granite4-experts": (
+        "granitemoehybrid",
+        {
+            **_DERIVED,
+            **_MAMBA,
+            **_LOCAL,
+            "position_embedding_type": "rope",
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.3,
+            "logits_scaling": 2.0,
+            "mamba_proj_bias": True,
+            "time_step_limit": [0.2, 1.5],
+        },
+    ),
+    "bamba": ("bamba", {**_DERIVED, **_MAMBA, "layer_types": ..., "attn_layer_indices": [1]}),
 }

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from shared.model.rope import RopeConfig
-from shared.model.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
+from shared.model.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+    ShortConvSpec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +30,13 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 97
 
 
-def make_spec(num_layers: int = 1, windows: Sequence[int | None] = ()) -> DecoderSpec:
-    """Layers with one head of two numbers: a token's id and its position; or one per window."""
+def make_spec(
+    num_layers: int = 1, windows: Sequence[int | None] = (), *, num_states: int = 0
+) -> DecoderSpec:
+    """Layers with one head of two numbers: a token's id and its position; or one per window.
+
+    Behind them, layers with a state of two numbers: a hash of all ids, and their number.
+    """
     rope = RopeConfig(
         rope_type="default",
         theta=1e4,
@@ -34,15 +46,18 @@ def make_spec(num_layers: int = 1, windows: Sequence[int | None] = ()) -> Decode
         max_positions=4096,
     )
     mixer = AttentionSpec(num_heads=1, num_kv_heads=1, head_dim=2, rope=rope)
+    inner = FeedForwardSpec(inner_size=1)
+    state = LayerSpec(mixer=ShortConvSpec(width=2, kernel_size=2), feed_forward=inner)
     return DecoderSpec(
         architecture="Fake",
         vocab_size=VOCAB_SIZE,
         hidden_size=1,
-        layers=tuple(
-            LayerSpec(
-                mixer=replace(mixer, window=window), feed_forward=FeedForwardSpec(inner_size=1)
-            )
-            for window in windows or (None,) * num_layers
+        layers=(
+            *(
+                LayerSpec(mixer=replace(mixer, window=window), feed_forward=inner)
+                for window in windows or (None,) * num_layers
+            ),
+            *(state,) * num_states,
         ),
         norm=NormSpec(eps=1e-6),
         max_position_embeddings=4096,
@@ -73,6 +88,9 @@ class FakeModel:
         self.num_tokens_per_step.append(len(token_ids))
         if self.error is not None:
             raise self.error
+        if metadata.states is not None:
+            *kv_caches, states = kv_caches
+            self._follow_states(token_ids, states[:, 0], metadata)
         windows = self._windows + (None,) * (len(kv_caches) - len(self._windows))
         ids, *others = (
             self._context(token_ids, positions, kv_cache, metadata.of_group(group), window)
@@ -82,10 +100,31 @@ class FakeModel:
             for seq, all_ids in zip(other, ids, strict=True):
                 assert seq == all_ids[len(all_ids) - len(seq) :], "groups with other tokens"
         hashes: list[float] = []
-        for num_new, seq in zip(metadata.query_lens_list, ids, strict=True):
+        for row, (num_new, seq) in enumerate(zip(metadata.query_lens_list, ids, strict=True)):
             hashes += list(context_hashes(seq))[len(seq) - num_new :]
+            if metadata.states is not None:
+                after = states[metadata.states[0, row, 1], 0].tolist()
+                assert after == [hashes[-1], len(seq)], "a state of other tokens"
         hidden = torch.tensor(hashes, dtype=torch.float64).unsqueeze(1)
         return hidden if metadata.wanted is None else hidden[metadata.wanted]
+
+    def _follow_states(
+        self, token_ids: torch.Tensor, states: torch.Tensor, metadata: AttentionMetadata
+    ) -> None:
+        """Bring the states [num_blocks, 2] of the sequences up to date."""
+        assert metadata.states is not None
+        start = 0
+        for num, length, (before, after) in zip(
+            metadata.query_lens_list,
+            metadata.seq_lens_list,
+            metadata.states[0].tolist(),
+            strict=True,
+        ):
+            value, count = (1.0, 0.0) if before < 0 else states[before].tolist()
+            assert count == length - num, "a state after other tokens"
+            *_, value = context_hashes(token_ids[start : start + num].tolist(), value)
+            states[after] = torch.tensor([value, length])
+            start += num
 
     def _context(
         self,

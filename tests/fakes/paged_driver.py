@@ -150,10 +150,11 @@ class PagedDriver:
         """By group: its view of one arena, and its tables."""
         spec = self.model.spec
         groups = spec.kv_groups
-        num_kinds, num_kv_heads, head_dim = spec.layers[0].mixer.kv_shape
         all_tables = self._shuffled_tables([total for _ in groups for total in totals])
+        num_blocks = 1 + sum(map(len, all_tables))
+        num_kinds, num_kv_heads, head_dim = next(iter(spec.attentions.values())).kv_shape
         arena = poisoned_cache(
-            1 + sum(map(len, all_tables)),
+            num_blocks,
             max(map(len, groups)),
             num_kv_heads,
             self.block_size,
@@ -161,9 +162,15 @@ class PagedDriver:
             self.kv_dtype,
             num_kinds,
         )
-        caches = tuple(arena[:, : len(layers)] for layers in groups)
+        caches = []
+        for layers in groups:
+            if layers[0] in spec.recurrences:
+                shape = num_blocks, len(layers), spec.recurrences[layers[0]].state_size
+                caches.append(torch.full(shape, float("nan")))
+            else:
+                caches.append(arena[:, : len(layers)])
         size = len(totals)
-        return caches, [all_tables[n * size : (n + 1) * size] for n in range(len(groups))]
+        return tuple(caches), [all_tables[n * size : (n + 1) * size] for n in range(len(groups))]
 
     def _metadata(
         self,
@@ -184,8 +191,18 @@ class PagedDriver:
                 size,
             )
             for layers, own in zip(spec.kv_groups, tables, strict=True)
+            if layers[0] in spec.attentions
         )
-        return replace(first, others=tuple(others))
+        states = [
+            [
+                (table[(end - num - 1) // size] if end > num else -1, table[(end - 1) // size])
+                for num, end, table in zip(num_new, ends, own, strict=True)
+            ]
+            for layers, own in zip(spec.kv_groups, tables, strict=True)
+            if layers[0] in spec.recurrences
+        ]
+        of_states = torch.tensor(states, dtype=torch.int32) if states else None
+        return replace(first, others=tuple(others), states=of_states)
 
     def _shuffled_tables(self, totals: Sequence[int]) -> list[list[int]]:
         """Block 0 stays unused: padding points at it."""

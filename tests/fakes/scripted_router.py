@@ -50,7 +50,8 @@ class ScriptedRouter(router_pb2_grpc.RouterServicer):
         try:
             async for response in script(request, context):
                 yield response
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
+            # The second, if the call was cancelled while it sent what was yielded last.
             self.cancelled.set()
             raise
 

@@ -32,6 +32,7 @@ class KVGroup(_message.Message):
     HEAD_DIM_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
+    STATE_SIZE_FIELD_NUMBER: _builtins.int
     num_layers: _builtins.int
     """Transformer layers in a block of the group."""
     num_kv_heads: _builtins.int
@@ -41,9 +42,11 @@ class KVGroup(_message.Message):
     kind: _builtins.str
     """full: a token reads every token before it. window: it reads `window` tokens, the last of which
     is itself. latent: it reads every token before it, each of which has one row instead of keys and
-    values; num_kv_heads is 1.
+    values; num_kv_heads is 1. state: it reads the state after the token before it, and nothing else.
     """
     window: _builtins.int
+    state_size: _builtins.int
+    """Of a group of kind state: float32 numbers of a layer's state."""
     def __init__(
         self,
         *,
@@ -52,10 +55,11 @@ class KVGroup(_message.Message):
         head_dim: _builtins.int = ...,
         kind: _builtins.str = ...,
         window: _builtins.int = ...,
+        state_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["head_dim", b"head_dim", "kind", b"kind", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head_dim", b"head_dim", "kind", b"kind", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "state_size", b"state_size", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shared.kv.group_rules import GroupKind
 from shared.kv.memory import KVMemory
 from shared.kv.prefault import Prefault
 
@@ -46,7 +47,7 @@ class KVArena:
             flat = torch.zeros(num_elements, dtype=dtype, device=device)
         #: [num_blocks, elements of a block] in the KV dtype; row b is block b.
         self.blocks = flat.view(num_blocks, -1)
-        #: By group: [num_blocks, *layout.block_shape(group)], the same memory.
+        #: By group: [num_blocks, *layout.block_shape(group)], the same memory; states in float32.
         self.groups = tuple(self._of_group(number) for number in range(layout.num_groups))
 
     @property
@@ -56,7 +57,12 @@ class KVArena:
 
     @property
     def whole(self) -> torch.Tensor:
-        """All bytes of all blocks, in the dimensions of a group that fills its blocks."""
+        """All bytes of all blocks, in the dimensions of a group that fills its blocks.
+
+        With states, none may fill them: [num_blocks, 1, 1, 1, 1, elements] then.
+        """
+        if self.layout.has_states:
+            return self.blocks[:, None, None, None, None]
         sizes = [group.shape[1:].numel() for group in self.groups]
         return self.groups[sizes.index(max(sizes))]
 
@@ -79,8 +85,11 @@ class KVArena:
             self.memory.close()
 
     def _of_group(self, number: int) -> torch.Tensor:
-        shape = self.layout.block_shape(self.layout.groups[number])
+        group = self.layout.groups[number]
+        shape = self.layout.block_shape(group)
+        is_state = group.kind is GroupKind.STATE
+        blocks = self.blocks.view(torch.float32) if is_state else self.blocks
         # A block may be longer than what this group keeps in it.
         used = math.prod(shape)
-        seen: torch.Tensor = self.blocks[:, :used].unflatten(1, shape)
+        seen: torch.Tensor = blocks[:, :used].unflatten(1, shape)
         return seen

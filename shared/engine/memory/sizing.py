@@ -44,7 +44,16 @@ def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
 
 
 def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
-    mixer = spec.layers[layers[0]].mixer
+    recurrence = spec.recurrences.get(layers[0])
+    if recurrence is not None:
+        return KVGroup(
+            num_layers=len(layers),
+            num_kv_heads=0,
+            head_dim=0,
+            kind=GroupKind.STATE,
+            state_size=recurrence.state_size,
+        )
+    mixer = spec.attentions[layers[0]]
     window = spec.kv_window(layers[0])
     kind = GroupKind.FULL if window is None else GroupKind.WINDOW
     if isinstance(mixer, LatentAttentionSpec):

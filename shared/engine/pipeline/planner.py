@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,6 @@ from shared.engine.sequence.sequence import NO_BLOCK, Status
 from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Iterator, Mapping
 
     from shared.engine.sequence.sequence import Sequence
@@ -79,7 +79,10 @@ class StepPlanner:
                     continue
                 places = [place for place, block in enumerate(table) if block >= 0]
                 plan.new_blocks += _new_blocks(row, group, table, places)
+            for group, place, block in seq.state_places.left:
+                plan.new_blocks.append(NewBlocks(row, group, place, array("i", [block])))
             seq.new_places.clear()
+            seq.state_places.left.clear()
         elif seq.needs_host_tokens and len(seq.token_ids) > seq.num_told_tokens:
             plan.new_tokens[row] = seq.token_ids[seq.num_told_tokens :]
         seq.num_told_tokens = len(seq.token_ids)

@@ -11,6 +11,7 @@ from shared.engine.offload.load_plan import NO_LOAD
 from shared.engine.prompt_states import PlacedStates
 from shared.engine.schedule.block_tables import BlockTables
 from shared.errors import InternalError
+from shared.kv.group_rules import StateRule
 from shared.kv.identity import block_key, block_keys
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class BlockManager:
         self._offload = offload
         self.block_size = block_size
         self._num_groups = cache.num_groups
+        self._stateful = [g for g, rule in enumerate(cache.rules) if isinstance(rule, StateRule)]
+        #: Groups whose tables get more blocks as a sequence grows.
+        self._num_growing = max(1, self._num_groups - len(self._stateful))
         self._has_windows = any(rule.reach is not None for rule in cache.rules)
         self._tables = BlockTables(
             pool, cache.rules, block_size=block_size, max_step_tokens=max_step_tokens
@@ -84,12 +88,35 @@ class BlockManager:
         """Forget the blocks of the last step: they are final by now, or its sequence has failed."""
         self._scheduled.clear()
 
-    def will_fill(self, seq: Sequence, num_tokens: int) -> None:
-        """Record that the step being scheduled computes the sequence up to `num_tokens`."""
+    @property
+    def has_states(self) -> bool:
+        """Whether sequences have states, which no token can be computed twice from."""
+        return bool(self._stateful)
+
+    def num_until_checkpoint(self, seq: Sequence, num_tokens: int) -> int:
+        """Return how many of so many tokens behind the launched ones a step may compute at most."""
+        if not self._stateful or num_tokens <= 1:
+            return num_tokens
+        return self._tables.states.num_until_checkpoint(seq, num_tokens)
+
+    def will_compute(self, seq: Sequence, num_tokens: int, *, num_spare_blocks: int) -> None:
+        """Prepare for the step being scheduled, which computes the sequence up to `num_tokens`."""
+        self._place_state(seq, num_tokens, num_spare_blocks)
+        if num_tokens - seq.num_launched_tokens > 1:  # blocks of outputs are rarely shared
+            self._will_fill(seq, num_tokens)
+
+    def _place_state(self, seq: Sequence, num_tokens: int, num_spare_blocks: int) -> None:
+        if self._stateful:
+            spare = num_spare_blocks * self._num_growing
+            self._tables.states.place(seq, num_tokens, num_spare_blocks=spare)
+
+    def _will_fill(self, seq: Sequence, num_tokens: int) -> None:
         first, end = seq.num_published_blocks, num_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(num_tokens, self.block_size)
             for group, table in enumerate(seq.tables):
+                if group in self._stateful:
+                    continue  # a state is read before the others of the step are written
                 for block_hash, block in zip(hashes[first:], table[first:end], strict=True):
                     self._scheduled.setdefault(block_key(block_hash, group), block)
 
@@ -151,9 +178,9 @@ class BlockManager:
         It gets those that hit, and new ones for all its tokens, or for a window and a step behind
         what is to be loaded.
         """
-        found, groups = hit.found, self._num_groups
+        found = hit.found
         places = self._tables.to_admit(seq, found, load.num_blocks)
-        num_spare_blocks *= groups
+        num_spare_blocks *= self._num_growing
         num_new = sum(map(len, places)) + self._pool.num_free_among(found.blocks)
         if not self._has_free(num_new + num_spare_blocks):
             return False
@@ -164,6 +191,11 @@ class BlockManager:
         seq.num_final_tokens = hit.num_final * self.block_size
         seq.num_computed_tokens = seq.num_cached_tokens
         self._place_states(seq, num_spare_blocks)
+        if self._stateful and self._cache.enabled:
+            num_hit = found.num_blocks + load.num_blocks
+            self._tables.states.choose_checkpoints(
+                seq, num_hit=num_hit, num_shared=found.num_shared
+            )
         if self._offload is not None:
             hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
             self._offload.touch(self._keys(hashes))
@@ -195,12 +227,14 @@ class BlockManager:
 
         Takes free blocks only, and leaves `num_spare_blocks` of them free.
         """
-        num_free = max(0, self._pool.num_free // self._num_groups - num_spare_blocks)
+        num_free = max(0, self._pool.num_free // self._num_growing - num_spare_blocks)
         room = (seq.num_blocks + num_free) * self.block_size - seq.num_tokens
         num_tokens = max(0, min(num_tokens, room))
         places = self._tables.missing(seq, seq.num_tokens + num_tokens)
         for group, own in enumerate(places):
             self._tables.fill(seq, group, own)
+        if num_tokens:
+            self._place_state(seq, seq.num_tokens + num_tokens, num_spare_blocks)
         return num_tokens
 
     def shrink(self, seq: Sequence) -> None:
@@ -218,16 +252,34 @@ class BlockManager:
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
             for group, table in enumerate(seq.tables):
-                if self.contents is not None:
-                    keys = hashes if group == 0 else [block_key(each, group) for each in hashes]
-                    size = self.block_size
-                    self.contents.note(keys, seq.token_ids, first=first, block_size=size)
-                self._cache.publish(table[first:end], hashes[first:], group)
+                if group not in self._stateful:
+                    self._publish(seq, group, table[first:end], hashes, first)
             seq.num_published_blocks = end
             if self._offload is not None:
                 self._offload.stores.note_final(self._keys(hashes[first:]))
+        if seq.state_places.made:
+            self._publish_checkpoints(seq)
         if self._has_windows:
             self._tables.give_back(seq)
+
+    def _publish_checkpoints(self, seq: Sequence) -> None:
+        """Let lookups find the states that no step writes any more."""
+        for place in self._tables.states.final_checkpoints(seq):
+            hashes = seq.full_block_hashes((place + 1) * self.block_size, self.block_size)
+            for group in self._stateful:
+                self._publish(seq, group, seq.tables[group][place : place + 1], hashes, place)
+            if self._offload is not None:
+                keys = [block_key(hashes[place], group) for group in self._stateful]
+                self._offload.stores.note_final(keys)
+
+    def _publish(
+        self, seq: Sequence, group: int, blocks: Seq[int], hashes: Seq[bytes], first: int
+    ) -> None:
+        """Publish blocks of a group from place `first` on."""
+        if self.contents is not None:
+            keys = hashes if group == 0 else [block_key(each, group) for each in hashes]
+            self.contents.note(keys, seq.token_ids, first=first, block_size=self.block_size)
+        self._cache.publish(blocks, hashes[first:], group)
 
     def free(self, seq: Sequence) -> None:
         """Take all blocks of the sequence. Nothing else releases a sequence's blocks."""

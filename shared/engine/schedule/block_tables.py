@@ -2,7 +2,8 @@
 
 All tables of a sequence are equally long. A table of full attention has a block at every place. In
 a table with a window, places in front of the window are empty, and places far ahead of the computed
-tokens are not filled yet.
+tokens are not filled yet. A table of states has the sequence's own block, which moves from place to
+place, the block that the sequence started from, and checkpoints: see `StateTables`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from array import array
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from shared.engine.schedule.state_tables import StateTables
 from shared.engine.sequence.sequence import NO_BLOCK
+from shared.kv.group_rules import StateRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     from shared.kv.block_pool import BlockPool
     from shared.kv.group_rules import GroupRule
     from shared.kv.prefix_cache import PrefixBlocks
+
+
+#: In place of the number of filled places of a table that any step finds its block in.
+_NO_LIMIT = 2**62
 
 
 class BlockTables:
@@ -38,8 +45,10 @@ class BlockTables:
         self._pool = pool
         self._rules = tuple(rules)
         self._windowed = [group for group, rule in enumerate(rules) if rule.reach is not None]
+        self._stateful = {group for group, rule in enumerate(rules) if isinstance(rule, StateRule)}
         self._block_size = block_size
         self._max_step_tokens = max_step_tokens
+        self.states = StateTables(pool, sorted(self._stateful), block_size=block_size)
 
     def to_admit(self, seq: Sequence, found: PrefixBlocks, num_loaded: int) -> list[Seq[int]]:
         """Return the places of each table that a new sequence needs besides the blocks found.
@@ -61,12 +70,16 @@ class BlockTables:
     def missing(self, seq: Sequence, num_tokens: int) -> list[Seq[int]]:
         """Return the places of each table that computing up to `num_tokens` tokens needs."""
         end = self._num_blocks(num_tokens)
-        return [
-            range(first, end)
-            if first == len(table)
-            else [place for place in range(first, end) if place >= len(table) or table[place] < 0]
-            for table, first in zip(seq.tables, seq.num_filled, strict=True)
-        ]
+        found: list[Seq[int]] = []
+        for group, (table, first) in enumerate(zip(seq.tables, seq.num_filled, strict=True)):
+            if group in self._stateful:
+                found.append(())
+            elif first == len(table):
+                found.append(range(first, end))
+            else:
+                places = range(first, end)
+                found.append([p for p in places if p >= len(table) or table[p] < 0])
+        return found
 
     def fill(self, seq: Sequence, group: int, places: Seq[int]) -> None:
         """Take blocks for ascending places of a table, which may lie behind its end."""
@@ -81,6 +94,9 @@ class BlockTables:
                     table[place] = block
             if seq.row is not None:  # otherwise the runner gets the whole tables
                 seq.new_places.extend((group, place) for place in places)
+        if group in self._stateful:
+            seq.num_filled[group] = _NO_LIMIT
+            return
         if self._rules[group].reach is None:
             seq.num_filled[group] = len(table)
             return
@@ -111,16 +127,21 @@ class BlockTables:
             seq.num_emptied[group] = end
             seq.num_filled[group] = max(seq.num_filled[group], end)
             self._pool.release(released)
+            if group in self._stateful:
+                continue
             ahead = range(seq.num_filled[group], len(table))
             empty = (place for place in ahead if table[place] < 0)
             self.fill(seq, group, list(islice(empty, len(released))))
 
     def shorten(self, seq: Sequence, num_blocks: int) -> None:
-        """Release the blocks behind so many places."""
+        """Release the blocks behind so many places. A state's own block moves to the last one."""
+        if self._stateful and seq.state_places.own >= num_blocks:
+            self.states.move(seq, num_blocks - 1)
         for group, table in enumerate(seq.tables):
             self._pool.release([block for block in table[num_blocks:] if block >= 0])
             del table[num_blocks:]
-            seq.num_filled[group] = min(seq.num_filled[group], num_blocks)
+            if group not in self._stateful:
+                seq.num_filled[group] = min(seq.num_filled[group], num_blocks)
 
     def free(self, seq: Sequence) -> None:
         """Release all blocks."""
@@ -129,6 +150,7 @@ class BlockTables:
             del table[:]
             seq.num_filled[group] = seq.num_emptied[group] = 0
         seq.new_places.clear()
+        seq.state_places.clear()
 
     def blocks(self, seqs: Iterable[Sequence]) -> Iterable[int]:
         """Yield the blocks in the tables of these sequences."""
@@ -142,6 +164,10 @@ class BlockTables:
         end = self._num_blocks(seq.num_tokens)
         if rule.reach is None:
             return range(num_hit, end)
+        if group in self._stateful:
+            seq.state_places.own = end - 1
+            stop = num_hit + num_loaded
+            return [stop - 1, end - 1] if num_loaded else [end - 1]
         # The load fills a window in front of the place where the computation continues.
         stop = num_hit + num_loaded
         start = max(num_hit, rule.first_needed(stop * self._block_size))

@@ -129,6 +129,8 @@ class Scheduler:
         """
         del self.receiving[seq.request_id]
         self.blocks.free_states(seq)
+        # No token can be computed again from a state that it has changed.
+        received &= first_token is not None or not self.blocks.has_states
         if received:
             seq.num_computed_tokens = seq.num_tokens - (first_token is None)
             self.blocks.publish(seq)
@@ -216,6 +218,8 @@ class Scheduler:
         if seq.status is not Status.RUNNING or output.is_blocked:
             return  # preempted for an earlier sequence
         num_new_tokens = self._num_to_compute(num_pending, output)
+        if self._chunked:
+            num_new_tokens = self.blocks.num_until_checkpoint(seq, num_new_tokens)
         if num_new_tokens > 1 and seq.request.hold_blocks:
             # It cannot be preempted, so it takes no blocks that others may wait for.
             room = self.blocks.num_ready_tokens(seq) - seq.num_launched_tokens
@@ -227,9 +231,10 @@ class Scheduler:
 
     def _compute(self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput) -> None:
         output.add(seq, num_new_tokens)
-        if num_new_tokens > 1:  # blocks of outputs are rarely shared within a step
-            num_tokens = seq.num_launched_tokens + num_new_tokens
-            self.blocks.will_fill(seq, num_tokens)
+        num_tokens = seq.num_launched_tokens + num_new_tokens
+        if num_new_tokens > 1 or self.blocks.has_states:
+            spare = self._num_growing() if self.blocks.has_states else 0
+            self.blocks.will_compute(seq, num_tokens, num_spare_blocks=spare)
 
     def _num_to_compute(self, num_pending_tokens: int, output: SchedulerOutput) -> int:
         if num_pending_tokens <= 1:
@@ -297,6 +302,8 @@ class Scheduler:
         self._enter(seq)
         output.admit(seq)
         if seq.status is Status.RUNNING and num_new_tokens and self._masks.lets(seq):
+            if self._chunked:
+                num_new_tokens = self.blocks.num_until_checkpoint(seq, num_new_tokens)
             self._compute(seq, num_new_tokens, output)
         return True
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.request import KVSource
+from shared.engine.sequence.state_places import StatePlaces
 
 if TYPE_CHECKING:
     from shared.engine.prompt_states import PlacedStates
@@ -67,6 +68,7 @@ class Sequence:
         "prompt_logprobs",
         "request",
         "row",
+        "state_places",
         "states",
         "status",
         "tables",
@@ -104,9 +106,8 @@ class Sequence:
         self.needs_host_tokens = self.changes_logits or request.sampling.logprobs is not None
         #: Drafts that the scheduled or running step checks. Not tokens yet.
         self.draft = NO_DRAFT
-        #: Its row in the runner, and how many of its tokens the runner has got.
-        self.row: int | None = None
-        self.num_told_tokens = 0
+        self.row: int | None = None  # of the runner
+        self.num_told_tokens = 0  # that the runner has got
         self.new_places: list[tuple[int, int]] = []  # groups and places filled since then
         #: Found in the prefix cache at the last admission.
         self.num_cached_tokens = 0
@@ -116,6 +117,7 @@ class Sequence:
         self.tables = tuple(array("i") for _ in range(num_groups))
         #: By group: leading places that are filled or not needed any more, and those emptied.
         self.num_filled, self.num_emptied = [0] * num_groups, [0] * num_groups
+        self.state_places = StatePlaces()
         self.states: PlacedStates | None = None  # blocks for hidden states, if there was room
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0

@@ -64,9 +64,10 @@ class BatchBuilder:
         max_blocks_per_seq: int,
         block_size: int,
         num_groups: int = 1,
+        num_state_groups: int = 0,
         scratch_block: int | None = None,
     ) -> None:
-        """Make the rows.
+        """Make the rows. Of the `num_groups` groups the last `num_state_groups` have states.
 
         `scratch_block` is what padding reads and writes; without it no step is padded.
         """
@@ -74,6 +75,7 @@ class BatchBuilder:
         self._block_size = block_size
         self._scratch_block = scratch_block
         self._tables = np.zeros((num_groups, max_num_seqs, max_blocks_per_seq), dtype=np.int32)
+        self._num_state_groups = num_state_groups
         self._is_lent = False
 
     @contextmanager
@@ -119,7 +121,11 @@ class BatchBuilder:
             if num_tokens != num_seqs or num_padding < 0 or self._scratch_block is None:
                 raise InternalError(f"{num_tokens} tokens cannot be padded to {pad_to}")
         layout = BatchLayout(
-            num_tokens + num_padding, num_seqs + num_padding, width, len(self._tables)
+            num_tokens + num_padding,
+            num_seqs + num_padding,
+            width,
+            len(self._tables) - self._num_state_groups,
+            self._num_state_groups,
         )
         packed = self._buffers.take(layout)
         at = packed.arrays
@@ -129,6 +135,8 @@ class BatchBuilder:
         at["token_ids"][:num_tokens] = plan.token_ids
         at["seq_lens"][:num_seqs] = ends
         self._place_tokens(packed, rows, ends - lens, lens, starts)
+        if self._num_state_groups:
+            self._place_states(packed, rows, ends - lens, ends)
         if plan.fed:
             at["fed_rows"][:num_tokens] = -1
             at["fed_rows"][plan.fed] = plan.fed_rows
@@ -162,6 +170,7 @@ class BatchBuilder:
                 query_lens_list=plan.num_new_tokens + [1] * num_padding,
                 seq_lens_list=seq_lens + [1] * num_padding,
                 wanted=None if keeps_all else last,
+                states=on["states"] if self._num_state_groups else None,
             )
             for block_tables, slots in zip(on["block_tables"], on["slots"], strict=True)
         )
@@ -205,12 +214,27 @@ class BatchBuilder:
         at, block_size = packed.arrays, self._block_size
         at["positions"][:num_tokens] = positions
         places, offsets = positions // block_size, positions % block_size
-        for group, table in enumerate(self._tables):
+        num_groups = packed.layout.num_groups
+        for group, table in enumerate(self._tables[:num_groups]):
             slots = at["slots"][group, :num_tokens]
             np.multiply(table[row_of, places], block_size, out=slots, dtype=np.int64)
             slots += offsets
             out = at["block_tables"][group, : len(rows)]
             np.take(table[:, :width], rows, axis=0, out=out, mode="clip")
+
+    def _place_states(
+        self,
+        packed: PackedStep,
+        rows: NDArray[np.int64],
+        firsts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> None:
+        """Write the blocks with states: that of the last token before a step, and in it."""
+        for number, table in enumerate(self._tables[packed.layout.num_groups :]):
+            out = packed.arrays["states"][number]
+            before = table[rows, np.maximum(firsts - 1, 0) // self._block_size]
+            out[:, 0] = np.where(firsts > 0, before, -1)
+            out[:, 1] = table[rows, (ends - 1) // self._block_size]
 
     def _pad(self, packed: PackedStep, num_seqs: int, num_padding: int) -> None:
         """Let every padding row compute token 0 at position 0 of the scratch block.

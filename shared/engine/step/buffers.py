@@ -34,6 +34,8 @@ class BatchLayout:
     table_width: int
     #: Groups of layers that share block tables: each has tables and slots.
     num_groups: int = 1
+    #: Groups with states: each has the blocks that states are read from and written to.
+    num_state_groups: int = 0
 
     @cached_property
     def parts(self) -> dict[str, tuple[int, np.dtype[np.int64] | np.dtype[np.int32], int]]:
@@ -51,6 +53,7 @@ class BatchLayout:
             ("sampled_rows", _LONG, seqs),
             ("query_start_loc", _INT, seqs + 1),
             ("seq_lens", _INT, seqs),
+            ("states", _INT, self.num_state_groups * seqs * 2),
             ("block_tables", _INT, self.num_groups * seqs * self.table_width),
         )
         parts, offset = {}, 0
@@ -175,7 +178,12 @@ class _Views:
             torch_dtype = torch.int64 if dtype.itemsize == 8 else torch.int32
             tensors[name] = self._device[here].view(torch_dtype)
         tables = (layout.num_groups, layout.num_seqs, layout.table_width)
-        for name, shape in (("block_tables", tables), ("slots", (layout.num_groups, -1))):
+        states = (layout.num_state_groups, layout.num_seqs, 2)
+        for name, shape in (
+            ("block_tables", tables),
+            ("states", states),
+            ("slots", (layout.num_groups, layout.num_tokens)),
+        ):
             if layout.num_tokens:  # a size of 0 leaves none to derive
                 tensors[name] = tensors[name].view(shape)
                 arrays[name] = arrays[name].reshape(shape)

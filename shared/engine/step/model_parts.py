@@ -15,6 +15,7 @@ from shared.engine.step.buffers import BatchLayout, step_buffers
 from shared.engine.step.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
 from shared.engine.step.model_runner import ModelRunner
 from shared.engine.step.row_states import RowStates
+from shared.engine.step.state_rollback import StateRollback
 from shared.engine.step.states_pool import StatesKeeper, StatesPool
 
 if TYPE_CHECKING:
@@ -49,11 +50,13 @@ def build_model_parts(
 
     `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. Steps with
     experts are not recorded: PyTorch reads on the host which ones are chosen. Nor are those with
-    latent attention, which PyTorch computes according to the lengths on the host.
+    latent attention, which PyTorch computes according to the lengths on the host, and those with
+    states: padding would need some.
     """
     device = torch.device(config.device)
     processors = _processors(loaded, config)
-    if config.enforce_eager or loaded.spec.has_experts or loaded.spec.has_latents:
+    spec = loaded.spec
+    if config.enforce_eager or spec.has_experts or spec.has_latents or layout.has_states:
         recorder = None
     elif recorder is None and device.type == "cuda":
         recorder = CudaRecorder(device)
@@ -78,15 +81,25 @@ def build_model_parts(
         StatesKeeper(loaded.model, states),
         max_num_seqs=config.max_num_seqs,
         graphs=graphs,
+        rollback=_rollback(arena, layout),
     )
     return ModelParts(loaded, arena, runner, processors, states)
+
+
+def _rollback(arena: KVArena, layout: KVLayout) -> StateRollback | None:
+    num_states = layout.num_groups - layout.num_token_groups
+    return StateRollback(arena.groups, num_states, layout.block_size) if num_states else None
 
 
 def _batches(
     config: EngineConfig, layout: KVLayout, max_blocks_per_seq: int, scratch_block: int | None
 ) -> BatchBuilder:
     largest = BatchLayout(
-        config.max_num_batched_tokens, config.max_num_seqs, max_blocks_per_seq, layout.num_groups
+        config.max_num_batched_tokens,
+        config.max_num_seqs,
+        max_blocks_per_seq,
+        layout.num_token_groups,
+        layout.num_groups - layout.num_token_groups,
     )
     return BatchBuilder(
         step_buffers(largest.num_bytes, torch.device(config.device)),
@@ -94,6 +107,7 @@ def _batches(
         max_blocks_per_seq=max_blocks_per_seq,
         block_size=config.block_size,
         num_groups=layout.num_groups,
+        num_state_groups=layout.num_groups - layout.num_token_groups,
         scratch_block=scratch_block,
     )
 

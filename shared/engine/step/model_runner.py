@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shared.engine.step.plan import PromptScore, StepPlan
     from shared.engine.step.readback import PendingTokens, Readback
     from shared.engine.step.row_states import RowState, RowStates
+    from shared.engine.step.state_rollback import KeptStates, StateRollback
     from shared.engine.step.states_pool import StatesKeeper
     from shared.engine.step.verification import Verified
     from shared.model.attention.base import AttentionMetadata
@@ -97,6 +98,8 @@ class RunningStep:
     pending_of: list[int]
     #: The hidden states of the step that a proposer needs.
     hidden: KeptHidden | None = None
+    #: The states before the step, if it has drafts.
+    before: KeptStates | None = None
 
 
 class ModelRunner:
@@ -112,13 +115,16 @@ class ModelRunner:
         *,
         max_num_seqs: int,
         graphs: DecodeGraphs | None = None,
+        rollback: StateRollback | None = None,
     ) -> None:
+        """Make the runner. `rollback` is that of a model with states."""
         self._model = model
         self._kv_caches = kv_caches
         self._batches = batches
         self._rows = rows
         self._states = states
         self._graphs = graphs
+        self._rollback = rollback
         self._hidden_needs: HiddenNeeds | None = None
         #: Whether the last step returned states to be sent.
         self._captures_more = False
@@ -147,7 +153,11 @@ class ModelRunner:
         if self._graphs is not None and self._hidden_needs is None:
             size = self._graphs.size_for(plan)
         with self._batches.lend(plan, pad_to=size) as batch:
-            return self._launch(batch, is_recorded=size is not None)
+            step = self._launch(batch, is_recorded=size is not None)
+        if self._rollback is not None and step.before is not None:
+            verified = step.result.verified
+            self._rollback.restore(step.before, plan, verified, self._model, self._batches)
+        return step
 
     def _launch(self, batch: Batch, *, is_recorded: bool) -> RunningStep:
         """Launch a step. The result must not refer to the batch."""
@@ -159,6 +169,7 @@ class ModelRunner:
         later = [i for i, state in enumerate(states) if not state.needs_host]
         result = StepResult()
         kept: KeptHidden | None = None
+        before = None if self._rollback is None else self._rollback.keep(batch)
         if self._graphs is not None and is_recorded:
             logits: torch.Tensor | None = self._graphs.run(batch)[: len(states)]
         else:
@@ -168,12 +179,8 @@ class ModelRunner:
             later = []
         elif logits is not None and len(later) < len(states):
             _sample_at_once(logits, plan, states, result)
-        return RunningStep(
-            result,
-            self._choose(logits, batch, states, later),
-            [plan.sampled[i] for i in later],
-            kept,
-        )
+        pending = self._choose(logits, batch, states, later)
+        return RunningStep(result, pending, [plan.sampled[i] for i in later], kept, before)
 
     def collect(self, step: RunningStep) -> StepResult:
         """Wait for a step, and return its result. Collect steps in order, each once.

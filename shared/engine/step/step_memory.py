@@ -107,7 +107,12 @@ class _Step:
             query_lens_list=[num_tokens],
             seq_lens_list=[first + num_tokens],
         )
-        self._metadata = replace(group, others=(group,) * (layout.num_groups - 1))
+        states = None
+        if layout.has_states:
+            num_state_groups = layout.num_groups - layout.num_token_groups
+            states = torch.zeros(num_state_groups, 1, 2, dtype=torch.int32, device=device)
+        others = (group,) * (layout.num_token_groups - 1)
+        self._metadata = replace(group, others=others, states=states)
         self._token_ids = torch.zeros(num_tokens, dtype=torch.int64, device=device)
         self._positions = torch.arange(num_tokens, device=device)
 

@@ -32,12 +32,18 @@ class AttentionMetadata:
     seq_lens_list: Sequence[int]
     #: int64, ascending: tokens whose hidden states the model returns, in this order; None: all.
     wanted: Tensor | None = None
+    #: int32 [num_state_groups, num_seqs, 2]: the block with a sequence's state before its tokens,
+    #: -1 if there are none before, and the block for its state after them. None without states.
+    states: Tensor | None = None
     #: The same batch for the other groups of layers: tables and slots differ.
     others: tuple[AttentionMetadata, ...] = ()
 
     def of_group(self, number: int) -> AttentionMetadata:
-        """Return the batch for a group of layers. This record is the first group's."""
-        return self.others[number - 1] if number else self
+        """Return the batch for a group of layers. This record is the first group's.
+
+        Groups with states have no tables and slots of their own: they read `states` of this one.
+        """
+        return self.others[number - 1] if 0 < number <= len(self.others) else self
 
 
 class AttentionBackend(Protocol):

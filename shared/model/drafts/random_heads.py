@@ -189,12 +189,14 @@ def _differs_from_llama(target: DecoderSpec) -> bool:
 def _head_layer(target: DecoderSpec) -> LayerSpec:
     """Return a head's layer: one like the target's first, as far as Llama's layers can be."""
     first = target.layers[0]
-    mixer = first.mixer
-    if isinstance(mixer, LatentAttentionSpec):
-        size = 2 * max(1, target.hidden_size // mixer.num_heads // 2)
+    if isinstance(first.mixer, LatentAttentionSpec):
+        num_heads = first.mixer.num_heads
+        size = 2 * max(1, target.hidden_size // num_heads // 2)
         # One key and value per token: blocks of the target, from which pages of a head are cut,
         # have one short row.
-        mixer = AttentionSpec(num_heads=mixer.num_heads, num_kv_heads=1, head_dim=size, rope=None)
+        mixer = AttentionSpec(num_heads=num_heads, num_kv_heads=1, head_dim=size, rope=None)
+    else:
+        mixer = first.attention
     return LayerSpec(
         mixer=replace(mixer, qkv_bias=False, output_bias=False, qk_norm=None),
         feed_forward=FeedForwardSpec(inner_size=first.feed_forward.inner_size),

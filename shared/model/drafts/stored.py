@@ -126,7 +126,7 @@ def head_spec(head: StoredHead, *, layer: str, target: DecoderSpec) -> DecoderSp
         layers=tuple(
             replace(
                 each,
-                mixer=replace(own.attention, window=each.mixer.window),
+                mixer=replace(own.attention, window=each.attention.window),
                 feed_forward=own.feed_forward,
             )
             for each in spec.layers

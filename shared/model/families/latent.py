@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.model.families.parts import Linear
 from shared.model.families.sizes import Sizes, read_sizes
 from shared.model.rope import RopeDefaults, head_order, score_factor
 from shared.model.spec import LatentAttentionSpec, NormSpec
@@ -74,8 +75,8 @@ def latent_norms(mixer: LatentAttentionSpec) -> Iterator[tuple[str, NormSpec, in
         yield "attention.q_norm", norm, mixer.q_rank
 
 
-def latent_linears(mixer: LatentAttentionSpec, hidden: int) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each linear of a mixer, for `Naming`.
+def latent_linears(mixer: LatentAttentionSpec, hidden: int) -> Iterator[Linear]:
+    """Yield the linears of a mixer.
 
     Checkpoints store the rows of a head behind each other. In our linears the first parts of all
     heads are in front of the second parts.
@@ -84,29 +85,23 @@ def latent_linears(mixer: LatentAttentionSpec, hidden: int) -> Iterator[dict[str
     order = head_order(mixer.rope) or range(rope)
     in_size, part = hidden, "attention.q"
     if mixer.q_rank is not None:
-        yield _linear("attention.q_down", (mixer.q_rank,), hidden, None, bias=mixer.bias)
+        yield Linear("attention.q_down", (mixer.q_rank,), hidden, mixer.bias)
         in_size, part = mixer.q_rank, "attention.q_up"
-    rows = _apart(heads, range(plain), [plain + row for row in order])
-    queries = _linear(part, (heads * plain, heads * rope), in_size, rows)
-    yield {**queries, "path": "attention.q_up"}
+    yield Linear(
+        part,
+        (heads * plain, heads * rope),
+        in_size,
+        bias=False,
+        path="attention.q_up",
+        fused_rows=_apart(heads, range(plain), [plain + row for row in order]),
+    )
     kv_rank, value = mixer.kv_rank, mixer.value_dim
     rows = _apart(1, range(kv_rank), [kv_rank + row for row in order])
-    yield _linear("attention.kv_down", (kv_rank, rope), hidden, rows, bias=mixer.bias)
+    yield Linear("attention.kv_down", (kv_rank, rope), hidden, mixer.bias, fused_rows=rows)
     rows = _apart(heads, range(plain), range(plain, plain + value))
-    yield _linear("attention.kv_up", (heads * plain, heads * value), kv_rank, rows)
-    yield _linear("attention.output", (hidden,), heads * value, None, bias=mixer.bias)
-
-
-def _linear(
-    part: str,
-    out_sizes: tuple[int, ...],
-    in_size: int,
-    rows: Sequence[int] | None,
-    *,
-    bias: bool = False,
-) -> dict[str, Any]:
-    sizes = {"part": part, "out_sizes": out_sizes, "in_size": in_size}
-    return {**sizes, "bias": bias, "rows": () if rows is None else (rows,)}
+    sizes = (heads * plain, heads * value)
+    yield Linear("attention.kv_up", sizes, kv_rank, bias=False, fused_rows=rows)
+    yield Linear("attention.output", (hidden,), heads * value, mixer.bias)
 
 
 def _apart(heads: int, first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:

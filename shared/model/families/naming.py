@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from shared.model.families.latent import latent_linears, latent_norms
+from shared.model.families.parts import Linear, recurrent_linears, recurrent_values
 from shared.model.rope import head_order
 from shared.model.spec import PLACES, AttentionSpec, ExpertsSpec, LatentAttentionSpec, QkNorm
 from shared.model.weight_map import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         DecoderSpec,
         FeedForwardSpec,
         LayerSpec,
+        Mixer,
         NormSpec,
     )
     from shared.model.weight_map import WeightMap
@@ -80,6 +82,9 @@ class Naming:
     is_grouped: bool = False
     #: The tensors of all experts are [in, out], and gates and ups take turns in them.
     are_experts_transposed: bool = False
+    #: Of the gated delta rule: a tensor has, for each key head in turn, the rows of its query, of
+    #: its key, and of the values and gates of its states. Otherwise all queries come first.
+    are_deltas_grouped: bool = False
 
     def names(self, spec: DecoderSpec) -> WeightMap:
         """See `Family.names`."""
@@ -120,7 +125,13 @@ class Naming:
         """
         layer = spec.layers[number]
         own = layer.feed_forward
-        linears = [*_mixer(layer, spec, input_size)]
+        if isinstance(layer.mixer, AttentionSpec):
+            linears = [*_attention(layer.mixer, spec, input_size)]
+        elif isinstance(layer.mixer, LatentAttentionSpec):
+            linears = [*latent_linears(layer.mixer, spec.hidden_size)]
+        else:
+            grouped = self.are_deltas_grouped
+            linears = [*recurrent_linears(layer.mixer, spec.hidden_size, are_grouped=grouped)]
         if isinstance(own, ExpertsSpec):
             linears += _experts(own, spec.hidden_size)
         else:
@@ -130,10 +141,13 @@ class Naming:
             for name, part, shape, rows in self._norms(layer, spec, module)
         }
         for linear in linears:
-            found |= dict(self._linear(linear, module, layer))
-        if isinstance(layer.mixer, AttentionSpec) and layer.mixer.has_sinks:
-            sinks = WeightPart(f"{module}attention", Kind.SINKS)
-            found[self.parts["attention.sinks"]] = Stored(sinks, (layer.mixer.num_heads,))
+            found |= dict(self._linear(linear, module, layer.mixer))
+        if isinstance(layer.mixer, AttentionSpec):
+            if layer.mixer.has_sinks:
+                sinks = WeightPart(f"{module}attention", Kind.SINKS)
+                found[self.parts["attention.sinks"]] = Stored(sinks, (layer.mixer.num_heads,))
+        elif not isinstance(layer.mixer, LatentAttentionSpec):
+            found |= recurrent_values(layer.mixer, self.parts, module)
         if isinstance(own, ExpertsSpec) and own.router.has_choice_bias:
             bias = WeightPart(f"{module}mlp", Kind.CHOICE_BIAS)
             shape = (own.router.num_experts,)
@@ -149,8 +163,7 @@ class Naming:
         if isinstance(mixer, LatentAttentionSpec):
             for part, norm, size in latent_norms(mixer):
                 yield from self._norm(part, norm, module, (size,), None)
-            return
-        if mixer.qk_norm is None:
+        if not isinstance(mixer, AttentionSpec) or mixer.qk_norm is None:
             return
         order = head_order(mixer.rope) if mixer.rope is not None else None
         for part, num_heads in (("q_norm", mixer.num_heads), ("k_norm", mixer.num_kv_heads)):
@@ -171,20 +184,18 @@ class Naming:
         if norm.has_bias:
             yield self.parts[part], WeightPart(f"{module}{part}", Kind.BIAS), shape, rows
 
-    def _linear(
-        self, linear: _Linear, module: str, layer: LayerSpec
-    ) -> Iterator[tuple[str, Stored]]:
+    def _linear(self, linear: Linear, module: str, mixer: Mixer) -> Iterator[tuple[str, Stored]]:
         projections = self.parts[linear.part].split()
         if linear.num_experts and "{}" in projections[0]:
             for number in range(linear.num_experts):
                 names = [name.format(number) for name in projections]
                 one = replace(linear, path=linear.module.format(number), num_experts=0)
-                yield from self._projections(names, one, module, layer)
+                yield from self._projections(names, one, module, mixer)
         else:
-            yield from self._projections(projections, linear, module, layer)
+            yield from self._projections(projections, linear, module, mixer)
 
     def _projections(
-        self, names: Sequence[str], linear: _Linear, module: str, layer: LayerSpec
+        self, names: Sequence[str], linear: Linear, module: str, mixer: Mixer
     ) -> Iterator[tuple[str, Stored]]:
         path = f"{module}{linear.module}"
         if len(names) == len(linear.out_sizes):
@@ -193,9 +204,9 @@ class Naming:
                 yield from self._tensors(name, path, index, size, linear, rows)
         else:
             (name,) = names
-            fused = linear.rows[0] if linear.rows else None
-            if linear.is_qkv:
-                fused = _fused_rows(layer.attention, is_grouped=self.is_grouped)
+            fused = linear.fused_rows
+            if linear.is_qkv and isinstance(mixer, AttentionSpec):
+                fused = _fused_rows(mixer, is_grouped=self.is_grouped)
             size = sum(linear.out_sizes)
             if linear.num_experts and self.are_experts_transposed:
                 fused = (*range(0, size, 2), *range(1, size, 2))
@@ -207,7 +218,7 @@ class Naming:
         path: str,
         index: int | None,
         size: int,
-        linear: _Linear,
+        linear: Linear,
         rows: Sequence[int] | None,
     ) -> Iterator[tuple[str, Stored]]:
         stacked = (linear.num_experts,) if linear.num_experts else ()
@@ -220,57 +231,35 @@ class Naming:
             yield f"{name}.bias", Stored(bias, (*stacked, size), **own)
 
 
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    """A `FusedLinear` of a layer."""
-
-    part: str
-    out_sizes: tuple[int, ...]
-    in_size: int
-    bias: bool
-    #: By projection: which stored row is each of its rows; None or empty: they are as stored. One
-    #: entry is for all projections, in one tensor.
-    rows: tuple[Sequence[int] | None, ...] = ()
-    is_qkv: bool = False
-    #: Its path in the layer, if that is not `part`; of experts with {}, or of one of them.
-    path: str = ""
-    #: 0: it is one linear, not one of each expert.
-    num_experts: int = 0
-
-    @property
-    def module(self) -> str:
-        """Its path in the layer."""
-        return self.path or self.part
-
-
-def _mixer(layer: LayerSpec, spec: DecoderSpec, input_size: int | None) -> Iterator[_Linear]:
-    if isinstance(layer.mixer, LatentAttentionSpec):
-        for own in latent_linears(layer.mixer, spec.hidden_size):
-            yield _Linear(**own)
-        return
-    mixer = layer.mixer
-    sizes = (mixer.query_size, mixer.kv_size, mixer.kv_size)
+def _attention(mixer: AttentionSpec, spec: DecoderSpec, input_size: int | None) -> Iterator[Linear]:
+    sizes = (mixer.projected_query_size, mixer.kv_size, mixer.kv_size)
     order = head_order(mixer.rope) if mixer.rope is not None else None
     rows: tuple[Sequence[int] | None, ...] = ()
-    if order is not None:
-        ends = range(0, mixer.query_size, mixer.head_dim), range(0, mixer.kv_size, mixer.head_dim)
-        rows = (_rows(ends[0], order), _rows(ends[1], order), None)
+    if order is not None or mixer.has_gate:
+        each = order or range(mixer.head_dim)
+        # A head's gate is stored behind its query.
+        step = mixer.head_dim * (2 if mixer.has_gate else 1)
+        queries = _rows(range(0, mixer.num_heads * step, step), each)
+        if mixer.has_gate:
+            gates = range(mixer.head_dim, mixer.num_heads * step, step)
+            queries = (*queries, *_rows(gates, range(mixer.head_dim)))
+        rows = (queries, _rows(range(0, mixer.kv_size, mixer.head_dim), each), None)
     in_size = input_size or spec.hidden_size
-    yield _Linear("attention.qkv", sizes, in_size, mixer.qkv_bias, rows, is_qkv=True)
+    yield Linear("attention.qkv", sizes, in_size, mixer.qkv_bias, rows, is_qkv=True)
     hidden = (spec.hidden_size,)
-    yield _Linear("attention.output", hidden, mixer.query_size, mixer.output_bias)
+    yield Linear("attention.output", hidden, mixer.query_size, mixer.output_bias)
 
 
 def _feed_forward(
     own: FeedForwardSpec, hidden: int, *, at: str = "mlp", path: str = "", num_experts: int = 0
-) -> Iterator[_Linear]:
+) -> Iterator[Linear]:
     up = "gate_up" if own.is_gated else "up"
     sizes = (own.inner_size,) * (2 if own.is_gated else 1)
     for name, out_sizes, in_size in (
         (up, sizes, hidden),
         ("down", (hidden,), own.inner_size),
     ):
-        yield _Linear(
+        yield Linear(
             f"{at}.{name}",
             out_sizes,
             in_size,
@@ -280,16 +269,16 @@ def _feed_forward(
         )
 
 
-def _experts(own: ExpertsSpec, hidden: int) -> Iterator[_Linear]:
+def _experts(own: ExpertsSpec, hidden: int) -> Iterator[Linear]:
     num = own.router.num_experts
-    yield _Linear("mlp.router", (num,), hidden, own.router.has_bias)
+    yield Linear("mlp.router", (num,), hidden, own.router.has_bias)
     yield from _feed_forward(
         own.expert, hidden, at="mlp.experts", path="mlp.experts.{}", num_experts=num
     )
     if own.shared is not None:
         yield from _feed_forward(own.shared, hidden, at="mlp.shared")
     if own.has_shared_gate:
-        yield _Linear("mlp.shared_gate", (1,), hidden, bias=False)
+        yield Linear("mlp.shared_gate", (1,), hidden, bias=False)
 
 
 def _fused_rows(mixer: AttentionSpec, *, is_grouped: bool) -> Sequence[int] | None:

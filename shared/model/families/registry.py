@@ -39,6 +39,9 @@ from shared.model.families.experts.minimax import MINIMAX_M2
 from shared.model.families.experts.mixtral import MIXTRAL
 from shared.model.families.experts.olmoe import FLEX_OLMO, OLMOE
 from shared.model.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from shared.model.families.recurrent.lfm2 import LFM2
+from shared.model.families.recurrent.mamba_hybrid import BAMBA, GRANITE_HYBRID
+from shared.model.families.recurrent.qwen_delta import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 
 if TYPE_CHECKING:
     from shared.model.spec import DecoderSpec
@@ -91,6 +94,12 @@ _ALL = (
     OLMOE,
     QWEN2_MOE,
     QWEN3_MOE,
+    BAMBA,
+    GRANITE_HYBRID,
+    LFM2,
+    QWEN3_5,
+    QWEN3_5_MOE,
+    QWEN3_NEXT,
 )
 #: By architecture, as a config names it.
 FAMILIES: dict[str, Family] = {}

@@ -18,6 +18,7 @@ from shared.model.spec import (
     Mixer,
     NormPlace,
     NormSpec,
+    RecurrentSpec,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _LARGEST = {
     "max_position_embeddings": 2**27,
     "num_positions": 2**27,
 }
+#: Numbers of a layer's state: several times those of any model.
+_LARGEST_STATE = 2**28
 #: Maximum of entries in the table of rotary angles.
 _MAX_ANGLES = 2**33
 #: By name in a config.
@@ -51,7 +54,7 @@ _ACTIVATIONS = {
     "relu": Activation.RELU,
     "relu2": Activation.RELU2,
 }
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,30 @@ def read_layer_types(
     if unknown:
         raise ModelLoadError(f"layer_types has {min(unknown)!r}; supported: {FULL}, {SLIDING}")
     return [str(each) for each in types]
+
+
+def read_kinds(
+    raw: Mapping[str, Any], num_layers: int, *, recurrent: str, full_every: int | None = None
+) -> Sequence[bool]:
+    """By layer: whether it keeps a state. Others attend to all tokens.
+
+    recurrent: how a config names such a layer; full_every: which layers attend where a config does
+    not say it, from the first one on.
+
+    Raises:
+        ModelLoadError: there are not as many as layers, or one is of another type.
+    """
+    types = raw.get("layer_types")
+    if types is None:
+        every = int(raw.get("full_attention_interval") or full_every or num_layers + 1)
+        types = [FULL if (number + 1) % every == 0 else recurrent for number in range(num_layers)]
+    if len(types) != num_layers:
+        raise ModelLoadError(f"layer_types has {len(types)} entries for {num_layers} layers")
+    names = {FULL: False, "attention": False, recurrent: True, LINEAR: True}
+    unknown = set(types) - set(names)
+    if unknown:
+        raise ModelLoadError(f"layer_types has {min(unknown)!r}; supported: {FULL}, {recurrent}")
+    return [names[each] for each in types]
 
 
 def read_sizes(
@@ -236,8 +263,11 @@ def _checked(mixers: Iterable[Mixer], num_layers: int) -> list[Mixer]:
     if len(found) != num_layers:
         raise ModelLoadError(f"layer_types has {len(found)} entries for {num_layers} layers")
     for mixer in found:
-        if mixer.window is not None and mixer.window < 1:
-            raise ModelLoadError(f"sliding_window must be at least 1, not {mixer.window}")
+        if isinstance(mixer, AttentionSpec):
+            if mixer.window is not None and mixer.window < 1:
+                raise ModelLoadError(f"sliding_window must be at least 1, not {mixer.window}")
+        elif isinstance(mixer, RecurrentSpec) and not 1 <= mixer.state_size <= _LARGEST_STATE:
+            raise ModelLoadError(f"a state of {mixer.state_size} numbers")
     return found
 
 

@@ -45,7 +45,7 @@ class NativeCausalLM:
         """
         self._library = packing.threads.library
         self.spec = spec = model.spec
-        mixer = spec.layers[0].mixer  # of those sizes all are: see `why_not_native`
+        mixer = spec.attentions[0]  # of those sizes all are: see `why_not_native`
         kv_kinds, num_kv_heads, head_dim = mixer.kv_shape
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype

@@ -12,6 +12,7 @@ from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Kind
 from kernels.native.library import Latent as LatentRecord
 from shared.errors import InternalError
+from shared.model.causal_lm import Attention
 from shared.model.experts import Experts
 from shared.model.latent_attention import LatentAttention
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from shared.model.causal_lm import Attention, CausalLM, DecoderLayer
+    from shared.model.causal_lm import CausalLM, DecoderLayer
     from shared.model.layers import Norm
     from shared.model.linear.fused import FusedLinear
     from shared.model.native.threads import LibraryThreads
@@ -116,6 +117,9 @@ class Packing:
         self, layer: DecoderLayer, spec: DecoderSpec, tables: Sequence[int]
     ) -> PackedLayer:
         attention, size = layer.attention, spec.hidden_size
+        # Layers with states are not packed: see `why_not_native`.
+        assert isinstance(attention, Attention | LatentAttention)
+        assert attention.rope is not None
         cos_sin = tables[attention.rope]
         return PackedLayer(
             attention_norm=self._norm(layer.attention_norm, size),

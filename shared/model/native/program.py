@@ -106,7 +106,8 @@ def _layer(
     yield _norm(packed.attention_norm, for_router=is_parallel and routes)
     place = spec.kv_place(number)
     if isinstance(packed.attention, PackedLatent):
-        yield from _latent(own.mixer.scale, packed.attention, place, is_last=is_last)
+        scale = spec.attentions[number].scale
+        yield from _latent(scale, packed.attention, place, is_last=is_last)
     else:
         yield from _attention(own.attention, packed.attention, place, is_last=is_last)
     output = Operation(op=Op.OUTPUT, matrix=packed.output)

@@ -54,6 +54,7 @@ def layout_to_wire(layout: KVLayout) -> transfer_pb2.KVLayout:
                 head_dim=group.head_dim,
                 kind=group.kind,
                 window=group.window,
+                state_size=group.state_size,
             )
     return message
 
@@ -88,12 +89,17 @@ def _group_from_wire(message: transfer_pb2.KVGroup) -> KVGroup:
         raise InvalidRequestError(
             f"{message.kind} with a window of {message.window}", param="layout"
         )
+    if (message.kind == GroupKind.STATE) != bool(message.state_size):
+        raise InvalidRequestError(
+            f"{message.kind} with a state of {message.state_size} numbers", param="layout"
+        )
     return KVGroup(
         num_layers=message.num_layers,
         num_kv_heads=message.num_kv_heads,
         head_dim=message.head_dim,
         kind=GroupKind(message.kind),
         window=message.window,
+        state_size=message.state_size,
     )
 
 

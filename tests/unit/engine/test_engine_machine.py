@@ -73,6 +73,27 @@ class SeveralWindowsMachine(WindowedMachine):
         return super().make_engine(enable_prefix_caching=False, **settings)
 
 
+class StatefulMachine(EngineMachine):
+    """And with a layer that keeps a state, beside one with a window."""
+
+    mode = StepMode.OVERLAPPED
+    num_blocks = 3 * EngineMachine.num_blocks
+    windows: tuple[int | None, ...] = (None, 6)
+
+    def make_loaded(self) -> Any:
+        """See `EngineMachine.make_loaded`."""
+        spec = make_spec(windows=self.windows, num_states=1)
+        return FakeLoadedModel(model=FakeModel(self.windows), spec=spec)
+
+
+class ScarceStatesMachine(StatefulMachine):
+    """And with few blocks, so that there is room for checkpoints at times only."""
+
+    mode = StepMode.SYNCHRONOUS
+    num_blocks = EngineMachine.num_blocks + 10
+    windows = (None,)
+
+
 @cache
 def native_model() -> LoadedModel:
     """A real one, whose memory for results is used again."""
@@ -116,6 +137,8 @@ TestRecordedMachine = RecordedMachine.TestCase
 TestGroupedMachine = GroupedMachine.TestCase
 TestWindowedMachine = WindowedMachine.TestCase
 TestSeveralWindowsMachine = SeveralWindowsMachine.TestCase
+TestStatefulMachine = StatefulMachine.TestCase
+TestScarceStatesMachine = ScarceStatesMachine.TestCase
 TestNativeMachine = NativeMachine.TestCase
 TestOverlappedNativeMachine = OverlappedNativeMachine.TestCase
 for _case in (
@@ -125,6 +148,8 @@ for _case in (
     TestGroupedMachine,
     TestWindowedMachine,
     TestSeveralWindowsMachine,
+    TestStatefulMachine,
+    TestScarceStatesMachine,
 ):
     _case.settings = settings(max_examples=60, stateful_step_count=40)
 for _case in (TestNativeMachine, TestOverlappedNativeMachine):

@@ -113,5 +113,5 @@ def _backend(context: ProposerContext) -> AttentionBackend:
 def _backend_name(target: LoadedModel, *, native: str) -> str:
     """Return the target's attention backend; `native` if that is the native kernels."""
     if isinstance(target.model, CausalLM):
-        return target.model.decoder_layers[0].attention.backend.name
+        return target.model.backend_name
     return native

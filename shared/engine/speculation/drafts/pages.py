@@ -32,7 +32,7 @@ class DraftPages:
         """
         self._blocks: DraftBlocks = context.blocks
         self._block_bytes = context.arena.layout.block_bytes
-        kinds, num_kv_heads, head_dim = spec.layers[0].mixer.kv_shape  # all have equal heads
+        kinds, num_kv_heads, head_dim = spec.attentions[0].kv_shape  # all have equal heads
         token_bytes = spec.num_layers * kinds * num_kv_heads * head_dim * dtype.itemsize
         #: Tokens per page.
         self.page_size = _page_size(context.arena.layout.block_size, token_bytes, self._block_bytes)

@@ -55,8 +55,8 @@ def make(
     arena = KVArena(layout, num_blocks, device=torch.device("cpu"))
     context: Any = SimpleNamespace(arena=arena, blocks=blocks)
     attention = SimpleNamespace(kv_shape=(2, heads, dim))
-    layers = (SimpleNamespace(mixer=attention),) * draft_layers
-    spec: Any = SimpleNamespace(num_layers=draft_layers, layers=layers)
+    attentions = dict.fromkeys(range(draft_layers), attention)
+    spec: Any = SimpleNamespace(num_layers=draft_layers, attentions=attentions)
     return DraftPages(context, spec, torch.float32), blocks, arena.groups[0]
 
 

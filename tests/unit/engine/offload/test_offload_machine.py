@@ -139,13 +139,26 @@ class WindowedOffloadMachine(OverlappedOffloadMachine):
         return FakeLoadedModel(model=FakeModel(self.windows), spec=make_spec(windows=self.windows))
 
 
+class StatefulOffloadMachine(OverlappedOffloadMachine):
+    """And with a layer that keeps a state: a load brings a checkpoint or does not count."""
+
+    num_blocks = 26
+    host_blocks, disk_blocks = 16, 48
+
+    def make_loaded(self) -> Any:
+        """See `EngineMachine.make_loaded`."""
+        return FakeLoadedModel(spec=make_spec(num_states=1))
+
+
 TestOffloadMachine = OffloadMachine.TestCase
 TestOverlappedOffloadMachine = OverlappedOffloadMachine.TestCase
 TestWindowedOffloadMachine = WindowedOffloadMachine.TestCase
+TestStatefulOffloadMachine = StatefulOffloadMachine.TestCase
 for _case, _num in (
     (TestOffloadMachine, 40),
     (TestOverlappedOffloadMachine, 20),
     (TestWindowedOffloadMachine, 30),
+    (TestStatefulOffloadMachine, 30),
 ):
     _case.settings = settings(max_examples=_num, stateful_step_count=60, deadline=None)
 del _case, _num

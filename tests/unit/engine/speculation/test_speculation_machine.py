@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import settings
 
 from tests.fakes.engines import StepMode, make_engine
+from tests.fakes.model import FakeLoadedModel, make_spec
 from tests.fakes.proposers import custom
 from tests.unit.engine.test_engine_machine import EngineMachine
 
@@ -34,7 +35,17 @@ class OverlappedSpeculatingMachine(SpeculatingMachine):
         return make_engine(self.loaded, self.mode, speculative_config=config, **given)
 
 
+class StatefulSpeculatingMachine(SpeculatingMachine):
+    """And with a layer that keeps a state: it is as if rejected drafts had never been computed."""
+
+    def make_loaded(self) -> Any:
+        """See `EngineMachine.make_loaded`."""
+        return FakeLoadedModel(spec=make_spec(num_states=1))
+
+
 SpeculatingMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=30)
 OverlappedSpeculatingMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=30)
+StatefulSpeculatingMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=30)
+TestStatefulSpeculatingMachine = StatefulSpeculatingMachine.TestCase
 TestSpeculatingMachine = SpeculatingMachine.TestCase
 TestOverlappedSpeculatingMachine = OverlappedSpeculatingMachine.TestCase

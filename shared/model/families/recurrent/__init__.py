@@ -1,0 +1,1 @@
+"""Families with layers that keep a state."""
