@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def kv_write(
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     kv_cache: Tensor | QuantizedCache,
     layer: int,
     slot_mapping: Tensor,
@@ -25,20 +25,24 @@ def kv_write(
     k, v: [num_tokens, num_kv_heads, head_dim]; slot_mapping: int64 [num_tokens], block * block_size
     + offset; kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]. For a
     quantised cache, k and v are quantised per token and head, a negative slot stores nothing, and
-    both implementations write the same bits. For a plain cache there is only `torch`.
+    both implementations write the same bits. For a plain cache there is only `torch`. v is None for
+    a cache with one row per token, [num_blocks, num_layers, 1, 1, block_size, size], which only
+    `torch` writes.
 
     Raises:
         ValueError: shapes that do not fit together, or an implementation unknown for this cache.
     """
     num_kv_heads, _, head_dim = kv_cache.shape[3:]
     expected = (len(slot_mapping), num_kv_heads, head_dim)
-    if k.shape != expected or v.shape != expected:
+    kinds = (k,) if v is None else (k, v)
+    if any(new.shape != expected for new in kinds) or len(kinds) != kv_cache.shape[2]:
+        shapes = ", ".join(str(tuple(new.shape)) for new in kinds)
         raise ValueError(
-            f"k {tuple(k.shape)} and v {tuple(v.shape)} must be {expected} for this cache"
+            f"k and v of {shapes} must be {expected} for this cache of {kv_cache.shape[2]} kinds"
         )
     if implementation == "torch":
-        reference.kv_write(k, v, kv_cache, layer, slot_mapping)
-    elif implementation == "triton" and isinstance(kv_cache, QuantizedCache):
+        reference.kv_write(kinds, kv_cache, layer, slot_mapping)
+    elif implementation == "triton" and v is not None and isinstance(kv_cache, QuantizedCache):
         from kernels.kv_write.kernel import launch  # noqa: PLC0415 Triton is optional
 
         launch(k, v, kv_cache, layer, slot_mapping)

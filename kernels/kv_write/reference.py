@@ -10,25 +10,27 @@ from kernels.kv_write.cache import QuantizedCache
 from kernels.quantize_rows.reference import quantize_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
 def kv_write(
-    k: Tensor, v: Tensor, kv_cache: Tensor | QuantizedCache, layer: int, slot_mapping: Tensor
+    kinds: Sequence[Tensor], kv_cache: Tensor | QuantizedCache, layer: int, slot_mapping: Tensor
 ) -> None:
-    """See `kernels.kv_write.kv_write`."""
+    """See `kernels.kv_write.kv_write`; kinds: keys and values, or rows that are both."""
     block_size = kv_cache.shape[4]
     if not isinstance(kv_cache, QuantizedCache):
         blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
-        kv_cache[blocks, layer, 0, :, offsets] = k
-        kv_cache[blocks, layer, 1, :, offsets] = v
+        for kind, new in enumerate(kinds):
+            kv_cache[blocks, layer, kind, :, offsets] = new
         return
     wanted = slot_mapping >= 0
     slots = slot_mapping[wanted]
     blocks, offsets = slots // block_size, slots % block_size
     # PyTorch does not assign float8 through an index; it does assign bytes.
     stored = kv_cache.values.view(torch.uint8)
-    for kind, new in enumerate((k, v)):
+    for kind, new in enumerate(kinds):
         values, scales = quantize_rows(new[wanted], kv_cache.values.dtype)
         stored[blocks, layer, kind, :, offsets] = values.view(torch.uint8)
         kv_cache.scales[blocks, layer, kind, :, offsets] = scales

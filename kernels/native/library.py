@@ -35,6 +35,7 @@ class Shape(ctypes.Structure):
         ("num_heads", c_int),
         ("num_kv_heads", c_int),
         ("head_dim", c_int),
+        ("kv_kinds", c_int),
         ("vocab_size", c_int),
         ("norm_eps", c_float),
         ("centers", c_int),
@@ -59,6 +60,10 @@ class Op(IntEnum):
     ADD = 9
     ROUTE = 10
     EXPERTS = 11
+    LATENT_ROW = 12
+    LATENT_DOWN = 13
+    LATENT_QUERY = 14
+    LATENT_VALUE = 15
 
 
 class HeadNorm(IntEnum):
@@ -96,7 +101,23 @@ class Experts(ctypes.Structure):
         ("is_normalised", c_int),
         ("num_groups", c_int),
         ("num_chosen_groups", c_int),
+        ("is_best_one", c_int),
         ("scale", c_float),
+    )
+
+
+class Latent(ctypes.Structure):
+    """`baton::Latent`."""
+
+    _fields_ = (
+        ("up_keys", POINTER(c_void_p)),
+        ("up_values", POINTER(c_void_p)),
+        ("latent", c_int),
+        ("rope", c_int),
+        ("plain", c_int),
+        ("value", c_int),
+        ("query_rank", c_int),
+        ("norm_eps", c_float),
     )
 
 
@@ -111,6 +132,7 @@ class Operation(ctypes.Structure):
         ("second", c_void_p),
         ("cos_sin", c_void_p),
         ("experts", POINTER(Experts)),
+        ("attention", POINTER(Latent)),
         ("window", c_int),
         ("kv_group", c_int),
         ("kv_place", c_int),

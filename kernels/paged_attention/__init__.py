@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from kernels.paged_attention.scores import Scores
 
 
+#: Keys and values.
+_NUM_KINDS = 2
+
+
 def paged_attention(
     q: Tensor,
     kv_cache: Tensor | QuantizedCache,
@@ -29,7 +33,8 @@ def paged_attention(
 
     q: [num_tokens, num_heads, head_dim], the last tokens of every sequence behind each other;
     kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in q's type, or
-    quantised, which holds their keys and values already. What lies beyond a sequence's length, or
+    quantised, which holds their keys and values already. Where it has one kind instead of two, each
+    row is a key and a value, and there is no `triton`. What lies beyond a sequence's length, or
     in front of its window, NaN included, has no influence: a block table may name any block there.
     Returns q's shape and type. Sums are in float32; products over a quantised cache are in q's type
     with `triton`, in float32 with `torch`.
@@ -44,7 +49,7 @@ def paged_attention(
     """
     _check(q, kv_cache, batch, scores)
     memory = workspace or Workspace()
-    if implementation == "triton":
+    if implementation == "triton" and kv_cache.shape[2] == _NUM_KINDS:
         from kernels.paged_attention.launch import launch  # noqa: PLC0415 Triton is optional
 
         return launch(q, kv_cache, layer, batch, scores, memory)
@@ -52,7 +57,9 @@ def paged_attention(
         return gathered.paged_attention(q, kv_cache, layer, batch, scores, memory)
     if implementation in {"torch", "reference"}:
         return reference.paged_attention(q, kv_cache, layer, batch, scores)
-    raise ValueError(f"paged_attention has no implementation {implementation!r}")
+    raise ValueError(
+        f"paged_attention has no implementation {implementation!r} for {kv_cache.shape[2]} kinds"
+    )
 
 
 def _check(

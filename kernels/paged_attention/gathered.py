@@ -73,8 +73,8 @@ def _decode_all(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: S
 
 def _decode_batches(kv_cache: Tensor, seq_lens: Sequence[int]) -> Iterator[slice]:
     """Yield neighbours whose keys and values, padded to the longest, stay within the limit."""
-    num_kv_heads, _, head_dim = kv_cache.shape[3:]
-    limit = _GATHERED_BYTES // (2 * num_kv_heads * head_dim * kv_cache.element_size())
+    num_kinds, num_kv_heads, _, head_dim = kv_cache.shape[2:]
+    limit = _GATHERED_BYTES // (num_kinds * num_kv_heads * head_dim * kv_cache.element_size())
     first, longest = 0, 0
     for row, length in enumerate(seq_lens):
         longest = max(longest, length)
@@ -96,25 +96,26 @@ class _Context:
     def gather(self, start: int, end: int) -> tuple[Tensor, Tensor]:
         """Return copies of keys and values [num_seqs, num_kv_heads, end - start, head_dim].
 
-        The copies are valid until the next call with this workspace.
+        The copies are valid until the next call with this workspace. Of a cache with one kind they
+        are the same memory.
         """
-        num_blocks, num_layers, _, num_kv_heads, block_size, head_dim = self.kv_cache.shape
+        num_blocks, num_layers, kinds, num_kv_heads, block_size, head_dim = self.kv_cache.shape
         tables = self.tables[:, start // block_size : -(-end // block_size), None].mT
         # A row is [block_size, head_dim]: there is one per block, layer, kind and head. Blocks may
         # be longer than their layers together.
         row = block_size * head_dim
         per_block = self.kv_cache.stride(0) // row
-        num_rows = (num_blocks - 1) * per_block + num_layers * 2 * num_kv_heads
+        num_rows = (num_blocks - 1) * per_block + num_layers * kinds * num_kv_heads
         rows = self.kv_cache.as_strided((num_rows, row), (row, 1))
         heads = torch.arange(num_kv_heads, device=tables.device)[:, None]
-        keys_at = tables.long() * per_block + self.layer * 2 * num_kv_heads + heads
-        at = torch.stack((keys_at, keys_at + num_kv_heads)).flatten()
+        keys_at = tables.long() * per_block + self.layer * kinds * num_kv_heads + heads
+        at = torch.stack([keys_at + kind * num_kv_heads for kind in range(kinds)]).flatten()
         out = self.workspace.take((len(at), rows.shape[1]), rows.dtype, rows.device)
         torch.index_select(rows, 0, at, out=out)
-        shape = (2, len(tables), num_kv_heads, -1, head_dim)
+        shape = (kinds, len(tables), num_kv_heads, -1, head_dim)
         skipped = start % block_size
-        keys, values = out.view(shape)[..., skipped : skipped + end - start, :]
-        return keys, values
+        found = out.view(shape)[..., skipped : skipped + end - start, :]
+        return found[0], found[-1]
 
 
 def _decode(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Scores) -> Tensor:

@@ -38,7 +38,7 @@ def paged_attention(
         context = _read(kv_cache, layer, blocks).transpose(2, 3)
         keys, values = (
             context[:, kind].flatten(0, 1)[first:length].repeat_interleave(group, dim=1)
-            for kind in (0, 1)
+            for kind in (0, -1)
         )  # [length - first, num_heads, head_dim]
         products = torch.einsum("qhd,khd->hqk", q[tokens].float(), keys)
         position = torch.arange(length - num_new, length, device=q.device)[:, None]
@@ -53,7 +53,7 @@ def paged_attention(
 
 
 def _read(kv_cache: Tensor | QuantizedCache, layer: int, blocks: Tensor) -> Tensor:
-    """Return one layer of the blocks in float32 [n, 2, num_kv_heads, block_size, head_dim]."""
+    """Return one layer of the blocks in float32 [n, kinds, num_kv_heads, block_size, head_dim]."""
     if isinstance(kv_cache, QuantizedCache):
         stored, scales = kv_cache.layer(layer)
         values = stored.view(torch.uint8)[blocks].view(stored.dtype)  # float8 has no index

@@ -29,5 +29,5 @@ def rope_kv_write(
     if norms is not None:
         q = rms_norm(q, norms.q_weight, eps=norms.eps)
         k = rms_norm(k, norms.k_weight, eps=norms.eps)
-    kv_write(rotate(k, cos_sin), v, kv_cache, layer, slot_mapping)
+    kv_write((rotate(k, cos_sin), v), kv_cache, layer, slot_mapping)
     return rotate(q, cos_sin)

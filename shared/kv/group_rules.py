@@ -21,6 +21,8 @@ class GroupKind(StrEnum):
     FULL = "full"
     #: The tokens in a window: as many as it is wide, the token itself among them.
     WINDOW = "window"
+    #: Every earlier token, of which there is one row: no values, and no heads.
+    LATENT = "latent"
     #: One state, which every token changes. A block has the state after the last computed one of
     #: its tokens; only few blocks are kept.
     STATE = "state"
@@ -58,7 +60,7 @@ class GroupRule(Protocol):
 
 
 class FullRule:
-    """The rule of layers that read every earlier token."""
+    """The rule of layers that read every earlier token, its keys and values or its latent row."""
 
     @property
     def reach(self) -> int | None:

@@ -36,8 +36,9 @@ _STATE_ALIGNMENT = 64
 class KVGroup:
     """Layers that share a block table.
 
-    A block is contiguous: [num_layers, 2 (key, value), num_kv_heads, block_size, head_dim], or of
-    states float32 [num_layers, state_size].
+    A block is contiguous: [num_layers, 2 (key, value), num_kv_heads, block_size, head_dim]. One of
+    a latent group has one row per token, which gives keys and values:
+    [num_layers, 1, 1, block_size, head_dim]. One of states is float32 [num_layers, state_size].
     """
 
     num_layers: int
@@ -55,10 +56,15 @@ class KVGroup:
         of_tokens = self.kind, self.num_layers, self.num_kv_heads, self.head_dim, self.window
         return (*of_tokens, self.state_size) if self.state_size else of_tokens
 
+    @property
+    def num_kinds(self) -> int:
+        """Number of rows per token and head: a key and a value, or one for both."""
+        return 1 if self.kind is GroupKind.LATENT else 2
+
     def rule(self, block_size: int) -> GroupRule:
         """Return which blocks of so many tokens a sequence needs."""
         match self.kind:
-            case GroupKind.FULL:
+            case GroupKind.FULL | GroupKind.LATENT:
                 return FullRule()
             case GroupKind.WINDOW:
                 return WindowRule(self.window, block_size)
@@ -128,7 +134,7 @@ class KVLayout:
         return self.num_token_groups < self.num_groups
 
     def block_shape(self, group: KVGroup) -> tuple[int, ...]:
-        """Return [num_layers, 2, num_kv_heads, block_size, row elements] of a block of a group.
+        """Return [num_layers, kinds, num_kv_heads, block_size, row elements] of a group's block.
 
         A row is what a token of a head takes: head_dim elements, and those that its scale fills.
         A block of states is [num_layers, state_size] of float32.
@@ -136,7 +142,7 @@ class KVLayout:
         if group.kind is GroupKind.STATE:
             return group.num_layers, group.state_size
         row = group.head_dim + (_SCALE_BYTES if self.is_quantized else 0)
-        return group.num_layers, 2, group.num_kv_heads, self.block_size, row
+        return group.num_layers, group.num_kinds, group.num_kv_heads, self.block_size, row
 
     @property
     def block_bytes(self) -> int:

@@ -15,12 +15,13 @@ from torch.nn.functional import embedding, linear
 from kernels.paged_attention.scores import Scores
 from kernels.rope_kv_write.norms import HeadNorms
 from shared.model.experts import make_feed_forward
+from shared.model.latent_attention import LatentAttention
 from shared.model.layers import NoNorm, Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.recurrent import RecurrentMixer, make_recurrent
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import PLACES, AttentionSpec, NormPlace, QkNorm
+from shared.model.spec import PLACES, AttentionSpec, LatentAttentionSpec, NormPlace, QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,6 +126,25 @@ class Attention(nn.Module):
         return self.q_norm(q), self.k_norm(k), v, gate, None
 
 
+def _make_mixer(
+    *,
+    spec: DecoderSpec,
+    layer: int,
+    backend: AttentionBackend,
+    dtype: torch.dtype,
+    method: LinearMethod,
+) -> Attention | LatentAttention | RecurrentMixer:
+    """Return the mixer that a layer's description asks for."""
+    own = spec.layers[layer].mixer
+    if isinstance(own, LatentAttentionSpec):
+        return LatentAttention(
+            spec=spec, own=own, layer=layer, backend=backend, dtype=dtype, method=method
+        )
+    if isinstance(own, AttentionSpec):
+        return Attention(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
+    return make_recurrent(spec=spec, layer=layer, dtype=dtype, method=method)
+
+
 class DecoderLayer(nn.Module):
     """A mixer, mostly attention, and a feed-forward, with norms, around a residual."""
 
@@ -151,13 +171,9 @@ class DecoderLayer(nn.Module):
                 "mlp_output_norm",
             )
         )
-        self.attention: Attention | RecurrentMixer
-        if isinstance(own.mixer, AttentionSpec):
-            self.attention = Attention(
-                spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
-            )
-        else:
-            self.attention = make_recurrent(spec=spec, layer=layer, dtype=dtype, method=method)
+        self.attention = _make_mixer(
+            spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
+        )
         self.mlp = make_feed_forward(
             own.feed_forward,
             hidden=spec.hidden_size,

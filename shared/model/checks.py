@@ -11,7 +11,7 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
 from shared.model.checkpoint.headers import check_headers
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.spec import NormPlace
+from shared.model.spec import AttentionSpec, LatentAttentionSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -147,14 +147,20 @@ def _why_not_native_layers(spec: DecoderSpec) -> str | None:
 #: Sizes that all layers must have in common.
 _ONE_SIZE: Mapping[str, Callable[[LayerSpec], object]] = {
     "heads": lambda own: (
-        own.attention.num_heads,
-        own.attention.num_kv_heads,
-        own.attention.head_dim,
+        (own.mixer.num_heads, own.mixer.kv_shape)
+        if isinstance(own.mixer, AttentionSpec | LatentAttentionSpec)
+        else None
     ),
 }
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
-    "gates of heads": lambda spec: any(own.has_gate for own in spec.attentions.values()),
+    "gates of heads": lambda spec: any(
+        isinstance(own, AttentionSpec) and own.has_gate for own in spec.attentions.values()
+    ),
+    "latent rows of an odd size": lambda spec: any(
+        isinstance(own, LatentAttentionSpec) and bool(own.kv_rank % 2)
+        for own in spec.attentions.values()
+    ),
     "layers without a feed-forward": lambda spec: any(
         own.feed_forward is None for own in spec.layers
     ),

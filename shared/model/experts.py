@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 from shared.model.layers import GatedMLP, PlainMLP
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
-from shared.model.spec import ExpertsSpec, RouterScores
+from shared.model.spec import ExpertsSpec, GroupScore, RouterScores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,7 +117,8 @@ def choose(logits: Tensor, router: RouterSpec, bias: Tensor | None) -> tuple[Ten
     merits = scores if bias is None else scores + bias
     if router.num_groups > 1:
         grouped = merits.unflatten(-1, (router.num_groups, -1))
-        best = grouped.topk(2, dim=-1).values.sum(dim=-1)
+        num_best = 2 if router.group_score is GroupScore.BEST_TWO else 1
+        best = grouped.topk(num_best, dim=-1).values.sum(dim=-1)
         kept = best.topk(router.num_chosen_groups, dim=-1).indices
         is_out = torch.ones_like(best, dtype=torch.bool).scatter_(-1, kept, value=False)
         merits = grouped.masked_fill(is_out.unsqueeze(-1), -torch.inf).flatten(-2)

@@ -201,6 +201,17 @@ def yarn_scale(rope: RopeConfig) -> YarnScale:
     return YarnScale(factor, low, (high - low) or 0.001, _yarn_attention_factor(params, factor))
 
 
+def score_factor(rope: RopeConfig) -> float:
+    """Return the factor that `mscale_all_dim` of a stretched context gives to scores.
+
+    Raises KeyError, TypeError or ValueError: a parameter is missing or wrong.
+    """
+    mscale = rope.params.get("mscale_all_dim")
+    if rope.rope_type == "default" or not mscale:
+        return 1.0
+    return _mscale(float(mscale), float(rope.params["factor"])) ** 2
+
+
 def longrope_scale(rope: RopeConfig) -> tuple[Sequence[float], float]:
     """Return what divides each frequency, and the factor of cos and sin (Ding et al. 2024).
 
@@ -226,13 +237,14 @@ def _yarn_attention_factor(params: Mapping[str, Any], factor: float) -> float:
     if explicit is not None:
         return float(explicit)
 
-    def scale(mscale: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
-
     mscale, mscale_all = params.get("mscale"), params.get("mscale_all_dim")
     if mscale and mscale_all:
-        return scale(float(mscale)) / scale(float(mscale_all))
-    return scale(1.0)
+        return _mscale(float(mscale), factor) / _mscale(float(mscale_all), factor)
+    return _mscale(1.0, factor)
+
+
+def _mscale(mscale: float, factor: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
 _SCHEMES: Mapping[str, Callable[[RopeConfig], object]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shared.errors import InternalError
@@ -127,6 +128,51 @@ class AttentionSpec:
         """Elements of all heads' keys, and of their values."""
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def kv_shape(self) -> tuple[int, int, int]:
+        """What is kept of a token: keys and values, of so many heads, each of so many numbers."""
+        return 2, self.num_kv_heads, self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttentionSpec:
+    """Attention whose keys and values are products of one short row per token (DeepSeek-V2).
+
+    A token's row is norm(c) and rotate(p), where [c, p] = kv_down(x). Of head h the key is
+    [keys_h c, p], the value is values_h c, and the query is [n, rotate(r)]. All heads' [n, r] are
+    q(x), or q_up(norm(q_down(x))).
+    """
+
+    num_heads: int
+    #: Numbers of q_down(x); None: queries are one product with x.
+    q_rank: int | None
+    #: Numbers of c.
+    kv_rank: int
+    #: Numbers of a head's query and key that are not rotated.
+    plain_dim: int
+    #: Numbers of a head's query that are rotated, and of p.
+    rope_dim: int
+    #: Numbers of a head's value.
+    value_dim: int
+    #: Of `rope_dim` numbers.
+    rope: RopeConfig
+    #: Factor of the scores.
+    scale: float
+    #: Of the norms of c and of q_down(x), which are root-mean-square norms.
+    norm_eps: float = 1e-6
+    #: The products with x, and the output, have biases, except for q(x).
+    bias: bool = False
+
+    @property
+    def window(self) -> None:
+        """A token sees all tokens before it."""
+        return None
+
+    @property
+    def kv_shape(self) -> tuple[int, int, int]:
+        """What is kept of a token: one row, of no heads, of so many numbers."""
+        return 1, 1, self.kv_rank + self.rope_dim
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortConvSpec:
@@ -226,6 +272,7 @@ class MambaSpec:
 
 #: Mixers whose memory of the tokens before is a state of constant size.
 RecurrentSpec: TypeAlias = ShortConvSpec | DeltaSpec | MambaSpec
+Mixer: TypeAlias = AttentionSpec | LatentAttentionSpec | RecurrentSpec
 
 
 class Activation(StrEnum):
@@ -261,6 +308,15 @@ class RouterScores(StrEnum):
     SIGMOID = "sigmoid"
 
 
+class GroupScore(StrEnum):
+    """The score of a group of experts."""
+
+    #: The sum of its two best experts' scores.
+    BEST_TWO = "best_two"
+    #: Its best expert's score.
+    BEST = "best"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSpec:
     """The choice of a token's experts: those with the best scores, each weighted with its score."""
@@ -276,10 +332,10 @@ class RouterSpec:
     is_normalised: bool = True
     #: Factor of the weights.
     scale: float = 1.0
-    #: Experts are chosen among those of the best groups only. A group's score is the sum of its
-    #: two best experts'.
+    #: Experts are chosen among those of the best groups only.
     num_groups: int = 1
     num_chosen_groups: int = 1
+    group_score: GroupScore = GroupScore.BEST_TWO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +358,7 @@ class ExpertsSpec:
 class LayerSpec:
     """A mixer and a feed-forward, with norms, around a residual."""
 
-    mixer: AttentionSpec | RecurrentSpec
+    mixer: Mixer
     #: None with the norm's place `ALONE`.
     feed_forward: FeedForwardSpec | ExpertsSpec | None
     norms: NormPlace = NormPlace.BEFORE
@@ -330,8 +386,8 @@ class LearnedPositions:
     first_row: int = 0
 
 
-#: Bytes of a key and a value number in a block of 16 tokens in 16 bits.
-_BYTES_PER_KV = 16 * 2 * 2
+#: Bytes of a number that is kept of each token, in a block of 16 tokens in 16 bits.
+_BYTES_PER_NUMBER = 16 * 2
 
 
 def group_layers(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
@@ -405,7 +461,7 @@ class DecoderSpec:
         Groups with states are the last ones.
         """
         kinds = {
-            number: (self.kv_window(number), mixer.num_kv_heads, mixer.head_dim)
+            number: (self.kv_window(number), mixer.kv_shape)
             for number, mixer in self.attentions.items()
         }
         full_first = sorted(kinds, key=lambda layer: kinds[layer][0] is not None)
@@ -413,35 +469,27 @@ class DecoderSpec:
         return (*groups, *self._state_groups(groups))
 
     @property
-    def attentions(self) -> dict[int, AttentionSpec]:
-        """The layers with attention, and theirs."""
+    def attentions(self) -> dict[int, AttentionSpec | LatentAttentionSpec]:
+        """The layers that keep something of each token, and their mixers."""
         mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
-        return {n: mixer for n, mixer in mixers.items() if isinstance(mixer, AttentionSpec)}
-
-    @property
-    def like_llama(self) -> LayerSpec:
-        """A layer with the sizes of the first one that attends, arranged as Llama's.
-
-        Heads that draft for this decoder have such layers.
-        """
-        first = next(iter(self.attentions.values()))
-        plain = replace(first, qkv_bias=False, output_bias=False, qk_norm=None, has_gate=False)
-        inner = next((own.feed_forward for own in self.layers if own.feed_forward), None)
-        size = self.hidden_size if inner is None else inner.inner_size
-        return LayerSpec(mixer=plain, feed_forward=FeedForwardSpec(inner_size=size))
+        return {
+            n: mixer
+            for n, mixer in mixers.items()
+            if isinstance(mixer, AttentionSpec | LatentAttentionSpec)
+        }
 
     @property
     def recurrences(self) -> dict[int, RecurrentSpec]:
         """The layers with states, and what they do with them."""
         mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
-        return {n: mixer for n, mixer in mixers.items() if not isinstance(mixer, AttentionSpec)}
+        return {n: mixer for n, mixer in mixers.items() if isinstance(mixer, RecurrentSpec)}
 
     def _state_groups(self, others: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, ...]]:
         """Yield groups with states, each about as large as a block of the `others`."""
         attentions = self.attentions
         room = max(
             (
-                sum(attentions[layer].kv_size for layer in layers) * _BYTES_PER_KV
+                sum(prod(attentions[layer].kv_shape) for layer in layers) * _BYTES_PER_NUMBER
                 for layers in others
             ),
             default=0,
@@ -492,7 +540,9 @@ class DecoderSpec:
         Raises:
             InternalError: they differ in more. Executors that use this compute equal layers only.
         """
-        first, *others = (replace(mixer, window=None) for mixer in self.attentions.values())
+        first, *others = (
+            replace(self.layers[number].attention, window=None) for number in self.attentions
+        )
         if self.recurrences or any(other != first for other in others):
             raise InternalError(f"the layers of {self.architecture} attend in different ways")
         return first
@@ -502,6 +552,11 @@ class DecoderSpec:
         """Numbers per token of the widest feed-forward of any layer."""
         found = (layer.feed_forward for layer in self.layers)
         return max((own.inner_size for own in found if own is not None), default=0)
+
+    @property
+    def has_latents(self) -> bool:
+        """Whether a layer's attention keeps rows instead of keys and values."""
+        return any(isinstance(own, LatentAttentionSpec) for own in self.attentions.values())
 
     @property
     def has_states(self) -> bool:

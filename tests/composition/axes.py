@@ -41,6 +41,26 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
             "mlp_only_layers": [0],
         },
     },
+    "deepseek_v3, latent": {
+        "architecture": "deepseek_v3",
+        "num_kv_heads": 6,
+        # As transformers has it: what is rotated.
+        "head_dim": 6,
+        "extra": {
+            "q_lora_rank": 28,
+            "kv_lora_rank": 22,
+            "qk_nope_head_dim": 18,
+            "qk_rope_head_dim": 6,
+            "v_head_dim": 14,
+            "n_routed_experts": 6,
+            "n_group": 3,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 48,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+        },
+    },
 }
 WEIGHTS: Mapping[str, tuple[str, ...]] = {
     "float32": ("--dtype", "float32"),

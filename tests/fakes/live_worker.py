@@ -151,12 +151,15 @@ class LiveWorker:
         return self.parts.metrics.get_sample_value(f"baton_{name}_total", labels) or 0.0
 
 
-def _engine_config(num_blocks: int, speculative_config: str | None) -> EngineConfig:
+def _engine_config(
+    num_blocks: int, speculative_config: str | None, kv_cache_dtype: str
+) -> EngineConfig:
     return EngineConfig(
         block_size=BLOCK_SIZE,
         num_blocks=num_blocks,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         speculative_config=speculative_config,
+        kv_cache_dtype=kv_cache_dtype,
     )
 
 
@@ -172,6 +175,7 @@ async def live_worker(
     num_blocks: int = 128,
     speculative_config: str | None = None,
     stall_s: float = 4.0,
+    kv_cache_dtype: str = "auto",
     servicer: Callable[..., TransferServicer] = TransferServicer,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats."""
@@ -183,7 +187,7 @@ async def live_worker(
         runtime_dir=runtime_dir,
         num_threads=1,
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
-        engine=_engine_config(num_blocks, speculative_config),
+        engine=_engine_config(num_blocks, speculative_config, kv_cache_dtype),
     )
     async with open_parts(config, Role.DECODE, read_token_table=read_token_table) as parts:
         server = RpcServer(())

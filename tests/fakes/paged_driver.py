@@ -28,9 +28,10 @@ def poisoned_cache(
     block_size: int,
     head_dim: int,
     dtype: torch.dtype = torch.float32,
+    num_kinds: int = 2,
 ) -> torch.Tensor:
     """A cache of NaN; in 8 bits the scales are."""
-    shape = (num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim)
+    shape = (num_blocks, num_layers, num_kinds, num_kv_heads, block_size, head_dim)
     if dtype.itemsize > 1:
         return torch.full(shape, float("nan"), dtype=dtype)
     blocks = torch.full((*shape[:-1], head_dim + 4), 0x7F, dtype=torch.uint8).view(dtype)
@@ -152,9 +153,16 @@ class PagedDriver:
         groups = spec.kv_groups
         all_tables = self._shuffled_tables([total for _ in groups for total in totals])
         num_blocks = 1 + sum(map(len, all_tables))
-        heads = next(((m.num_kv_heads, m.head_dim) for m in spec.attentions.values()), (1, 1))
+        shapes = (mixer.kv_shape for mixer in spec.attentions.values())
+        num_kinds, num_kv_heads, head_dim = next(shapes, (2, 1, 1))
         arena = poisoned_cache(
-            num_blocks, max(map(len, groups)), heads[0], self.block_size, heads[1], self.kv_dtype
+            num_blocks,
+            max(map(len, groups)),
+            num_kv_heads,
+            self.block_size,
+            head_dim,
+            self.kv_dtype,
+            num_kinds,
         )
         caches = []
         for layers in groups:

@@ -1,6 +1,6 @@
 // Causal attention of a ragged batch over the paged KV cache, each key and value read once per task.
 //
-// A task is a few tokens of one sequence with the query heads that share one key/value head; it goes
+// A task is a few tokens of one sequence with query heads that share one key/value head; it goes
 // over the context in chunks of kChunk keys with an online softmax (Milakov and Gimelshein 2018;
 // Dao et al. 2022). Chunks lie at fixed positions, so a token's result does not depend on how the
 // prompt was cut, nor on which other tokens are in its task.
@@ -49,7 +49,21 @@ struct AttentionTask {
   int first_token;  // among the sequence's new tokens
   int num_tokens;
   int kv_head;
+  int first_head;  // among the query heads that share it
+  int num_heads;
+  int rows() const { return num_tokens * num_heads; }
 };
+
+// Calls body(first_head, num_heads) for parts of the query heads that share a key/value head: all of
+// them, if a task has room for their rows.
+template <class Body>
+inline void for_head_parts(int group, Body&& body) {
+  const int parts = (group + kQueryRows - 1) / kQueryRows;
+  for (int part = 0; part < parts; ++part) {
+    const int first = group * part / parts;
+    body(first, group * (part + 1) / parts - first);
+  }
+}
 
 template <class Dot>
 class AttentionScratch {
@@ -110,7 +124,7 @@ class AttentionKernel {
   int group() const { return num_heads / cache.num_kv_heads; }
 
   void operator()(const AttentionTask& task, Scratch& s) const {
-    const int rows = task.num_tokens * group();
+    const int rows = task.rows();
     const int length = batch.seq_lens[task.seq];
     const int start = batch.query_start_loc[task.seq];
     const int queries = batch.query_start_loc[task.seq + 1] - start;
@@ -143,7 +157,7 @@ class AttentionKernel {
                                 true);
         });
       for (int row = 0; row < rows; ++row)
-        weigh(row, first_position + row / group() - key, s);
+        weigh(row, first_position + row / task.num_heads - key, s);
       for (int panel = 0; panel < s.panels; ++panel)
         for_row_groups(rows, [&](int row, int n) {
           multiply_rows<Dot, 0>(n, s.weights.data() + row * kWordKeys, kWordKeys,
@@ -159,10 +173,10 @@ class AttentionKernel {
   static F32x16* vectors(float* data) { return reinterpret_cast<F32x16*>(data); }
 
   size_t head_row(const AttentionTask& task, int start, int row) const {
-    return size_t(start + task.first_token + row / group());
+    return size_t(start + task.first_token + row / task.num_heads);
   }
   int head(const AttentionTask& task, int row) const {
-    return task.kv_head * group() + row % group();
+    return task.kv_head * group() + task.first_head + row % task.num_heads;
   }
 
   // What a difference of kept scores is multiplied with, as a power of two.
@@ -176,7 +190,7 @@ class AttentionKernel {
   }
 
   void load_query(const AttentionTask& task, int start, Scratch& s) const {
-    for (int row = 0; row < task.num_tokens * group(); ++row) {
+    for (int row = 0; row < task.rows(); ++row) {
       const Element* from =
           query + (head_row(task, start, row) * num_heads + head(task, row)) * cache.head_dim;
       std::memcpy(s.query.data() + row * s.words, from, cache.head_dim * sizeof(Element));
@@ -194,7 +208,8 @@ class AttentionKernel {
   void locate(const AttentionTask& task, int first_key, const Keys& keys,
               typename Scratch::Places& places, const Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
-    const size_t values_after_keys = size_t(cache.num_kv_heads) * cache.head_stride();
+    const size_t values_after_keys =
+        size_t(cache.kinds - 1) * cache.num_kv_heads * cache.head_stride();
     for (int i = 0; i < kChunk;) {
       const int key = first_key + i;
       if (!keys.contains(key)) {
@@ -227,7 +242,7 @@ class AttentionKernel {
                  typename Scratch::Places& places, Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
     const int padded = round_up(cache.head_dim, kLanes);
-    for (int kind = 0; kind < 2; ++kind) {
+    for (int kind = 0; kind < cache.kinds; ++kind) {
       const Element** place = kind == 0 ? places.keys : places.values;
       Element* to = s.unpacked.data() + size_t(kind) * kChunk * padded;
       for (int i = 0; i < kChunk;) {
@@ -251,6 +266,7 @@ class AttentionKernel {
         }
       }
     }
+    if (cache.kinds == 1) std::copy_n(places.keys, kChunk, places.values);
   }
 
   // What the next chunk needs of a block.

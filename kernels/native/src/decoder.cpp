@@ -1,6 +1,7 @@
 #include "decoder.h"
 
 #include <type_traits>
+#include <utility>
 
 #include "multiply.h"
 #include "rows.h"
@@ -23,13 +24,18 @@ class TypedDecoder final : public Decoder {
         program_(weights.program, weights.program + weights.program_size),
         weights_(weights),
         x_(shape.hidden_size),
-        product_(std::max(shape.hidden_size,
-                          (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim)),
+        product_(std::max({shape.hidden_size, most_latent(weights, &latent_product),
+                           shape.num_heads * most_latent(weights, &latent_query),
+                           (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim})),
         query_(shape.num_heads * shape.head_dim),
-        attended_(shape.num_heads * shape.head_dim),
+        attended_(shape.num_heads *
+                  std::max(shape.head_dim, most_latent(weights, &latent_head))),
         gated_(shape.intermediate_size),
         operand_(std::max({shape.hidden_size, shape.intermediate_size,
-                           shape.num_heads * shape.head_dim})),
+                           most_latent(weights, &latent_operand),
+                           shape.num_heads *
+                               std::max(shape.head_dim, most_latent(weights, &latent_head))})),
+        by_head_(shape.num_heads * most_latent(weights, &latent_head)),
         plain_(shape.hidden_size),
         scores_(most_experts(weights) + 1),
         pair_operand_(operand_.stride),
@@ -48,7 +54,7 @@ class TypedDecoder final : public Decoder {
     const int tokens = batch.num_tokens;
     resize(tokens);
     const Cache<Element> cache{static_cast<Element*>(cache_data), format, block_stride,
-                               shape_.num_kv_heads, block_size, shape_.head_dim};
+                               shape_.kv_kinds, shape_.num_kv_heads, block_size, shape_.head_dim};
     embed(batch);
     plan_attention(batch);
     int rows = tokens;
@@ -93,6 +99,18 @@ class TypedDecoder final : public Decoder {
         case Op::kExperts:
           add_experts(now, rows);
           break;
+        case Op::kLatentRow:
+          put_latent_rows(now, batch, cache);
+          break;
+        case Op::kLatentDown:
+          put_latent_operand(now, rows);
+          break;
+        case Op::kLatentQuery:
+          put_latent_queries(now, batch);
+          break;
+        case Op::kLatentValue:
+          put_latent_values(*now.attention, rows);
+          break;
       }
     }
     rows_of(rows, [&](int row, int) {
@@ -132,6 +150,7 @@ class TypedDecoder final : public Decoder {
     gated_.resize(tokens);
     operand_.resize(tokens);
     operand_scales_.reserve(tokens);
+    by_head_.resize(tokens);
     if constexpr (kQuantized) plain_.resize(tokens);
   }
 
@@ -215,8 +234,7 @@ class TypedDecoder final : public Decoder {
     for (int seq = 0; seq < batch.num_seqs; ++seq) {
       const int tokens = batch.query_start_loc[seq + 1] - batch.query_start_loc[seq];
       for (int first = 0; first < tokens; first += per_task)
-        for (int head = 0; head < shape_.num_kv_heads; ++head)
-          tasks_.push_back({seq, first, std::min(per_task, tokens - first), head});
+        add_tasks(seq, first, std::min(per_task, tokens - first));
     }
     auto context = [&](const AttentionTask& task) {
       const int tokens = batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
@@ -227,14 +245,20 @@ class TypedDecoder final : public Decoder {
     });
   }
 
+  void add_tasks(int seq, int first_token, int num_tokens) {
+    for (int head = 0; head < shape_.num_kv_heads; ++head)
+      for_head_parts(shape_.num_heads / shape_.num_kv_heads, [&](int first_head, int num_heads) {
+        tasks_.push_back({seq, first_token, num_tokens, head, first_head, num_heads});
+      });
+  }
+
   // Behind the last layer's keys and values, only the wanted tokens matter.
   void plan_wanted(const Batch& batch) {
     tasks_.clear();
     int seq = 0;
     for (int i = 0; i < batch.num_wanted; ++i) {
       while (batch.query_start_loc[seq + 1] <= batch.wanted[i]) ++seq;
-      const int token = int(batch.wanted[i]) - batch.query_start_loc[seq];
-      for (int head = 0; head < shape_.num_kv_heads; ++head) tasks_.push_back({seq, token, 1, head});
+      add_tasks(seq, int(batch.wanted[i]) - batch.query_start_loc[seq], 1);
     }
   }
 
@@ -329,6 +353,98 @@ class TypedDecoder final : public Decoder {
         now.limit, now.first, query_.row(0), attended_.row(0), size_t(attended_.stride)};
     pool_.run(int(tasks_.size()),
               [&](int task, int thread) { kernel(tasks_[task], *scratch_[thread]); });
+  }
+
+  // Numbers that latent attention has: of a product, of an operand, and of one head.
+  static int latent_product(const Latent& own) {
+    return std::max(own.latent + own.rope, own.query_rank);
+  }
+  static int latent_query(const Latent& own) { return own.plain + own.rope; }
+  static int latent_operand(const Latent& own) { return own.query_rank; }
+  static int latent_head(const Latent& own) {
+    return std::max(round_up(own.plain, kLanes), own.value);
+  }
+  static int most_latent(const Weights& weights, int (*size)(const Latent&)) {
+    int most = 0;
+    for (int i = 0; i < weights.program_size; ++i)
+      if (weights.program[i].attention) most = std::max(most, size(*weights.program[i].attention));
+    return most;
+  }
+
+  void put_latent_rows(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
+    const Latent& own = *now.attention;
+    const int64_t* slots = batch.slots[now.kv_group];
+    project_qkv(*now.matrix, batch.num_tokens);
+    rows_of(batch.num_tokens, [&](int row, int) {
+      float* x = product_.row(row);
+      normalize(x, now.first, own.latent, own.norm_eps, x);
+      rotate(x + own.latent, now.cos_sin + size_t(batch.positions[row]) * own.rope, own.rope);
+      store_row(cache, int(slots[row] / cache.block_size), now.kv_place, 0, 0,
+                int(slots[row] % cache.block_size), x);
+    });
+  }
+
+  void put_latent_operand(const Operation& now, int rows) {
+    const Latent& own = *now.attention;
+    project_qkv(*now.matrix, rows);
+    rows_of(rows, [&](int row, int thread) {
+      normalize(product_.row(row), now.first, own.query_rank, own.norm_eps,
+                float_rows_[thread].data());
+      put_operand(row, thread, own.query_rank);
+    });
+  }
+
+  void put_latent_queries(const Operation& now, const Batch& batch) {
+    const Latent& own = *now.attention;
+    const int heads = shape_.num_heads, size = shape_.head_dim, rows = batch.num_tokens;
+    const int padded = round_up(own.plain, kLanes);
+    project_qkv(*now.matrix, rows);
+    rows_of(rows, [&](int row, int) {
+      const float* plain = product_.row(row);
+      float* rotated = product_.row(row) + heads * own.plain;
+      const float* cos_sin = now.cos_sin + size_t(batch.positions[row]) * own.rope;
+      for (int head = 0; head < heads; ++head, plain += own.plain, rotated += own.rope) {
+        Element* to = by_head_.row(row) + head * padded;
+        std::fill(to + own.plain, to + padded, Element{});
+        narrow_row(to, plain, own.plain);
+        rotate(rotated, cos_sin, own.rope);
+        narrow_row(query_.row(row) + head * size + own.latent, rotated, own.rope);
+      }
+    });
+    multiply_heads(by_head_, padded, own.up_keys, rows, [&](int row, int head, int column) {
+      return std::pair(query_.row(row) + head * size + column, own.latent - column);
+    });
+  }
+
+  void put_latent_values(const Latent& own, int rows) {
+    const int heads = shape_.num_heads;
+    multiply_heads(attended_, shape_.head_dim, own.up_values, rows,
+                   [&](int row, int head, int column) {
+                     return std::pair(by_head_.row(row) + head * own.value + column,
+                                      own.value - column);
+                   });
+    rows_of(rows, [&](int row, int) {
+      std::copy_n(by_head_.row(row), heads * own.value, attended_.row(row));
+    });
+  }
+
+  // Multiplies each head's part of the rows, `step` numbers apart, with a matrix of its own. place:
+  // where the results of a row and head go from a column on, and how many of them exist.
+  template <class Place>
+  void multiply_heads(Activations<Element>& from, int step, const Matrix* const* matrices, int rows,
+                      Place&& place) {
+    products_.clear();
+    for (int head = 0; head < shape_.num_heads; ++head) {
+      Rows part = elements(from, rows);
+      part.words += size_t(head) * step / ElementDot::kElements;
+      products_.push_back({part, matrices[head], head * rows});
+    }
+    multiply_each<ElementDot>(pool_, products_, [&](int pair, int column, const F32x16* values) {
+      const auto [to, left] = place(pair % rows, pair / rows, column);
+      float wide[kPanel];
+      for (int v = 0; v < kPanelVectors; ++v) store(wide + v * kLanes, values[v]);
+      narrow_row(to, wide, std::min(kPanel, left));
+    });
   }
 
   void put_product(Activations<Element>& input, const Operation& now, int rows) {
@@ -485,6 +601,7 @@ class TypedDecoder final : public Decoder {
   Activations<Element> attended_;
   Activations<Element> gated_;
   Activations<Operand> operand_;
+  Activations<Element> by_head_;  // of latent attention: what is multiplied, or has been, head by head
   Buffer<float> operand_scales_;
   Activations<Element> plain_;  // what a router reads while operands are quantised
   // Of experts: scores by token, then by pair what is multiplied, gated and to be added.

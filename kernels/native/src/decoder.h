@@ -18,6 +18,7 @@ struct Shape {
   int num_heads;
   int num_kv_heads;
   int head_dim;
+  int kv_kinds;  // 2: keys and values; 1: latent rows, see `Latent`
   int vocab_size;
   // All norms are of one kind: of the root mean square, or with `centers` less the mean before.
   float norm_eps;
@@ -49,6 +50,25 @@ enum class Op : int {
   kAdd = 9,       // x += scale * norm(product), the norm as in kNorm
   kRoute = 10,    // chooses each token's experts by its operand; behind a kNorm with `apart`
   kExperts = 11,  // x += the chosen experts' sum; with `apart` product = that
+  // Of latent attention; in front of kAttend, the matrix, and `first` as weight of the norm:
+  kLatentRow = 12,    // row = [norm of the first numbers | rotation of the others] of operand *
+                      // matrix, which goes to the cache
+  kLatentDown = 13,   // operand = norm(operand * matrix)
+  kLatentQuery = 14,  // queries = operand * matrix, then rotation, and a product with up_keys
+  kLatentValue = 15,  // behind kAttend: attended = a product of it with up_values
+};
+
+// Attention whose keys and values are products of one row [latent | rope] per token. A head's query
+// is multiplied with up_keys, and its result with up_values, so that rows are keys and values.
+struct Latent {
+  const Matrix* const* up_keys;    // by head: [latent columns, plain]
+  const Matrix* const* up_values;  // by head: [value columns, latent]
+  int latent;
+  int rope;
+  int plain;
+  int value;
+  int query_rank;  // numbers of what kLatentDown returns; 0: there is none
+  float norm_eps;
 };
 
 // Borrowed: the maker of the decoder keeps what these point to.
@@ -60,6 +80,7 @@ struct Operation {
   const float* second;
   const float* cos_sin;  // [positions][head dim]: cosines, then sines
   const Experts* experts;
+  const Latent* attention;  // of latent attention
   int window;            // 0: none
   int kv_group;          // whose block tables it follows
   int kv_place;          // among the layers that a block of its group holds

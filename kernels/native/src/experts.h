@@ -22,8 +22,9 @@ struct Experts {
   int has_shared_gate;
   int is_sigmoid;     // scores are sigmoids of logits; otherwise their softmax
   int is_normalised;  // the weights of a token are divided by their sum
-  int num_groups;     // experts are chosen in the best groups only, by the sum of a group's best two
+  int num_groups;     // experts are chosen in the best groups only
   int num_chosen_groups;
+  int is_best_one;    // the best expert's merit is a group's; otherwise the sum of the best two
   float scale;  // of the weights
 
   int count() const { return num_routed + num_shared; }
@@ -49,7 +50,7 @@ inline void keep_best_groups(const Experts& experts, float* merits) {
         second = merits[i];
       }
     }
-    return first + second;
+    return experts.is_best_one ? first : first + second;
   };
   // A group stays if fewer than the wanted number are better, or as good and in front of it.
   uint64_t out[256] = {};  // 2^14 experts at most

@@ -109,7 +109,8 @@ inline void dequantize_kv(Element* to, const uint8_t* values, float scale, int s
   });
 }
 
-// The cache [blocks, layers, 2, kv heads, block size, head dim]; strides in elements. In 8 bits an
+// The cache [blocks, layers, kinds, kv heads, block size, head dim]; strides in elements. The kinds are
+// keys and values, or with one kind rows that are both. In 8 bits an
 // element is a byte, and behind the values [block size, head dim] of a head come its scales
 // [block size] in float32.
 template <class Element>
@@ -117,6 +118,7 @@ struct Cache {
   Element* data;
   KvFormat format;
   size_t block_stride;
+  int kinds;
   int num_kv_heads;
   int block_size;
   int head_dim;
@@ -126,7 +128,7 @@ struct Cache {
   size_t head_stride() const {
     return size_t(block_size) * (head_dim + (is_quantized() ? sizeof(float) : 0));
   }
-  size_t layer_stride() const { return 2 * num_kv_heads * head_stride(); }
+  size_t layer_stride() const { return kinds * num_kv_heads * head_stride(); }
   size_t head_offset(int block, int layer, int kind, int head) const {
     return block * block_stride + layer * layer_stride() +
            (size_t(kind) * num_kv_heads + head) * head_stride();

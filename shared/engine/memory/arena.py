@@ -47,8 +47,7 @@ class KVArena:
             flat = torch.zeros(num_elements, dtype=dtype, device=device)
         #: [num_blocks, elements of a block] in the KV dtype; row b is block b.
         self.blocks = flat.view(num_blocks, -1)
-        #: By group: [num_blocks, num_layers, 2, num_kv_heads, block_size, row elements], or of
-        #: states float32 [num_blocks, num_layers, state_size]; the same memory.
+        #: By group: [num_blocks, *layout.block_shape(group)], the same memory; states in float32.
         self.groups = tuple(self._of_group(number) for number in range(layout.num_groups))
 
     @property

@@ -39,7 +39,7 @@ class KVStaging:
     """
 
     def __init__(self, kv_cache: torch.Tensor, layout: KVLayout, num_host_blocks: int) -> None:
-        """Allocate. kv_cache: [blocks, layers, 2, kv heads, block size, row elements], contiguous.
+        """Allocate. kv_cache: [blocks, *block_shape] of a group that fills its blocks, contiguous.
 
         Raises:
             ConfigError: the memory cannot be allocated or pinned.

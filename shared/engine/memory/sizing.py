@@ -13,6 +13,7 @@ from shared.errors import ConfigError
 from shared.kv.group_rules import GroupKind
 from shared.kv.identity import namespace_hash
 from shared.kv.layout import KVGroup, KVLayout
+from shared.model.spec import LatentAttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,13 +53,17 @@ def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
             kind=GroupKind.STATE,
             state_size=recurrence.state_size,
         )
-    mixer = spec.layers[layers[0]].attention
+    mixer = spec.attentions[layers[0]]
     window = spec.kv_window(layers[0])
+    kind = GroupKind.FULL if window is None else GroupKind.WINDOW
+    if isinstance(mixer, LatentAttentionSpec):
+        kind = GroupKind.LATENT
+    _, num_kv_heads, head_dim = mixer.kv_shape
     return KVGroup(
         num_layers=len(layers),
-        num_kv_heads=mixer.num_kv_heads,
-        head_dim=mixer.head_dim,
-        kind=GroupKind.FULL if window is None else GroupKind.WINDOW,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        kind=kind,
         window=window or 0,
     )
 

@@ -49,12 +49,14 @@ def build_model_parts(
     """Allocate the KV cache, and record the decode steps where that is possible.
 
     `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. Steps with
-    experts are not recorded: PyTorch reads on the host which ones are chosen. Nor are steps with
+    experts are not recorded: PyTorch reads on the host which ones are chosen. Nor are those with
+    latent attention, which PyTorch computes according to the lengths on the host, and those with
     states: padding would need some.
     """
     device = torch.device(config.device)
     processors = _processors(loaded, config)
-    if config.enforce_eager or loaded.spec.has_experts or layout.has_states:
+    spec = loaded.spec
+    if config.enforce_eager or spec.has_experts or spec.has_latents or layout.has_states:
         recorder = None
     elif recorder is None and device.type == "cuda":
         recorder = CudaRecorder(device)

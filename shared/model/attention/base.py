@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from kernels.latent_attention import LatentQueries, LatentWeights
     from kernels.paged_attention.scores import Scores
     from kernels.rope_kv_write.norms import HeadNorms
 
@@ -74,5 +75,25 @@ class AttentionBackend(Protocol):
         in 8 bits, the blocks of `QuantizedCache.over`.
         `scores` say what a token sees, and how much of it. Returns the shape of q.
         Whatever lies in the cache beyond a sequence's length, NaN included, has no influence.
+        """
+        ...
+
+    def forward_latent(
+        self,
+        queries: LatentQueries,
+        rows: Tensor,
+        weights: LatentWeights,
+        kv_cache: Tensor,
+        layer: int,
+        metadata: AttentionMetadata,
+        *,
+        scale: float,
+    ) -> Tensor:
+        """Store `rows` in their slots, then attend causally up to each token.
+
+        rows: [num_tokens, latent_dim + rope_dim], rotated like the queries; kv_cache:
+        [num_blocks, num_layers, 1, 1, block_size, latent_dim + rope_dim], written in place; in 8
+        bits, the blocks of `QuantizedCache.over`. Returns [num_tokens, num_heads, value_dim].
+        PyTorch computes it, whatever the backend.
         """
         ...

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kernels.kv_write import kv_write
 from kernels.kv_write.cache import QuantizedCache
+from kernels.latent_attention import latent_attention
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
 from kernels.rope_kv_write import rope_kv_write
@@ -13,6 +15,7 @@ from kernels.rope_kv_write import rope_kv_write
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.latent_attention import LatentQueries, LatentWeights
     from kernels.paged_attention.scores import Scores
     from kernels.rope_kv_write.norms import HeadNorms
     from shared.model.attention.base import AttentionMetadata
@@ -60,4 +63,22 @@ class PagedAttention:
             scores,
             implementation=self.name,
             workspace=self._workspace,
+        )
+
+    def forward_latent(
+        self,
+        queries: LatentQueries,
+        rows: Tensor,
+        weights: LatentWeights,
+        kv_cache: Tensor,
+        layer: int,
+        metadata: AttentionMetadata,
+        *,
+        scale: float,
+    ) -> Tensor:
+        """See `AttentionBackend.forward_latent`."""
+        cache = kv_cache if kv_cache.dtype == rows.dtype else QuantizedCache.over(kv_cache)
+        kv_write(rows[:, None], None, cache, layer, metadata.slot_mapping)
+        return latent_attention(
+            queries, weights, cache, layer, metadata, scale=scale, workspace=self._workspace
         )

@@ -54,7 +54,7 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
             copy_stored(tied_head, tensor, path, name)
-        elif not name.endswith(_IGNORED_SUFFIXES):
+        elif not name.endswith(_IGNORED_SUFFIXES) and not family.is_further(name, model.spec):
             raise ModelLoadError(f"{path}: tensor {name!r} is not part of {_describe(model)}")
     if tied_head is not None:
         _resolve_tie(model, tied_head, seen, embedding)

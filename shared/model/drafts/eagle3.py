@@ -88,7 +88,7 @@ class Eagle3Head(nn.Module):
         self.fc = nn.Linear(combined, size, bias="fc.bias" in stored.tensors, dtype=dtype)
         self.layer = DecoderLayer(spec=spec, layer=0, backend=backend, dtype=dtype)
         attention = self.layer.attention
-        assert isinstance(attention, Attention)  # as its description says
+        assert isinstance(attention, Attention)  # `head_spec` refuses others
         attention.qkv = FusedLinear(
             in_size=2 * size,
             out_sizes=attention.qkv.out_sizes,

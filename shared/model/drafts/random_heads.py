@@ -15,7 +15,13 @@ from shared.model.checkpoint.files import SINGLE_NAME, find_checkpoint_files
 from shared.model.checkpoint.weights import stored_tensors
 from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
-from shared.model.spec import NormPlace
+from shared.model.spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LatentAttentionSpec,
+    LayerSpec,
+    NormPlace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,13 +78,15 @@ def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
         tensors |= _vocabulary(target.vocab_size, spec.draft_vocab_size, generator)
     raw: dict[str, Any] = {**target.raw, "architectures": [METHODS[spec.method]]}
     raw.pop("layer_types", None)
-    if target.layers[0].norms is not NormPlace.BEFORE or target.has_experts or target.has_states:
+    if _differs_from_llama(target):
         # Heads of all families have Llama's layers.
-        plain = target.like_llama
+        plain = _head_layer(target)
         assert plain.feed_forward is not None
         raw |= {"model_type": "llama", "intermediate_size": plain.feed_forward.inner_size}
-        if target.has_states:
-            raw |= {"rope_parameters": None, "head_dim": plain.attention.head_dim}
+        if target.has_latents or target.has_states:
+            own = plain.attention
+            raw |= {"num_key_value_heads": own.num_kv_heads, "head_dim": own.head_dim}
+            raw |= {"rope_parameters": None}
     if spec.method == "medusa":
         raw |= {"medusa_num_heads": spec.num_heads, "medusa_num_layers": spec.num_layers}
     else:
@@ -162,7 +170,7 @@ def _medusa(target: DecoderSpec, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
 
 def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a target layer's tensors, without biases and norms of heads."""
-    own = replace(target, layers=(target.like_llama,))
+    own = replace(target, layers=(_head_layer(target),))
     names = Naming().layer_names(own, 0, stored=f"{stored}.", input_size=input_size)
     return {name: each.shape for name, each in names.items()}
 
@@ -173,3 +181,25 @@ def _vocabulary(vocab_size: int, num_known: int, generator: torch.Generator) -> 
     is_known = torch.zeros(vocab_size, dtype=torch.bool)
     is_known[known] = True
     return {"d2t": known - torch.arange(num_known), "t2d": is_known}
+
+
+def _differs_from_llama(target: DecoderSpec) -> bool:
+    is_before = target.layers[0].norms is NormPlace.BEFORE
+    return not is_before or target.has_experts or target.has_latents or target.has_states
+
+
+def _head_layer(target: DecoderSpec) -> LayerSpec:
+    """Return a head's layer: like the first one that attends, as far as Llama's layers can be."""
+    first = next(iter(target.attentions.values()))
+    if isinstance(first, LatentAttentionSpec):
+        size = 2 * max(1, target.hidden_size // first.num_heads // 2)
+        # One key and value per token: blocks of the target, from which pages of a head are cut,
+        # have one short row.
+        first = AttentionSpec(num_heads=first.num_heads, num_kv_heads=1, head_dim=size, rope=None)
+    inner = next((own.feed_forward for own in target.layers if own.feed_forward), None)
+    return LayerSpec(
+        mixer=replace(first, qkv_bias=False, output_bias=False, qk_norm=None, has_gate=False),
+        feed_forward=FeedForwardSpec(
+            inner_size=target.hidden_size if inner is None else inner.inner_size
+        ),
+    )

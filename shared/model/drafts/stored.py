@@ -147,8 +147,11 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
     """Return the first layer, with the biases and norms that are stored."""
     first = spec.layers[0]
     feed_forward = first.feed_forward
-    if not isinstance(feed_forward, FeedForwardSpec) or spec.has_states:
-        where, what = head.path.with_name("config.json"), "experts or states"
+    where = head.path.with_name("config.json")
+    if not isinstance(feed_forward, FeedForwardSpec):
+        raise ModelLoadError(f"{where}: {spec.architecture} has experts, which no head of ours has")
+    if spec.has_latents or spec.has_states:
+        what = "latent attention" if spec.has_latents else "states"
         raise ModelLoadError(f"{where}: {spec.architecture} has {what}, which no head of ours has")
     every = replace(
         first,

@@ -27,6 +27,9 @@ class Family:
     names: Callable[[DecoderSpec], WeightMap]
     #: What some files' names begin with, in place of what `names` says; the first that fits counts.
     prefixes: Mapping[str, str] = field(default_factory=dict)
+    #: What the names of further layers begin with, {} being their number; their tensors, as many
+    #: layers as a config says, are not read. Empty: there are none.
+    further_layers: str = ""
 
     def known_name(self, stored: str, names: WeightMap) -> str:
         """Return the name in `names` of a tensor that a file has; an unknown one as it is."""
@@ -35,3 +38,15 @@ class Family:
                 if stored.startswith(old) and new + stored.removeprefix(old) in names:
                     return new + stored.removeprefix(old)
         return stored
+
+    def is_further(self, stored: str, spec: DecoderSpec) -> bool:
+        """Return whether a tensor is of a layer behind the last one.
+
+        Such layers predict further tokens (`num_nextn_predict_layers`); the decoder has none.
+        """
+        begin, _, _ = self.further_layers.partition("{}")
+        number = stored.removeprefix(begin).partition(".")[0]
+        if not begin or not stored.startswith(begin) or not number.isdecimal():
+            return False
+        num_further = int(spec.raw.get("num_nextn_predict_layers") or 0)
+        return spec.num_layers <= int(number) < spec.num_layers + num_further

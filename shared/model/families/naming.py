@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from shared.model.families.latent import latent_linears, latent_norms
 from shared.model.families.parts import Linear, recurrent_linears, recurrent_values
 from shared.model.rope import head_order
-from shared.model.spec import PLACES, AttentionSpec, ExpertsSpec, QkNorm
+from shared.model.spec import PLACES, AttentionSpec, ExpertsSpec, LatentAttentionSpec, QkNorm
 from shared.model.weight_map import (
     EMBEDDING,
     HEAD,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
         DecoderSpec,
         FeedForwardSpec,
         LayerSpec,
+        Mixer,
         NormSpec,
-        RecurrentSpec,
     )
     from shared.model.weight_map import WeightMap
 
@@ -126,6 +127,8 @@ class Naming:
         own = layer.feed_forward
         if isinstance(layer.mixer, AttentionSpec):
             linears = [*_attention(layer.mixer, spec, input_size)]
+        elif isinstance(layer.mixer, LatentAttentionSpec):
+            linears = [*latent_linears(layer.mixer, spec.hidden_size)]
         else:
             grouped = self.are_deltas_grouped
             linears = [*recurrent_linears(layer.mixer, spec.hidden_size, are_grouped=grouped)]
@@ -143,7 +146,7 @@ class Naming:
             if layer.mixer.has_sinks:
                 sinks = WeightPart(f"{module}attention", Kind.SINKS)
                 found[self.parts["attention.sinks"]] = Stored(sinks, (layer.mixer.num_heads,))
-        else:
+        elif not isinstance(layer.mixer, LatentAttentionSpec):
             found |= recurrent_values(layer.mixer, self.parts, module)
         if isinstance(own, ExpertsSpec) and own.router.has_choice_bias:
             bias = WeightPart(f"{module}mlp", Kind.CHOICE_BIAS)
@@ -157,6 +160,9 @@ class Naming:
         for part in PLACES[layer.norms]:
             yield from self._norm(part, spec.norm, module, (spec.hidden_size,), None)
         mixer = layer.mixer
+        if isinstance(mixer, LatentAttentionSpec):
+            for part, norm, size in latent_norms(mixer):
+                yield from self._norm(part, norm, module, (size,), None)
         if not isinstance(mixer, AttentionSpec) or mixer.qk_norm is None:
             return
         order = head_order(mixer.rope) if mixer.rope is not None else None
@@ -178,9 +184,7 @@ class Naming:
         if norm.has_bias:
             yield self.parts[part], WeightPart(f"{module}{part}", Kind.BIAS), shape, rows
 
-    def _linear(
-        self, linear: Linear, module: str, mixer: AttentionSpec | RecurrentSpec
-    ) -> Iterator[tuple[str, Stored]]:
+    def _linear(self, linear: Linear, module: str, mixer: Mixer) -> Iterator[tuple[str, Stored]]:
         projections = self.parts[linear.part].split()
         if linear.num_experts and "{}" in projections[0]:
             for number in range(linear.num_experts):
@@ -191,11 +195,7 @@ class Naming:
             yield from self._projections(projections, linear, module, mixer)
 
     def _projections(
-        self,
-        names: Sequence[str],
-        linear: Linear,
-        module: str,
-        mixer: AttentionSpec | RecurrentSpec,
+        self, names: Sequence[str], linear: Linear, module: str, mixer: Mixer
     ) -> Iterator[tuple[str, Stored]]:
         path = f"{module}{linear.module}"
         if len(names) == len(linear.out_sizes):

@@ -23,12 +23,14 @@ from shared.model.families.dense.glm import GLM, GLM4
 from shared.model.families.dense.granite import GRANITE
 from shared.model.families.dense.kin import ARCEE, ERNIE4_5, HELIUM, SEED_OSS
 from shared.model.families.dense.llama import LLAMA
+from shared.model.families.dense.minicpm3 import MINICPM3
 from shared.model.families.dense.mistral import MISTRAL
 from shared.model.families.dense.olmo import OLMO, OLMO2, OLMO3
 from shared.model.families.dense.phi3 import PHI3
 from shared.model.families.dense.qwen2 import QWEN2
 from shared.model.families.dense.qwen3 import QWEN3
 from shared.model.families.dense.smollm3 import SMOLLM3
+from shared.model.families.experts.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from shared.model.families.experts.ernie_moe import ERNIE4_5_MOE
 from shared.model.families.experts.glm_moe import DOTS1, GLM4_MOE
 from shared.model.families.experts.gpt_oss import GPT_OSS
@@ -69,6 +71,7 @@ _ALL = (
     ARCEE,
     HELIUM,
     LLAMA,
+    MINICPM3,
     MISTRAL,
     OLMO,
     OLMO2,
@@ -77,10 +80,13 @@ _ALL = (
     QWEN2,
     QWEN3,
     SMOLLM3,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
     DOTS1,
     ERNIE4_5_MOE,
     FLEX_OLMO,
     GLM4_MOE,
+    GLM4_MOE_LITE,
     GPT_OSS,
     GRANITE_MOE,
     GRANITE_MOE_SHARED,

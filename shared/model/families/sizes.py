@@ -15,15 +15,16 @@ from shared.model.spec import (
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
+    Mixer,
     NormPlace,
     NormSpec,
+    RecurrentSpec,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.model.rope import RopeConfig
-    from shared.model.spec import RecurrentSpec
 
 FeedForward: TypeAlias = FeedForwardSpec | ExpertsSpec | None
 #: The sizes and the maximum of each: several times those of any model.
@@ -211,7 +212,7 @@ def decoder(
     raw: Mapping[str, Any],
     architecture: str,
     sizes: Sizes,
-    mixers: Iterable[AttentionSpec | RecurrentSpec],
+    mixers: Iterable[Mixer],
     feed_forward: FeedForward | Sequence[FeedForward],
     *,
     norm: NormSpec | None = None,
@@ -256,9 +257,7 @@ def decoder(
     )
 
 
-def _checked(
-    mixers: Iterable[AttentionSpec | RecurrentSpec], num_layers: int
-) -> list[AttentionSpec | RecurrentSpec]:
+def _checked(mixers: Iterable[Mixer], num_layers: int) -> list[Mixer]:
     """Return the mixers, if they are as many as the layers and their windows are not empty."""
     found = list(mixers)
     if len(found) != num_layers:
@@ -267,7 +266,7 @@ def _checked(
         if isinstance(mixer, AttentionSpec):
             if mixer.window is not None and mixer.window < 1:
                 raise ModelLoadError(f"sliding_window must be at least 1, not {mixer.window}")
-        elif not 1 <= mixer.state_size <= _LARGEST_STATE:
+        elif isinstance(mixer, RecurrentSpec) and not 1 <= mixer.state_size <= _LARGEST_STATE:
             raise ModelLoadError(f"a state of {mixer.state_size} numbers")
     return found
 

@@ -56,8 +56,8 @@ def _run(model: TransformersCausalLM, tokens: Tensor, ends: Sequence[int]) -> li
     spec, device = model.spec, tokens.device
     caches = []
     for layers in spec.kv_groups:
-        own = spec.layers[layers[0]].attention
-        shape = (1, len(layers), 2, own.num_kv_heads, _NUM_TOKENS, own.head_dim)
+        kinds, num_kv_heads, head_dim = spec.attentions[layers[0]].kv_shape
+        shape = (1, len(layers), kinds, num_kv_heads, _NUM_TOKENS, head_dim)
         caches.append(torch.zeros(shape, dtype=model.dtype, device=device))
     found, start = [], 0
     for end in ends:

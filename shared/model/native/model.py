@@ -45,7 +45,8 @@ class NativeCausalLM:
         """
         self._library = packing.threads.library
         self.spec = spec = model.spec
-        attention = spec.layers[0].attention  # of those sizes all are: see `why_not_native`
+        mixer = spec.attentions[0]  # of those sizes all are: see `why_not_native`
+        kv_kinds, num_kv_heads, head_dim = mixer.kv_shape
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
@@ -55,9 +56,10 @@ class NativeCausalLM:
         self._shape = Shape(
             hidden_size=spec.hidden_size,
             intermediate_size=spec.inner_size,
-            num_heads=attention.num_heads,
-            num_kv_heads=attention.num_kv_heads,
-            head_dim=attention.head_dim,
+            num_heads=mixer.num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            kv_kinds=kv_kinds,
             vocab_size=spec.vocab_size,
             norm_eps=spec.norm.eps,
             centers=spec.norm.kind is NormKind.LAYER,
@@ -123,7 +125,7 @@ class NativeCausalLM:
         They belong to the caller.
 
         token_ids, positions: int64 [num_tokens], packed as `metadata` says; kv_caches, one per
-        group of the spec, over the same blocks: [num_blocks, num_layers, 2, num_kv_heads,
+        group of the spec, over the same blocks: [num_blocks, num_layers, kinds, num_kv_heads,
         block_size, head_dim], or the blocks of `QuantizedCache.over`.
         """
         self.threads.take_caller()

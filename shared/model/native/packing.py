@@ -10,13 +10,22 @@ import torch
 
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Kind
+from kernels.native.library import Latent as LatentRecord
 from shared.errors import InternalError
 from shared.model.causal_lm import Attention
 from shared.model.experts import Experts
+from shared.model.latent_attention import LatentAttention
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
-from shared.model.native.program import PackedExperts, PackedFeedForward, PackedLayer, PackedNorm
+from shared.model.native.program import (
+    PackedAttention,
+    PackedExperts,
+    PackedFeedForward,
+    PackedLatent,
+    PackedLayer,
+    PackedNorm,
+)
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import RouterScores
+from shared.model.spec import GroupScore, RouterScores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,24 +117,62 @@ class Packing:
         self, layer: DecoderLayer, spec: DecoderSpec, tables: Sequence[int]
     ) -> PackedLayer:
         attention, size = layer.attention, spec.hidden_size
-        assert isinstance(
-            attention, Attention
-        )  # layers with others are not packed: see `why_not_native`
+        # Layers with states are not packed: see `why_not_native`.
+        assert isinstance(attention, Attention | LatentAttention)
         assert attention.rope is not None
-        sinks = attention.sinks
+        cos_sin = tables[attention.rope]
         return PackedLayer(
             attention_norm=self._norm(layer.attention_norm, size),
-            qkv=self._linear(attention.qkv),
-            q_norm=self._norm(attention.q_norm, attention.spec.query_size),
-            k_norm=self._norm(attention.k_norm, attention.spec.kv_size),
-            cos_sin=tables[attention.rope],
-            sinks=None if sinks is None else self._keep(sinks.detach().float()),
+            attention=self._latent(attention, cos_sin)
+            if isinstance(attention, LatentAttention)
+            else self._attention(attention, cos_sin),
             output=self._linear(attention.output),
             attention_output_norm=self._norm(layer.attention_output_norm, size),
             mlp_norm=self._norm(layer.mlp_norm, size),
             feed_forward=self._feed_forward(layer.mlp),
             mlp_output_norm=self._norm(layer.mlp_output_norm, size),
         )
+
+    def _attention(self, own: Attention, cos_sin: int) -> PackedAttention:
+        return PackedAttention(
+            qkv=self._linear(own.qkv),
+            q_norm=self._norm(own.q_norm, own.spec.query_size),
+            k_norm=self._norm(own.k_norm, own.spec.kv_size),
+            cos_sin=cos_sin,
+            sinks=None if own.sinks is None else self._keep(own.sinks.detach().float()),
+        )
+
+    def _latent(self, own: LatentAttention, cos_sin: int) -> PackedLatent:
+        spec, weights = own.spec, own.weights()
+        addresses = c_void_p * spec.num_heads
+        # A product has the rows of its matrix as columns: those of keys are turned.
+        up_keys = addresses(*(self._own_matrix(head.T) for head in weights.up_keys))
+        up_values = addresses(*(self._own_matrix(head) for head in weights.up_values))
+        record = LatentRecord(
+            up_keys=up_keys,
+            up_values=up_values,
+            latent=spec.kv_rank,
+            rope=spec.rope_dim,
+            plain=spec.plain_dim,
+            value=spec.value_dim,
+            query_rank=spec.q_rank or 0,
+            norm_eps=spec.norm_eps,
+        )
+        own.kv_up.weight = _nothing()
+        return PackedLatent(
+            q_down=None if own.q_down is None else self._linear(own.q_down),
+            q_norm=self._norm(own.q_norm, spec.q_rank or 0),
+            q_up=self._linear(own.q_up),
+            kv_down=self._linear(own.kv_down),
+            kv_norm=self._norm(own.kv_norm, spec.kv_rank),
+            cos_sin=cos_sin,
+            record=record,
+            kept=(up_keys, up_values),
+        )
+
+    def _own_matrix(self, weight: Tensor) -> int:
+        """Pack a weight in its own dtype."""
+        return self._matrix(weight, None, kind=_STORED[weight.dtype])
 
     def _feed_forward(self, own: nn.Module) -> PackedFeedForward | PackedExperts:
         if isinstance(own, Experts):
@@ -162,6 +209,7 @@ class Packing:
             is_normalised=router.is_normalised,
             num_groups=router.num_groups,
             num_chosen_groups=router.num_chosen_groups,
+            is_best_one=router.group_score is GroupScore.BEST,
             scale=router.scale,
         )
         return PackedExperts(record=record, kept=(up, down))

@@ -6,7 +6,7 @@ from ctypes import pointer
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernels.native.library import Activation, Experts, HeadNorm, Op, Operation
+from kernels.native.library import Activation, Experts, HeadNorm, Latent, Op, Operation
 from shared.model.spec import ExpertsSpec, NormPlace
 
 if TYPE_CHECKING:
@@ -44,15 +44,39 @@ class PackedExperts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedLayer:
-    """The weights of a layer: matrices of the library, norms, and addresses of float32 arrays."""
+class PackedAttention:
+    """The weights of an attention with keys and values, except for its output."""
 
-    attention_norm: PackedNorm
     qkv: int
     q_norm: PackedNorm
     k_norm: PackedNorm
     cos_sin: int
     sinks: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedLatent:
+    """The weights of a latent attention, except for its output."""
+
+    #: None: queries are one product.
+    q_down: int | None
+    q_norm: PackedNorm
+    q_up: int
+    kv_down: int
+    kv_norm: PackedNorm
+    cos_sin: int
+    #: It refers to matrices and to `kept`.
+    record: Latent
+    #: Arrays of the record.
+    kept: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedLayer:
+    """The weights of a layer: matrices of the library, norms, and addresses of float32 arrays."""
+
+    attention_norm: PackedNorm
+    attention: PackedAttention | PackedLatent
     output: int
     attention_output_norm: PackedNorm
     mlp_norm: PackedNorm
@@ -80,7 +104,12 @@ def _layer(
     is_parallel = own.norms in _PARALLEL
     routes = isinstance(packed.feed_forward, PackedExperts)
     yield _norm(packed.attention_norm, for_router=is_parallel and routes)
-    yield from _attention(own.attention, packed, spec.kv_place(number), is_last=is_last)
+    place = spec.kv_place(number)
+    if isinstance(packed.attention, PackedLatent):
+        scale = spec.attentions[number].scale
+        yield from _latent(scale, packed.attention, place, is_last=is_last)
+    else:
+        yield from _attention(own.attention, packed.attention, place, is_last=is_last)
     output = Operation(op=Op.OUTPUT, matrix=packed.output)
     assert own.feed_forward is not None  # layers without one are refused
     if is_parallel:
@@ -104,8 +133,37 @@ def _layer(
     yield from _added(own, down, packed.mlp_output_norm)
 
 
+def _latent(
+    scale: float, packed: PackedLatent, kv_place: tuple[int, int], *, is_last: bool
+) -> Iterator[Operation]:
+    """Rows are keys and values of one head, which all heads' queries share."""
+    group, place = kv_place
+    own = pointer(packed.record)
+    yield Operation(
+        op=Op.LATENT_ROW,
+        matrix=packed.kv_down,
+        first=packed.kv_norm.weight,
+        cos_sin=packed.cos_sin,
+        attention=own,
+        kv_group=group,
+        kv_place=place,
+    )
+    if packed.q_down is not None:
+        yield Operation(
+            op=Op.LATENT_DOWN,
+            matrix=packed.q_down,
+            first=packed.q_norm.weight,
+            attention=own,
+        )
+    yield Operation(op=Op.LATENT_QUERY, matrix=packed.q_up, cos_sin=packed.cos_sin, attention=own)
+    if is_last:
+        yield Operation(op=Op.NARROW)
+    yield Operation(op=Op.ATTEND, scale=scale, kv_group=group, kv_place=place)
+    yield Operation(op=Op.LATENT_VALUE, attention=own)
+
+
 def _attention(
-    own: AttentionSpec, packed: PackedLayer, kv_place: tuple[int, int], *, is_last: bool
+    own: AttentionSpec, packed: PackedAttention, kv_place: tuple[int, int], *, is_last: bool
 ) -> Iterator[Operation]:
     group, place = kv_place
     yield Operation(op=Op.PROJECT, matrix=packed.qkv)

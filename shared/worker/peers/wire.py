@@ -81,6 +81,10 @@ def layout_from_wire(message: transfer_pb2.KVLayout) -> KVLayout:
 def _group_from_wire(message: transfer_pb2.KVGroup) -> KVGroup:
     if message.kind not in set(GroupKind):
         raise InvalidRequestError(f"a KV group of kind {message.kind!r}", param="layout")
+    if message.kind == GroupKind.LATENT and message.num_kv_heads != 1:
+        raise InvalidRequestError(
+            f"a latent KV group of {message.num_kv_heads} heads", param="layout"
+        )
     if (message.kind == GroupKind.WINDOW) != bool(message.window):
         raise InvalidRequestError(
             f"{message.kind} with a window of {message.window}", param="layout"

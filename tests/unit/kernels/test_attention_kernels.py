@@ -74,6 +74,10 @@ def attend(*, seq_lens_list: tuple[int, ...] = (4,), **changes: Any) -> torch.Te
         ({"scores": Scores(scale=1.0, window=0)}, "window must be at least 1"),
         ({"kv_cache": torch.ones(2, 1, 2, 2, 16, 8).mT}, "needs contiguous blocks"),
         ({"implementation": "cuda"}, "no implementation 'cuda'"),
+        (
+            {"implementation": "triton", "kv_cache": torch.ones(2, 1, 1, 2, 8, 16)},
+            "no implementation 'triton' for 1 kinds",
+        ),
     ],
 )
 def test_attention_refuses_what_does_not_fit(changes: dict[str, Any], message: str) -> None:
@@ -89,6 +93,8 @@ def test_the_write_refuses_what_does_not_fit() -> None:
         kv_write(k, k[:1], cache, 0, slots)
     with pytest.raises(ValueError, match="no implementation 'triton' for this cache"):
         kv_write(k, k, cache, 0, slots, implementation="triton")
+    with pytest.raises(ValueError, match="for this cache of 2 kinds"):
+        kv_write(k, None, cache, 0, slots)
 
 
 def test_external_memory_serves_as_cache() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.connector.protocol.checksum import layout_fingerprint
+from shared.errors import InvalidRequestError
 from shared.kv.block_pool import BlockPool
 from shared.kv.group_rules import FullRule, GroupKind, WindowRule
 from shared.kv.identity import HASH_BYTES, block_key, block_keys, group_of
@@ -120,6 +121,7 @@ def test_keys_name_their_group() -> None:
 GROUP = KVGroup(num_layers=2, num_kv_heads=3, head_dim=8)
 WINDOW = KVGroup(num_layers=2, num_kv_heads=3, head_dim=8, kind=GroupKind.WINDOW, window=6)
 SMALL = KVGroup(num_layers=1, num_kv_heads=3, head_dim=8)
+LATENT = KVGroup(num_layers=2, num_kv_heads=1, head_dim=24, kind=GroupKind.LATENT)
 
 
 def test_a_block_holds_what_the_largest_group_keeps() -> None:
@@ -131,7 +133,16 @@ def test_a_block_holds_what_the_largest_group_keeps() -> None:
 
 
 @pytest.mark.parametrize(
-    "groups", [(GROUP,), (GROUP, GROUP), (GROUP, SMALL), (SMALL, GROUP), (WINDOW,), (GROUP, WINDOW)]
+    "groups",
+    [
+        (GROUP,),
+        (GROUP, GROUP),
+        (GROUP, SMALL),
+        (SMALL, GROUP),
+        (WINDOW,),
+        (GROUP, WINDOW),
+        (LATENT,),
+    ],
 )
 def test_layouts_are_the_same_behind_the_wire(groups: tuple[KVGroup, ...]) -> None:
     layout = KVLayout.of(groups, block_size=4, dtype="bfloat16")
@@ -152,6 +163,10 @@ def test_every_grouping_is_told_from_the_others() -> None:
             (WINDOW,),
             (GROUP, WINDOW),
             (GROUP, replace(WINDOW, window=7)),
+            (LATENT,),
+            (replace(LATENT, head_dim=25),),
+            (GROUP, LATENT),
+            (GROUP, replace(LATENT, kind=GroupKind.FULL)),
         ]
     ]
     assert len({layout.grouping for layout in layouts}) == len(layouts)
@@ -164,6 +179,23 @@ def test_a_peer_that_knows_no_groups_sees_another_version() -> None:
     grouped = layout_to_wire(KVLayout.of((GROUP, GROUP), block_size=4, dtype="bfloat16"))
     assert not plain.groups
     assert (plain.version, grouped.version) == (1, 2)
+
+
+@pytest.mark.parametrize(("dtype", "row_bytes"), [("bfloat16", 48), ("int8", 28)])
+def test_a_latent_row_is_kept_and_moved_once(dtype: str, row_bytes: int) -> None:
+    """24 numbers of two layers, and in 8 bits one scale: no values, and no heads."""
+    layout = KVLayout.of((LATENT,), block_size=4, dtype=dtype)
+    assert layout.block_shape(LATENT)[:4] == (2, 1, 1, 4)
+    assert layout.block_bytes == 2 * 4 * row_bytes
+    assert layout.moved(1, 9) == (range(1, 3),)
+    assert layout.num_pool_blocks(9, 64) == 3
+
+
+def test_a_latent_group_of_heads_is_refused() -> None:
+    message = layout_to_wire(KVLayout.of((LATENT,), block_size=4, dtype="bfloat16"))
+    message.groups[0].num_kv_heads = 2
+    with pytest.raises(InvalidRequestError, match="a latent KV group of 2 heads"):
+        layout_from_wire(message)
 
 
 def test_a_table_with_a_window_needs_a_window_and_a_step() -> None:

@@ -14,7 +14,7 @@ from shared.model.families.experts.qwen_moe import QWEN2_MOE
 from shared.model.families.registry import FAMILIES
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.model.spec import NormPlace, RouterScores, RouterSpec
+from shared.model.spec import GroupScore, NormPlace, RouterScores, RouterSpec
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import random_prompt
 
@@ -112,6 +112,22 @@ def test_groups_limit_the_choice_and_the_bias_no_weight() -> None:
     assert chosen.tolist() == [[2, 3]]
     scores = logits.sigmoid()[0, 2:4]
     torch.testing.assert_close(weights[0], 3.0 * scores / scores.sum())
+
+
+def test_a_group_may_count_by_its_best_expert() -> None:
+    router = RouterSpec(
+        num_experts=6,
+        num_chosen=2,
+        is_normalised=False,
+        scale=3.0,
+        num_groups=3,
+        num_chosen_groups=1,
+        group_score=GroupScore.BEST,
+    )
+    logits = torch.tensor([[3.0, -3.0, 2.9, 2.9, 0.0, 2.0]])
+    chosen, weights = choose(logits, router, None)
+    assert chosen.tolist() == [[0, 1]]
+    torch.testing.assert_close(weights, 3.0 * logits.softmax(dim=-1)[:, :2])
 
 
 def test_a_missing_expert_is_named(folder: Path, tmp_path: Path) -> None:

@@ -189,6 +189,13 @@ def test_every_family_is_among_the_cases() -> None:
         ("mixtral", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
         ("glm4_moe", {"n_group": 4}, "n_group is 4, but n_routed_experts is 6"),
         ("glm4_moe", {"topk_group": 1}, "topk_group is 1 of 3 groups, for 3 experts"),
+        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc'"),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func must be 'sigmoid'"),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq must be 1, not 2"),
+        ("deepseek_v3", {"kv_lora_rank": 0}, "kv_lora_rank must be from 1 to 65536, not 0"),
+        ("deepseek_v3", {"qk_rope_head_dim": 5}, "head_dim 5 is odd"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "for 1 of 3 layers"),
     ],
 )
 def test_what_a_family_does_not_compute_is_refused(

@@ -26,33 +26,25 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE, CHUNK = 8, 13
 _EXPERTS = {"num_local_experts": 7, "num_experts_per_tok": 2, "intermediate_size": 40}
-#: Of no family: heads of values are narrower than those of keys, ...
+#: Of no family.
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "deepseek_v3": (
-        "deepseek_v3",
-        {
-            "head_dim": ...,
-            "num_key_value_heads": 6,
-            "q_lora_rank": 40,
-            "kv_lora_rank": 24,
-            "qk_nope_head_dim": 16,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 12,
-            "n_routed_experts": 6,
-            "n_group": 3,
-            "topk_group": 2,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 40,
-            "first_k_dense_replace": 1,
-        },
-    ),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {}),
     "apertus": ("apertus", {"head_dim": ...}),
     "phimoe": ("phimoe", {"head_dim": ..., **_EXPERTS}),
     "nemotron": ("nemotron", {}),
 }
-#: And families, by their modules: windows, caps, sinks, learned positions, multipliers.
-FORCED = ("gemma2-caps", "gemma3", "gpt_oss", "gpt2", "granite", "cohere2", "qwen2_moe")
+#: And families, by their modules: windows, caps, sinks, learned positions, multipliers, heads whose
+#: values are narrower than keys.
+FORCED = (
+    "gemma2-caps",
+    "gemma3",
+    "gpt_oss",
+    "gpt2",
+    "granite",
+    "cohere2",
+    "qwen2_moe",
+    "deepseek_v3",
+)
 CASES = OTHERS | {name: FAMILY_CASES[name] for name in FORCED}
 
 

@@ -32,25 +32,25 @@ class DraftPages:
         """
         self._blocks: DraftBlocks = context.blocks
         self._block_bytes = context.arena.layout.block_bytes
-        attention = spec.layers[0].attention  # all have equal heads
-        token_bytes = spec.num_layers * 2 * attention.kv_size * dtype.itemsize
+        kinds, num_kv_heads, head_dim = spec.attentions[0].kv_shape  # all have equal heads
+        token_bytes = spec.num_layers * kinds * num_kv_heads * head_dim * dtype.itemsize
         #: Tokens per page.
         self.page_size = _page_size(context.arena.layout.block_size, token_bytes, self._block_bytes)
         self._page_bytes = self.page_size * token_bytes
         flat = context.arena.bytes().flatten()
         num_pages = len(flat) // self._page_bytes
-        #: [pages, layers, 2, kv heads, page size, head dim]. Pages across the border of two blocks
-        #: of the pool are never used.
+        #: [pages, layers, kinds, kv heads, page size, head dim]. Pages across the border of two
+        #: blocks of the pool are never used.
         self.kv_cache = (
             flat[: num_pages * self._page_bytes]
             .view(dtype)
             .view(
                 num_pages,
                 spec.num_layers,
-                2,
-                attention.num_kv_heads,
+                kinds,
+                num_kv_heads,
                 self.page_size,
-                attention.head_dim,
+                head_dim,
             )
         )
         self._free: list[int] = []

@@ -66,6 +66,10 @@ def _decoder(
 
 
 GLM4_MOE = Family(
-    architecture=_GLM, model_type="glm4_moe", describe=describe_glm, names=Naming().names
+    architecture=_GLM,
+    model_type="glm4_moe",
+    describe=describe_glm,
+    names=Naming().names,
+    further_layers="model.layers.{}.",
 )
 DOTS1 = Family(architecture=_DOTS, model_type="dots1", describe=describe_dots, names=Naming().names)

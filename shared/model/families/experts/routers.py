@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.families.sizes import read_activation
-from shared.model.spec import ExpertsSpec, FeedForwardSpec, RouterScores, RouterSpec
+from shared.model.spec import ExpertsSpec, FeedForwardSpec, GroupScore, RouterScores, RouterSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _MOST_EXPERTS = 2**14
 
 
+#: Experts of a group, at least.
+_LEAST_SIZES = {GroupScore.BEST_TWO: 2, GroupScore.BEST: 1}
 #: Names of the number of experts. Of transformers, old and new versions write different ones.
 _NAMES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
@@ -40,7 +42,7 @@ def read_router(
         )
     groups, kept = router.num_groups, router.num_chosen_groups
     size, rest = divmod(router.num_experts, max(1, groups))
-    if groups < 1 or rest or (groups > 1 and size < 2):
+    if groups < 1 or rest or (groups > 1 and size < _LEAST_SIZES[router.group_score]):
         raise ModelLoadError(f"n_group is {groups}, but {experts} is {router.num_experts}")
     if not 1 <= kept <= groups or kept * size < router.num_chosen:
         raise ModelLoadError(
@@ -55,21 +57,33 @@ def read_deepseek_experts(raw: Mapping[str, Any]) -> ExpertsSpec:
     Raises:
         ModelLoadError: the numbers do not fit together.
     """
-    router = read_router(
+    return with_shared_experts(
         raw,
-        scores=RouterScores.SIGMOID,
-        has_choice_bias=True,
-        is_normalised=bool(raw.get("norm_topk_prob", True)),
-        scale=float(raw.get("routed_scaling_factor", 1.0)),
-        num_groups=int(raw.get("n_group") or 1),
-        num_chosen_groups=int(raw.get("topk_group") or 1),
+        read_router(
+            raw,
+            scores=RouterScores.SIGMOID,
+            has_choice_bias=True,
+            is_normalised=bool(raw.get("norm_topk_prob", True)),
+            scale=float(raw.get("routed_scaling_factor", 1.0)),
+            num_groups=int(raw.get("n_group") or 1),
+            num_chosen_groups=int(raw.get("topk_group") or 1),
+        ),
     )
+
+
+def with_shared_experts(
+    raw: Mapping[str, Any], router: RouterSpec, *, bias: bool = False
+) -> ExpertsSpec:
+    """Return the experts that a router chooses among, and those that all tokens share.
+
+    bias: of the shared ones.
+    """
     inner, shared = int(raw["moe_intermediate_size"]), int(raw.get("n_shared_experts") or 0)
     activation = read_activation(raw)
     return ExpertsSpec(
         router=router,
         expert=FeedForwardSpec(inner_size=inner, activation=activation),
-        shared=FeedForwardSpec(inner_size=inner * shared, activation=activation)
+        shared=FeedForwardSpec(inner_size=inner * shared, bias=bias, activation=activation)
         if shared
         else None,
     )

@@ -54,9 +54,9 @@ def make(
     blocks = Blocks(list(range(num_blocks)))
     arena = KVArena(layout, num_blocks, device=torch.device("cpu"))
     context: Any = SimpleNamespace(arena=arena, blocks=blocks)
-    attention = SimpleNamespace(num_kv_heads=heads, head_dim=dim, kv_size=heads * dim)
-    layers = (SimpleNamespace(attention=attention),) * draft_layers
-    spec: Any = SimpleNamespace(num_layers=draft_layers, layers=layers)
+    attention = SimpleNamespace(kv_shape=(2, heads, dim))
+    attentions = dict.fromkeys(range(draft_layers), attention)
+    spec: Any = SimpleNamespace(num_layers=draft_layers, attentions=attentions)
     return DraftPages(context, spec, torch.float32), blocks, arena.groups[0]
 
 

@@ -23,6 +23,7 @@ from shared.model.spec import (
     AttentionSpec,
     DecoderSpec,
     FeedForwardSpec,
+    LatentAttentionSpec,
     LayerSpec,
     NormPlace,
     QkNorm,
@@ -252,6 +253,17 @@ COMPUTED = {
         "has_sinks",
         "clip",
     },
+    LatentAttentionSpec: {
+        "num_heads",
+        "q_rank",
+        "plain_dim",
+        "rope_dim",
+        "value_dim",
+        "rope",
+        "scale",
+        "norm_eps",
+        "bias",
+    },
     FeedForwardSpec: {"inner_size", "bias", "activation", "is_gated"},
     DecoderSpec: {
         "architecture",
@@ -279,6 +291,7 @@ COMPUTED = {
 REFUSED: dict[type, dict[str, Any]] = {
     LayerSpec: {"norms": NormPlace.SUM},
     AttentionSpec: {"score_scale": 0.0},
+    LatentAttentionSpec: {"kv_rank": 21},
     FeedForwardSpec: {},
     DecoderSpec: {"has_final_norm": False, "embedding_size": 48},
 }
@@ -308,6 +321,10 @@ def test_what_the_native_decoder_does_not_compute_is_refused(
         layer = replace(layer, **changes)
     elif record is AttentionSpec:
         layer = replace(layer, mixer=replace(layer.mixer, **changes))
+    elif record is LatentAttentionSpec:
+        sizes = {"num_heads": 6, "q_rank": None, "plain_dim": 18, "rope_dim": 6, "value_dim": 14}
+        mixer = LatentAttentionSpec(**sizes, rope=layer.mixer.rope, scale=1.0, **changes)
+        layer = replace(layer, mixer=mixer)
     elif record is FeedForwardSpec:
         layer = replace(layer, feed_forward=replace(layer.feed_forward, **changes))
     else:
