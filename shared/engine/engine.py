@@ -271,7 +271,7 @@ class Engine:
             self._scheduler,
             self._pool,
             self._counters,
-            num_groups=self.layout.num_groups,
+            num_groups=self.layout.num_growing_groups,
             tiers=self.cached.stats(),
             accepted_per_pos=self._steps.accepted_per_pos,
         )

@@ -129,6 +129,11 @@ class KVLayout:
         return sum(group.kind is not GroupKind.STATE for group in self.groups)
 
     @property
+    def num_growing_groups(self) -> int:
+        """Number of groups of which a sequence needs more blocks as it grows; at least 1."""
+        return max(1, self.num_token_groups)
+
+    @property
     def has_states(self) -> bool:
         """Whether a group has states."""
         return self.num_token_groups < self.num_groups
@@ -167,6 +172,16 @@ class KVLayout:
         if self.version == LAYOUT_VERSION:
             return b""
         return "/".join(str(part) for group in self.groups for part in group.fields).encode()
+
+    @property
+    def fitting_block_size(self) -> int:
+        """The least multiple of the block size with which KV fills half of a block at least."""
+        tokens = [group for group in self.groups if group.kind is not GroupKind.STATE]
+        used = max((self.used_bytes(group) for group in tokens), default=self.block_bytes)
+        factor = 1
+        while 2 * factor * used < self.block_bytes:
+            factor *= 2
+        return factor * self.block_size
 
     def num_blocks(self, num_tokens: int) -> int:
         """Return the number of blocks of one table for `num_tokens`, rounded up."""

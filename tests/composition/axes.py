@@ -31,6 +31,17 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
             "hidden_activation": "gelu_pytorch_tanh",
         },
     },
+    "qwen3_5, states": {
+        "architecture": "qwen3_5_text",
+        "num_layers": 3,
+        "extra": {
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 20,
+        },
+    },
     "qwen3_moe, experts": {
         "architecture": "qwen3_moe",
         "extra": {

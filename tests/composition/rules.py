@@ -43,6 +43,12 @@ RULES = (
     ),
     Rule(
         ("executor", ("transformers",)),
+        ("family", ("qwen3_5, states",)),
+        "transformers' modules keep states where we cannot move them",
+        refused="does not let others compute its attention",
+    ),
+    Rule(
+        ("executor", ("transformers",)),
         ("speculation", ("eagle3",)),
         "states between the layers stay in transformers' modules",
         refused="which TransformersCausalLM does not give",

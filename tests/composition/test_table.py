@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, ModelLoadError
 from tests.composition.axes import AXES
 from tests.composition.cover import covered, rows, wanted
 from tests.composition.page import PAGE, page
@@ -50,5 +50,5 @@ def test_what_is_refused_is_refused_by_name(
     rule: Rule, pair: dict[str, str], models: Models
 ) -> None:
     row = {axis: values[0] for axis, values in AXES.items()}
-    with pytest.raises(ConfigError, match=rule.refused):
+    with pytest.raises((ConfigError, ModelLoadError), match=rule.refused):
         models.engine(row | pair)

@@ -104,6 +104,12 @@ def plan_memory(
         max_model_len=max_model_len,
         groups=describe_groups(layout, max_model_len, config.max_num_batched_tokens),
     )
+    if layout.fitting_block_size > layout.block_size:
+        log.warning(
+            "kv_blocks_unused",
+            reason="a block is as long as one layer's state, and KV fills less than half of it",
+            set=f"--block-size {layout.fitting_block_size}",
+        )
     return num_blocks, max_model_len
 
 

@@ -46,7 +46,7 @@ def build_reuse(
         attempts=PeerAttempts(
             policy=config.reuse.reuse_policy,
             block_size=layout.block_size,
-            block_bytes=layout.num_groups * layout.block_bytes,
+            block_bytes=layout.num_growing_groups * layout.block_bytes,
             peers=peers,
             fetcher=BlockFetcher(engine=engine, channels=channels),
             costs=costs,

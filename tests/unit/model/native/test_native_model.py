@@ -290,7 +290,7 @@ COMPUTED = {
 #: What it does not compute, with a value that must be refused.
 REFUSED: dict[type, dict[str, Any]] = {
     LayerSpec: {"norms": NormPlace.SUM},
-    AttentionSpec: {"score_scale": 0.0},
+    AttentionSpec: {"score_scale": 0.0, "has_gate": True},
     LatentAttentionSpec: {"kv_rank": 21},
     FeedForwardSpec: {},
     DecoderSpec: {"has_final_norm": False, "embedding_size": 48},
