@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shared.errors import ConfigError
+from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.engines import BLOCK_SIZE, StepMode, drain, make_engine, make_request
@@ -124,6 +126,31 @@ def test_tokens_are_those_of_prompts_computed_alone(
     assert run(engine) == expected[checkpoint]
     assert engine.stats().counters[counter] > 0 or (checkpoint, name) in NOT_SEEN
     engine.close()
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3", "medusa"])
+def test_rejected_drafts_change_no_state(
+    folder: Path, expected: dict[str, dict[str, list[int]]], method: str, tmp_path: Path
+) -> None:
+    if method == "draft_model":
+        write_random_checkpoint(tmp_path, CheckpointSpec(num_layers=1, vocab_size=321))
+    else:
+        write_random_head(tmp_path, folder / "delta", HeadSpec(method=method))
+    own = {"method": method, "model": str(tmp_path), "num_speculative_tokens": 4, "adaptive": False}
+    model = load_model(folder / "delta")
+    engine = make_engine(
+        model, StepMode.OVERLAPPED, num_blocks=200, speculative_config=json.dumps(own)
+    )
+    assert run(engine) == expected["delta"]
+    counters = engine.stats().counters
+    assert counters["spec_decode_num_draft_tokens"] > counters["spec_decode_num_accepted_tokens"]
+    engine.close()
+
+
+def test_a_draft_with_states_is_refused_by_name(folder: Path) -> None:
+    own = {"method": "draft_model", "model": str(folder / "conv"), "num_speculative_tokens": 4}
+    with pytest.raises(ConfigError, match="draft Lfm2ForCausalLM keeps states"):
+        make_engine(load_model(folder / "delta"), speculative_config=json.dumps(own))
 
 
 def test_a_prefix_is_found_where_a_checkpoint_is(folder: Path) -> None:
