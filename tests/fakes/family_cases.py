@@ -374,6 +374,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "conv_L_cache": 4,
         },
     ),
+    "lfm2_moe": (
+        "lfm2_moe",
+        {
+            **_DERIVED,
+            **_EXPERTS,
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", FULL, "conv"],
+            "num_dense_layers": 1,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
     "qwen3_next": ("qwen3_next", {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 24}),
     "qwen3_next-dense": (
         "qwen3_next",

@@ -44,7 +44,7 @@ def random_model(
         for name, parameter in model.named_parameters():
             parameter.normal_(float("norm" in name), std, generator=generator)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.normal_(0.0, std, generator=generator)
     return model
 

@@ -39,7 +39,7 @@ from shared.model.families.experts.minimax import MINIMAX_M2
 from shared.model.families.experts.mixtral import MIXTRAL
 from shared.model.families.experts.olmoe import FLEX_OLMO, OLMOE
 from shared.model.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
-from shared.model.families.recurrent.lfm2 import LFM2
+from shared.model.families.recurrent.lfm2 import LFM2, LFM2_MOE
 from shared.model.families.recurrent.mamba2 import MAMBA2, NEMOTRON_H
 from shared.model.families.recurrent.mamba_hybrid import BAMBA, GRANITE_HYBRID
 from shared.model.families.recurrent.qwen_delta import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
@@ -98,6 +98,7 @@ _ALL = (
     BAMBA,
     GRANITE_HYBRID,
     LFM2,
+    LFM2_MOE,
     MAMBA2,
     NEMOTRON_H,
     QWEN3_5,

@@ -118,11 +118,6 @@ def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
     [
         ("bloom", {"n_head": 6, "n_layer": 2}, "does not let others compute its attention"),
         ("doge", {"head_dim": ...}, "an attention of its own kind"),
-        (
-            "lfm2_moe",
-            {"layer_types": ["conv", "full_attention"], "head_dim": ...},
-            "layer_types has conv",
-        ),
         ("falcon_h1", {}, "FalconH1ForCausalLM does not let others compute its attention"),
     ],
 )
