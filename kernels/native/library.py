@@ -64,6 +64,7 @@ class Op(IntEnum):
     LATENT_DOWN = 13
     LATENT_QUERY = 14
     LATENT_VALUE = 15
+    RECUR = 16
 
 
 class HeadNorm(IntEnum):
@@ -121,6 +122,38 @@ class Latent(ctypes.Structure):
     )
 
 
+class RecurrentKind(IntEnum):
+    """`baton::RecurrentKind`."""
+
+    SHORT_CONV = 0
+    DELTA = 1
+    MAMBA = 2
+
+
+class Recurrent(ctypes.Structure):
+    """`baton::Recurrent`."""
+
+    _fields_ = (
+        ("inputs", c_void_p),
+        ("rates", c_void_p),
+        ("kernel", c_void_p),
+        ("bias", c_void_p),
+        ("decay", c_void_p),
+        ("step_bias", c_void_p),
+        ("skip", c_void_p),
+        ("norm", c_void_p),
+        ("kind", c_int),
+        ("channels", c_int),
+        ("kernel_size", c_int),
+        ("num_heads", c_int),
+        ("num_groups", c_int),
+        ("key_dim", c_int),
+        ("head_dim", c_int),
+        ("min_step", c_float),
+        ("max_step", c_float),
+    )
+
+
 class Operation(ctypes.Structure):
     """`baton::Operation`."""
 
@@ -133,6 +166,7 @@ class Operation(ctypes.Structure):
         ("cos_sin", c_void_p),
         ("experts", POINTER(Experts)),
         ("attention", POINTER(Latent)),
+        ("recurrent", POINTER(Recurrent)),
         ("window", c_int),
         ("kv_group", c_int),
         ("kv_place", c_int),
@@ -140,6 +174,7 @@ class Operation(ctypes.Structure):
         ("activation", c_int),
         ("paired", c_int),
         ("apart", c_int),
+        ("has_gate", c_int),
         ("scale", c_float),
         ("limit", c_float),
     )
@@ -178,6 +213,9 @@ class Batch(ctypes.Structure):
         ("captured_layers", c_void_p),
         ("num_captured", c_int),
         ("captured", c_void_p),
+        ("states", POINTER(c_void_p)),
+        ("state_strides", POINTER(c_size_t)),
+        ("state_blocks", c_void_p),
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from shared.model.spec import DecoderSpec, LayerSpec
+    from shared.model.spec import AttentionSpec, DecoderSpec
 
 DTYPES = ("float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
@@ -133,10 +133,8 @@ def why_not_native(spec: DecoderSpec, dtype: str, quantization: str, device: str
 
 
 def _why_not_native_layers(spec: DecoderSpec) -> str | None:
-    if spec.has_states:
-        return f"they do not know states of {spec.architecture}"
     for what, sizes in _ONE_SIZE.items():
-        if len({sizes(layer) for layer in spec.layers}) > 1:
+        if len({sizes(own) for own in spec.attentions.values()}) > 1:
             return (
                 f"they know layers of one size, and those of {spec.architecture} differ in {what}"
             )
@@ -144,25 +142,15 @@ def _why_not_native_layers(spec: DecoderSpec) -> str | None:
     return f"they do not know {', '.join(unknown)} of {spec.architecture}" if unknown else None
 
 
-#: Sizes that all layers must have in common.
-_ONE_SIZE: Mapping[str, Callable[[LayerSpec], object]] = {
-    "heads": lambda own: (
-        (own.mixer.num_heads, own.mixer.kv_shape)
-        if isinstance(own.mixer, AttentionSpec | LatentAttentionSpec)
-        else None
-    ),
+#: Sizes that all layers with attention must have in common.
+_ONE_SIZE: Mapping[str, Callable[[AttentionSpec | LatentAttentionSpec], object]] = {
+    "heads": lambda own: (own.num_heads, own.kv_shape),
 }
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
-    "gates of heads": lambda spec: any(
-        isinstance(own, AttentionSpec) and own.has_gate for own in spec.attentions.values()
-    ),
     "latent rows of an odd size": lambda spec: any(
         isinstance(own, LatentAttentionSpec) and bool(own.kv_rank % 2)
         for own in spec.attentions.values()
-    ),
-    "layers without a feed-forward": lambda spec: any(
-        own.feed_forward is None for own in spec.layers
     ),
     "norms of sums": lambda spec: any(n.norms is NormPlace.SUM for n in spec.layers),
     "the lack of a last norm": lambda spec: not spec.has_final_norm,

@@ -45,13 +45,16 @@ class Values(nn.Module):
 class RecurrentMixer(nn.Module):
     """A mixer with a state of constant size for each sequence."""
 
+    #: The last product.
+    out: FusedLinear
+
     def __init__(self, *, spec: DecoderSpec, layer: int, own: RecurrentSpec) -> None:
         super().__init__()
         #: Its group of layers, and its place there.
         self.group, self.place = spec.kv_place(layer)
         #: Nothing is rotated.
         self.rope: int | None = None
-        self._number = self.group - _num_token_groups(spec)
+        self._number = self.group - spec.num_token_groups
         self._num_kept = own.kernel_size - 1
         self._conv_size = self._num_kept * own.conv_width
 
@@ -137,7 +140,7 @@ class GatedDelta(RecurrentMixer):
         method: LinearMethod,
     ) -> None:
         super().__init__(spec=spec, layer=layer, own=own)
-        self._own, self._eps = own, spec.norm.eps
+        self.own, self._eps = own, spec.norm.eps
         self.inputs = FusedLinear(
             in_size=spec.hidden_size,
             out_sizes=(own.conv_width, own.value_size),
@@ -164,7 +167,7 @@ class GatedDelta(RecurrentMixer):
         )
 
     def _mix(self, x: Tensor, state: Tensor, lens: Sequence[int]) -> Tensor:
-        own = self._own
+        own = self.own
         rows, gate = self.inputs(x)
         rates, steps = self.rates(x)
         assert self.decay.bias is not None
@@ -210,7 +213,7 @@ class Mamba(RecurrentMixer):
         method: LinearMethod,
     ) -> None:
         super().__init__(spec=spec, layer=layer, own=own)
-        self._own, self._eps = own, spec.norm.eps
+        self.own, self._eps = own, spec.norm.eps
         width = own.conv_width
         self.inputs = FusedLinear(
             in_size=spec.hidden_size,
@@ -233,7 +236,7 @@ class Mamba(RecurrentMixer):
         )
 
     def _mix(self, x: Tensor, state: Tensor, lens: Sequence[int]) -> Tensor:
-        own = self._own
+        own = self.own
         gate, rows, steps = self.inputs(x)
         assert self.decay.bias is not None
         steps = functional.softplus(steps.float() + self.decay.bias)
@@ -270,10 +273,6 @@ def make_recurrent(
     if isinstance(own, DeltaSpec):
         return GatedDelta(spec=spec, layer=layer, own=own, dtype=dtype, method=method)
     return Mamba(spec=spec, layer=layer, own=own, dtype=dtype, method=method)
-
-
-def _num_token_groups(spec: DecoderSpec) -> int:
-    return sum(layers[0] in spec.attentions for layers in spec.kv_groups)
 
 
 def _follow_delta(

@@ -469,6 +469,11 @@ class DecoderSpec:
         return (*groups, *self._state_groups(groups))
 
     @property
+    def num_token_groups(self) -> int:
+        """Number of groups of layers with attention, which are the first ones."""
+        return sum(layers[0] in self.attentions for layers in self.kv_groups)
+
+    @property
     def attentions(self) -> dict[int, AttentionSpec | LatentAttentionSpec]:
         """The layers that keep something of each token, and their mixers."""
         mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}

@@ -104,9 +104,12 @@ class PagedDriver:
 
     @torch.inference_mode()
     def generate(
-        self, prompts: Sequence[Sequence[int]], num_tokens: int
+        self, prompts: Sequence[Sequence[int]], num_tokens: int, *, wants_last: bool = False
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
-        """The tokens after each prompt, and the logits [num_tokens, vocab] they come from."""
+        """The tokens after each prompt, and the logits [num_tokens, vocab] they come from.
+
+        With `wants_last` the model is asked only for the last token of each sequence in a step.
+        """
         totals = [len(prompt) + num_tokens for prompt in prompts]
         caches, tables = self._make_groups(totals)
         tokens = [list(prompt) for prompt in prompts]
@@ -117,16 +120,17 @@ class PagedDriver:
             ends = [computed[i] + n for i, n in zip(active, num_new, strict=True)]
             metadata = self._metadata(num_new, ends, [[own[i] for i in active] for own in tables])
             spans = list(zip(active, num_new, ends, strict=True))
+            last = metadata.query_start_loc[1:].long() - 1
+            if wants_last:
+                metadata = replace(metadata, wanted=last)
             hidden = self.model.forward(
                 torch.tensor([t for i, n, end in spans for t in tokens[i][end - n : end]]),
                 torch.tensor([p for _, n, end in spans for p in range(end - n, end)]),
                 caches,
                 metadata,
             )
-            last = metadata.query_start_loc[1:].long() - 1
-            for (i, _, end), row in zip(
-                spans, self.model.compute_logits(hidden[last]), strict=True
-            ):
+            rows = hidden if wants_last else hidden[last]
+            for (i, _, end), row in zip(spans, self.model.compute_logits(rows), strict=True):
                 computed[i] = end
                 if end == len(tokens[i]):
                     tokens[i].append(int(row.argmax()))

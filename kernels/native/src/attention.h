@@ -42,6 +42,11 @@ struct Batch {
   const int32_t* captured_layers;
   int num_captured;
   float* captured;
+  // By group of layers with states: the first block, float32 numbers from block to block, and by sequence
+  // the block that is read (-1: zeros) and the one that is written.
+  float* const* states;
+  const size_t* state_strides;
+  const int32_t* state_blocks;  // [groups][num_seqs][2]
 };
 
 struct AttentionTask {
@@ -400,5 +405,16 @@ class AttentionKernel {
     }
   }
 };
+
+// x *= sigmoid(gates)
+template <class Element>
+inline void multiply_gates(Element* x, const float* gates, int size) {
+  for_vectors(size, [&](int i, auto count) {
+    Element lanes[kLanes] = {};
+    std::memcpy(lanes, x + i, count * sizeof(Element));
+    narrow(lanes, widen(lanes) / (1.0f + exp2(load_some(gates + i, count) * -kLog2E)));
+    std::memcpy(x + i, lanes, count * sizeof(Element));
+  });
+}
 
 }  // namespace baton

@@ -26,13 +26,17 @@ class TypedDecoder final : public Decoder {
         x_(shape.hidden_size),
         product_(std::max({shape.hidden_size, most_latent(weights, &latent_product),
                            shape.num_heads * most_latent(weights, &latent_query),
+                           most_gates(weights, shape),
+                           most_recurrent(weights, &Recurrent::num_inputs),
                            (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim})),
         query_(shape.num_heads * shape.head_dim),
-        attended_(shape.num_heads *
-                  std::max(shape.head_dim, most_latent(weights, &latent_head))),
+        attended_(std::max(
+            shape.num_heads * std::max(shape.head_dim, most_latent(weights, &latent_head)),
+            most_recurrent(weights, &Recurrent::inner_size))),
         gated_(shape.intermediate_size),
         operand_(std::max({shape.hidden_size, shape.intermediate_size,
                            most_latent(weights, &latent_operand),
+                           most_recurrent(weights, &Recurrent::inner_size),
                            shape.num_heads *
                                std::max(shape.head_dim, most_latent(weights, &latent_head))})),
         by_head_(shape.num_heads * most_latent(weights, &latent_head)),
@@ -40,12 +44,16 @@ class TypedDecoder final : public Decoder {
         scores_(most_experts(weights) + 1),
         pair_operand_(operand_.stride),
         pair_gated_(shape.intermediate_size),
-        pair_out_(shape.hidden_size) {
+        pair_out_(shape.hidden_size),
+        rates_(most_recurrent(weights, &Recurrent::num_rates)),
+        recurrent_scratch_(pool.num_threads()) {
     query_.stride = shape.num_heads * shape.head_dim;
     for (int thread = 0; thread < pool.num_threads(); ++thread) {
       scratch_.push_back(std::make_unique<AttentionScratch<ElementDot>>(shape.head_dim));
       float_rows_.emplace_back(size_t(operand_.stride));
       merits_.emplace_back(size_t(scores_.stride));
+      for (const Operation& one : program_)
+        if (one.recurrent) recurrent_scratch_[thread].reserve(*one.recurrent);
     }
   }
 
@@ -79,6 +87,7 @@ class TypedDecoder final : public Decoder {
           break;
         case Op::kAttend:
           attend(now, batch, cache);
+          if (now.has_gate) gate_heads(batch, narrow);
           if (narrow) rows = keep_wanted(batch);
           break;
         case Op::kOutput:
@@ -110,6 +119,10 @@ class TypedDecoder final : public Decoder {
           break;
         case Op::kLatentValue:
           put_latent_values(*now.attention, rows);
+          break;
+        case Op::kRecur:
+          recur(now, batch);
+          if (narrow) rows = keep_wanted(batch);
           break;
       }
     }
@@ -151,17 +164,14 @@ class TypedDecoder final : public Decoder {
     operand_.resize(tokens);
     operand_scales_.reserve(tokens);
     by_head_.resize(tokens);
+    rates_.resize(tokens);
     if constexpr (kQuantized) plain_.resize(tokens);
   }
 
-  // Calls body(row, thread) for every row, several of them per task.
+  // See run_rows.
   template <class Body>
   void rows_of(int rows, Body&& body) {
-    constexpr int kRowsPerTask = 8;
-    pool_.run((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int task, int thread) {
-      const int end = std::min(rows, (task + 1) * kRowsPerTask);
-      for (int row = task * kRowsPerTask; row < end; ++row) body(row, thread);
-    });
+    run_rows(pool_, rows, body);
   }
 
   Rows operands(int rows) {
@@ -325,12 +335,17 @@ class TypedDecoder final : public Decoder {
       const float* cos_sin = now.cos_sin + size_t(batch.positions[row]) * dim;
       const int block = int(slots[row] / cache.block_size);
       const int slot = int(slots[row] % cache.block_size);
-      if (now.limit != 0.0f) clamp_row(x, now.limit, (heads + 2 * kv_heads) * dim);
+      float* keys = x + (now.has_gate ? 2 : 1) * heads * dim;
+      if (now.limit != 0.0f) {
+        clamp_row(x, now.limit, heads * dim);
+        clamp_row(keys, now.limit, 2 * kv_heads * dim);
+      }
       if (whole) {
         norm(x, now.first, nullptr, heads * dim, x);
-        norm(x + heads * dim, now.second, nullptr, kv_heads * dim, x + heads * dim);
+        norm(keys, now.second, nullptr, kv_heads * dim, keys);
       }
       for (int head = 0; head < heads + 2 * kv_heads; ++head, x += dim) {
+        if (head == heads) x = keys;
         if (head < heads) {
           if (query_norm) norm(x, query_norm + head * step, nullptr, dim, x);
           rotate(x, cos_sin, dim);
@@ -445,6 +460,48 @@ class TypedDecoder final : public Decoder {
       for (int v = 0; v < kPanelVectors; ++v) store(wide + v * kLanes, values[v]);
       narrow_row(to, wide, std::min(kPanel, left));
     });
+  }
+
+  // Of all tokens, or of the wanted ones.
+  void gate_heads(const Batch& batch, bool narrow) {
+    const int size = shape_.num_heads * shape_.head_dim;
+    rows_of(narrow ? batch.num_wanted : batch.num_tokens, [&](int i, int) {
+      const int row = narrow ? int(batch.wanted[i]) : i;
+      multiply_gates(attended_.row(row), product_.row(row) + size, size);
+    });
+  }
+
+  void recur(const Operation& now, const Batch& batch) {
+    const Recurrent& own = *now.recurrent;
+    project_qkv(*own.inputs, batch.num_tokens);
+    if (own.rates)
+      multiply<WeightDot>(pool_, operands(batch.num_tokens), *own.rates,
+                          [&](int row, int column, const F32x16* values) {
+                            std::memcpy(rates_.row(row) + column, values, kPanel * sizeof(float));
+                          });
+    const StateView states{batch.states[now.kv_group] + now.kv_place * own.state_size(),
+                           batch.state_strides[now.kv_group],
+                           batch.state_blocks + size_t(now.kv_group) * batch.num_seqs * 2};
+    const RecurrentKernel<Element> kernel{pool_,  own,       batch,
+                                          states, product_,  rates_,
+                                          attended_, recurrent_scratch_, shape_.norm_eps};
+    kernel();
+  }
+
+  // Numbers of a product with gates of heads.
+  static int most_gates(const Weights& weights, const Shape& shape) {
+    for (int i = 0; i < weights.program_size; ++i)
+      if (weights.program[i].has_gate)
+        return 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim;
+    return 0;
+  }
+
+  static int most_recurrent(const Weights& weights, int (Recurrent::*size)() const) {
+    int most = 0;
+    for (int i = 0; i < weights.program_size; ++i)
+      if (weights.program[i].recurrent)
+        most = std::max(most, (weights.program[i].recurrent->*size)());
+    return most;
   }
 
   void put_product(Activations<Element>& input, const Operation& now, int rows) {
@@ -617,6 +674,8 @@ class TypedDecoder final : public Decoder {
   std::vector<int> next_pair_;
   std::vector<Product> products_;
   std::vector<Buffer<float>> merits_;
+  Activations<float> rates_;  // of mixers with states
+  std::vector<RecurrentScratch> recurrent_scratch_;
   std::vector<AttentionTask> tasks_;
   std::vector<std::unique_ptr<AttentionScratch<ElementDot>>> scratch_;
   std::vector<Buffer<float>> float_rows_;

@@ -8,6 +8,7 @@
 #include "experts.h"
 #include "matrix.h"
 #include "pool.h"
+#include "recurrent.h"
 #include "rows.h"
 
 namespace baton {
@@ -43,13 +44,14 @@ enum class Op : int {
   kRotate = 3,    // clipping to `limit` and norms (`first`: queries, `second`: keys; null: none) of
                   // the product's heads, rotation, then keys and values go to the cache
   kAttend = 4,    // attended = attention over the cache; `first`: a sink's score by head, or null
-  kNarrow = 5,    // from here on only the wanted tokens are computed; in front of a kAttend
+  kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur
   kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
   kGate = 7,      // gated = act(operand * matrix); with `paired` act(gate) * up
   kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix
   kAdd = 9,       // x += scale * norm(product), the norm as in kNorm
   kRoute = 10,    // chooses each token's experts by its operand; behind a kNorm with `apart`
   kExperts = 11,  // x += the chosen experts' sum; with `apart` product = that
+  kRecur = 16,    // attended = what a mixer with states makes of operand; all tokens change the states
   // Of latent attention; in front of kAttend, the matrix, and `first` as weight of the norm:
   kLatentRow = 12,    // row = [norm of the first numbers | rotation of the others] of operand *
                       // matrix, which goes to the cache
@@ -81,13 +83,15 @@ struct Operation {
   const float* cos_sin;  // [positions][head dim]: cosines, then sines
   const Experts* experts;
   const Latent* attention;  // of latent attention
+  const Recurrent* recurrent;
   int window;            // 0: none
-  int kv_group;          // whose block tables it follows
+  int kv_group;          // whose block tables it follows; of kRecur: the number among groups with states
   int kv_place;          // among the layers that a block of its group holds
   HeadNorm head_norm;
   Activation activation;
   int paired;
   int apart;
+  int has_gate;  // product = [queries | gates | keys | values], and attended *= sigmoid(gates)
   float scale;  // of scores, or of what is added
   float limit;  // cap of scores, or of queries, keys and values; 0: none
 };

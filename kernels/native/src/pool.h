@@ -1,6 +1,7 @@
 // Threads that share the tasks of one job at a time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -51,5 +52,15 @@ class Pool {
   alignas(64) std::atomic<uint32_t> job_{0};
   std::atomic<bool> closing_{false};
 };
+
+// Calls body(row, thread) for every row, several of them per task.
+template <class Body>
+void run_rows(Pool& pool, int rows, Body&& body) {
+  constexpr int kRowsPerTask = 8;
+  pool.run((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int task, int thread) {
+    const int end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int row = task * kRowsPerTask; row < end; ++row) body(row, thread);
+  });
+}
 
 }  // namespace baton

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from ctypes import byref, c_void_p
+from ctypes import byref, c_size_t, c_void_p
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from kernels.native.library import Batch, Kind, KvFormat, Operation, Shape, Weig
 from shared.errors import InternalError
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
-from shared.model.spec import NormKind
+from shared.model.spec import AttentionSpec, NormKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}
 
 
+#: Stands for the attention of a decoder without any.
+_NO_ATTENTION = AttentionSpec(num_heads=1, num_kv_heads=1, head_dim=1, rope=None)
 _KV_FORMATS = {torch.int8: KvFormat.INT8, torch.float8_e4m3fn: KvFormat.FLOAT8}
 
 
@@ -45,7 +47,8 @@ class NativeCausalLM:
         """
         self._library = packing.threads.library
         self.spec = spec = model.spec
-        mixer = spec.attentions[0]  # of those sizes all are: see `why_not_native`
+        # Of those sizes all are: see `why_not_native`. Without attention they are not used.
+        mixer = next(iter(spec.attentions.values()), _NO_ATTENTION)
         kv_kinds, num_kv_heads, head_dim = mixer.kv_shape
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
@@ -68,7 +71,8 @@ class NativeCausalLM:
             logit_multiplier=spec.logit_multiplier,
             logit_cap=spec.logit_softcap or 0.0,
         )
-        self._num_groups = len(spec.kv_groups)
+        #: Those with states are the others.
+        self._num_groups = spec.num_token_groups
         self._pointers = c_void_p * self._num_groups
         self._captured_layers = torch.empty(0, dtype=torch.int32)
         self._captures_last = False
@@ -126,7 +130,8 @@ class NativeCausalLM:
 
         token_ids, positions: int64 [num_tokens], packed as `metadata` says; kv_caches, one per
         group of the spec, over the same blocks: [num_blocks, num_layers, kinds, num_kv_heads,
-        block_size, head_dim], or the blocks of `QuantizedCache.over`.
+        block_size, head_dim], or the blocks of `QuantizedCache.over`; those of groups with states
+        float32 [num_blocks, num_layers, state_size].
         """
         self.threads.take_caller()
         wanted = metadata.wanted
@@ -137,14 +142,13 @@ class NativeCausalLM:
         hidden = self._hidden.take(len(token_ids) if wanted is None else len(wanted))
         captured = self._take_captured(len(token_ids))
         batch = self._batch(token_ids, positions, metadata, captured)
-        kv_cache = _common(kv_caches)
+        if self.spec.has_states:
+            assert metadata.states is not None  # the batch of a model with states
+            _place_states(batch, kv_caches[self._num_groups :], metadata.states)
         failed = self._library.baton_decoder_forward(
             self._decoder,
             byref(batch),
-            kv_cache.data_ptr(),
-            kv_cache.stride(0),
-            kv_cache.shape[4],
-            self._kv_format(kv_cache),
+            *self._cache(kv_caches[: self._num_groups]),
             hidden.data_ptr(),
         )
         if failed:
@@ -223,6 +227,13 @@ class NativeCausalLM:
         """
         return self._captured
 
+    def _cache(self, kv_caches: Sequence[Tensor]) -> tuple[int | None, int, int, KvFormat]:
+        """Return the address, stride, block size and format of the cache of keys and values."""
+        if not kv_caches:
+            return None, 0, 1, KvFormat.ELEMENTS
+        common = _common(kv_caches)
+        return common.data_ptr(), common.stride(0), common.shape[4], self._kv_format(common)
+
     def _kv_format(self, kv_cache: Tensor) -> KvFormat:
         if kv_cache.dtype == self.dtype:
             return KvFormat.ELEMENTS
@@ -254,6 +265,16 @@ def _common(kv_caches: Sequence[Tensor]) -> Tensor:
         if (other.data_ptr(), other.stride(0)) != (first.data_ptr(), first.stride(0)):
             raise InternalError("groups of KV that are not of one arena")
     return first
+
+
+def _place_states(batch: Batch, states: Sequence[Tensor], blocks: Tensor) -> None:
+    """Add the groups with states, and their blocks of each sequence, to a batch."""
+    for group in states:
+        if group.dtype != torch.float32 or not group[0].is_contiguous():
+            raise InternalError(f"states of {group.dtype} {group.stride()}")
+    batch.states = (c_void_p * len(states))(*(group.data_ptr() for group in states))
+    batch.state_strides = (c_size_t * len(states))(*(group.stride(0) for group in states))
+    batch.state_blocks = _pointer(blocks, torch.int32)
 
 
 def _pointer(tensor: Tensor, dtype: torch.dtype) -> int:

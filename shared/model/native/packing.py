@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Kind
 from kernels.native.library import Latent as LatentRecord
 from shared.errors import InternalError
-from shared.model.causal_lm import Attention
 from shared.model.experts import Experts
 from shared.model.latent_attention import LatentAttention
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
@@ -23,16 +23,19 @@ from shared.model.native.program import (
     PackedLatent,
     PackedLayer,
     PackedNorm,
+    PackedRecurrent,
 )
+from shared.model.native.recurrent import make_record
+from shared.model.recurrent import RecurrentMixer
 from shared.model.rope_table import rotation_tables
 from shared.model.spec import GroupScore, RouterScores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
-    from shared.model.causal_lm import CausalLM, DecoderLayer
+    from shared.model.causal_lm import Attention, CausalLM, DecoderLayer
     from shared.model.layers import Norm
     from shared.model.linear.fused import FusedLinear
     from shared.model.native.threads import LibraryThreads
@@ -116,22 +119,26 @@ class Packing:
     def _pack_layer(
         self, layer: DecoderLayer, spec: DecoderSpec, tables: Sequence[int]
     ) -> PackedLayer:
-        attention, size = layer.attention, spec.hidden_size
-        # Layers with states are not packed: see `why_not_native`.
-        assert isinstance(attention, Attention | LatentAttention)
-        assert attention.rope is not None
-        cos_sin = tables[attention.rope]
+        mixer, size = layer.attention, spec.hidden_size
         return PackedLayer(
             attention_norm=self._norm(layer.attention_norm, size),
-            attention=self._latent(attention, cos_sin)
-            if isinstance(attention, LatentAttention)
-            else self._attention(attention, cos_sin),
-            output=self._linear(attention.output),
+            attention=self._mixer(mixer, tables),
+            output=self._linear(mixer.out if isinstance(mixer, RecurrentMixer) else mixer.output),
             attention_output_norm=self._norm(layer.attention_output_norm, size),
             mlp_norm=self._norm(layer.mlp_norm, size),
             feed_forward=self._feed_forward(layer.mlp),
             mlp_output_norm=self._norm(layer.mlp_output_norm, size),
         )
+
+    def _mixer(
+        self, own: Attention | LatentAttention | RecurrentMixer, tables: Sequence[int]
+    ) -> PackedAttention | PackedLatent | PackedRecurrent:
+        if isinstance(own, RecurrentMixer):
+            return PackedRecurrent(record=make_record(own, self._linear, self._keep))
+        assert own.rope is not None
+        if isinstance(own, LatentAttention):
+            return self._latent(own, tables[own.rope])
+        return self._attention(own, tables[own.rope])
 
     def _attention(self, own: Attention, cos_sin: int) -> PackedAttention:
         return PackedAttention(
@@ -174,7 +181,9 @@ class Packing:
         """Pack a weight in its own dtype."""
         return self._matrix(weight, None, kind=_STORED[weight.dtype])
 
-    def _feed_forward(self, own: nn.Module) -> PackedFeedForward | PackedExperts:
+    def _feed_forward(self, own: nn.Module) -> PackedFeedForward | PackedExperts | None:
+        if isinstance(own, nn.Identity):  # the layer is a mixer alone
+            return None
         if isinstance(own, Experts):
             return self._experts(own)
         assert isinstance(own, GatedMLP | PlainMLP)

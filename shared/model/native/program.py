@@ -6,7 +6,15 @@ from ctypes import pointer
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernels.native.library import Activation, Experts, HeadNorm, Latent, Op, Operation
+from kernels.native.library import (
+    Activation,
+    Experts,
+    HeadNorm,
+    Latent,
+    Op,
+    Operation,
+    Recurrent,
+)
 from shared.model.spec import ExpertsSpec, NormPlace
 
 if TYPE_CHECKING:
@@ -72,22 +80,31 @@ class PackedLatent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRecurrent:
+    """The weights of a mixer with states, except for its output."""
+
+    #: The record that the library reads; it refers to matrices and arrays.
+    record: Recurrent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLayer:
     """The weights of a layer: matrices of the library, norms, and addresses of float32 arrays."""
 
     attention_norm: PackedNorm
-    attention: PackedAttention | PackedLatent
+    attention: PackedAttention | PackedLatent | PackedRecurrent
     output: int
     attention_output_norm: PackedNorm
     mlp_norm: PackedNorm
-    feed_forward: PackedFeedForward | PackedExperts
+    #: None: the layer is a mixer alone.
+    feed_forward: PackedFeedForward | PackedExperts | None
     mlp_output_norm: PackedNorm
 
 
 def build_program(spec: DecoderSpec, layers: Sequence[PackedLayer]) -> list[Operation]:
     """Return the operations of the first `len(layers)` layers of a decoder.
 
-    After the last layer's keys and values only the wanted tokens are computed.
+    After the last layer's keys and values, or its states, only the wanted tokens are computed.
     """
     program: list[Operation] = []
     for number, layer in enumerate(layers):
@@ -108,10 +125,14 @@ def _layer(
     if isinstance(packed.attention, PackedLatent):
         scale = spec.attentions[number].scale
         yield from _latent(scale, packed.attention, place, is_last=is_last)
+    elif isinstance(packed.attention, PackedRecurrent):
+        yield from _recurrent(spec, packed.attention, place, is_last=is_last)
     else:
         yield from _attention(own.attention, packed.attention, place, is_last=is_last)
     output = Operation(op=Op.OUTPUT, matrix=packed.output)
-    assert own.feed_forward is not None  # layers without one are refused
+    if own.feed_forward is None or packed.feed_forward is None:
+        yield from _added(own, output, packed.attention_output_norm)
+        return
     if is_parallel:
         # The first norm's operand is still there, unless rows have moved.
         if own.norms is NormPlace.PARALLEL_TWO:
@@ -162,6 +183,21 @@ def _latent(
     yield Operation(op=Op.LATENT_VALUE, attention=own)
 
 
+def _recurrent(
+    spec: DecoderSpec, packed: PackedRecurrent, kv_place: tuple[int, int], *, is_last: bool
+) -> Iterator[Operation]:
+    """All tokens change the states; of the last layer's results only the wanted ones are kept."""
+    group, place = kv_place
+    if is_last:
+        yield Operation(op=Op.NARROW)
+    yield Operation(
+        op=Op.RECUR,
+        recurrent=pointer(packed.record),
+        kv_group=group - spec.num_token_groups,
+        kv_place=place,
+    )
+
+
 def _attention(
     own: AttentionSpec, packed: PackedAttention, kv_place: tuple[int, int], *, is_last: bool
 ) -> Iterator[Operation]:
@@ -174,6 +210,7 @@ def _attention(
         cos_sin=packed.cos_sin,
         head_norm=HeadNorm[own.qk_norm.name] if own.qk_norm else HeadNorm.HEAD,
         limit=own.clip or 0.0,
+        has_gate=own.has_gate,
         kv_group=group,
         kv_place=place,
     )
@@ -185,6 +222,7 @@ def _attention(
         window=own.window or 0,
         scale=own.scale,
         limit=own.softcap or 0.0,
+        has_gate=own.has_gate,
         kv_group=group,
         kv_place=place,
     )

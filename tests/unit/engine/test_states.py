@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from tests.fakes.engines import BLOCK_SIZE, StepMode, drain, make_engine, make_r
 from tests.fakes.family_cases import FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from shared.engine.engine import Engine
@@ -78,15 +79,18 @@ def run(engine: Engine, names: Iterable[str] = "ab") -> dict[str, list[int]]:
 
 
 @pytest.fixture(scope="module")
-def expected(folder: Path) -> dict[str, dict[str, list[int]]]:
-    """Each answer computed alone, in one step per prompt."""
-    found = {}
-    for name in CHECKPOINTS:
-        model = load_model(folder / name)
+def expected(folder: Path) -> Callable[[str, str], dict[str, list[int]]]:
+    """By checkpoint and executor: each answer computed alone, in one step per prompt."""
+
+    @functools.cache
+    def compute(checkpoint: str, backend: str) -> dict[str, list[int]]:
+        model = load_model(folder / checkpoint, attention_backend=backend)
         engine = make_engine(model, num_blocks=200, enable_prefix_caching=False, max_num_seqs=1)
-        found[name] = run(engine)
+        found = run(engine)
         engine.close()
-    return found
+        return found
+
+    return compute
 
 
 #: More drafts than a block has tokens.
@@ -112,36 +116,43 @@ NOT_SEEN = {("alone", "short of blocks"), ("alone", "offload"), ("alone", "ngram
 
 @pytest.mark.parametrize("mode", [StepMode.SYNCHRONOUS, StepMode.OVERLAPPED])
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@pytest.mark.parametrize("backend", ["torch", "native"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_tokens_are_those_of_prompts_computed_alone(
     folder: Path,
-    expected: dict[str, dict[str, list[int]]],
+    expected: Callable[[str, str], dict[str, list[int]]],
     checkpoint: str,
     name: str,
+    backend: str,
     mode: StepMode,
 ) -> None:
     settings, counter = SETTINGS[name]
-    model = load_model(folder / checkpoint)
+    model = load_model(folder / checkpoint, attention_backend=backend)
     engine = make_engine(model, mode, **({"num_blocks": 200} | settings))
-    assert run(engine) == expected[checkpoint]
+    assert run(engine) == expected(checkpoint, backend)
     assert engine.stats().counters[counter] > 0 or (checkpoint, name) in NOT_SEEN
     engine.close()
 
 
+@pytest.mark.parametrize("backend", ["torch", "native"])
 @pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3", "medusa"])
 def test_rejected_drafts_change_no_state(
-    folder: Path, expected: dict[str, dict[str, list[int]]], method: str, tmp_path: Path
+    folder: Path,
+    expected: Callable[[str, str], dict[str, list[int]]],
+    method: str,
+    backend: str,
+    tmp_path: Path,
 ) -> None:
     if method == "draft_model":
         write_random_checkpoint(tmp_path, CheckpointSpec(num_layers=1, vocab_size=321))
     else:
         write_random_head(tmp_path, folder / "delta", HeadSpec(method=method))
     own = {"method": method, "model": str(tmp_path), "num_speculative_tokens": 4, "adaptive": False}
-    model = load_model(folder / "delta")
+    model = load_model(folder / "delta", attention_backend=backend)
     engine = make_engine(
         model, StepMode.OVERLAPPED, num_blocks=200, speculative_config=json.dumps(own)
     )
-    assert run(engine) == expected["delta"]
+    assert run(engine) == expected("delta", backend)
     counters = engine.stats().counters
     assert counters["spec_decode_num_draft_tokens"] > counters["spec_decode_num_accepted_tokens"]
     engine.close()

@@ -32,15 +32,6 @@ PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE + 1, WINDOW - 1, WINDOW, WINDOW 
 SEEDS: dict[str, int] = {"qwen3_next": 4, "qwen3_5": 1, "qwen3_5_moe": 1}
 #: What the native kernels do not compute, and a part of what they say.
 NOT_NATIVE = {"opt-350m": "do not know norms of sums, the lack of a last norm, the projection"}
-#: Cases with states.
-STATES = tuple(
-    case
-    for case in CASES
-    if case.startswith(
-        ("lfm2", "qwen3_next", "qwen3_5", "granite4", "bamba", "mamba2", "nemotron_h")
-    )
-)
-NOT_NATIVE |= dict.fromkeys(STATES, "do not know states")
 RUNS = [(case, "torch") for case in CASES] + [
     (case, "native") for case in CASES if case not in NOT_NATIVE
 ]

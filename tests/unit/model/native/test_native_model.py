@@ -22,11 +22,14 @@ from shared.model.spec import (
     Activation,
     AttentionSpec,
     DecoderSpec,
+    DeltaSpec,
     FeedForwardSpec,
     LatentAttentionSpec,
     LayerSpec,
+    MambaSpec,
     NormPlace,
     QkNorm,
+    ShortConvSpec,
 )
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.kv_groups import all_tokens_kept
@@ -252,6 +255,20 @@ COMPUTED = {
         "softcap",
         "has_sinks",
         "clip",
+        "has_gate",
+    },
+    ShortConvSpec: {"width", "kernel_size", "bias"},
+    DeltaSpec: {"num_key_heads", "num_heads", "key_dim", "value_dim", "kernel_size"},
+    MambaSpec: {
+        "num_heads",
+        "head_dim",
+        "num_groups",
+        "state_dim",
+        "kernel_size",
+        "conv_bias",
+        "bias",
+        "min_step",
+        "max_step",
     },
     LatentAttentionSpec: {
         "num_heads",
@@ -290,8 +307,11 @@ COMPUTED = {
 #: What it does not compute, with a value that must be refused.
 REFUSED: dict[type, dict[str, Any]] = {
     LayerSpec: {"norms": NormPlace.SUM},
-    AttentionSpec: {"score_scale": 0.0, "has_gate": True},
+    AttentionSpec: {"score_scale": 0.0},
     LatentAttentionSpec: {"kv_rank": 21},
+    ShortConvSpec: {},
+    DeltaSpec: {},
+    MambaSpec: {},
     FeedForwardSpec: {},
     DecoderSpec: {"has_final_norm": False, "embedding_size": 48},
 }

@@ -1,0 +1,79 @@
+"""The native library's record of a mixer with states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernels.native.library import Recurrent, RecurrentKind
+from shared.errors import InternalError
+from shared.model.recurrent import GatedDelta, Mamba, ShortConv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from shared.model.linear.fused import FusedLinear
+    from shared.model.recurrent import RecurrentMixer, Values
+
+
+def make_record(
+    mixer: RecurrentMixer, matrix: Callable[[FusedLinear], int], keep: Callable[[Tensor], int]
+) -> Recurrent:
+    """Return the record of a mixer.
+
+    `matrix` returns the library's handle of a linear, `keep` the address of a float32 array, which
+    lives as long as the model.
+    """
+    if isinstance(mixer, ShortConv):
+        return Recurrent(
+            kind=RecurrentKind.SHORT_CONV,
+            inputs=matrix(mixer.inputs),
+            num_groups=1,
+            **_convolution(mixer.conv, keep),
+        )
+    if isinstance(mixer, GatedDelta):
+        return Recurrent(
+            kind=RecurrentKind.DELTA,
+            inputs=matrix(mixer.inputs),
+            rates=matrix(mixer.rates),
+            num_heads=mixer.own.num_heads,
+            num_groups=mixer.own.num_key_heads,
+            key_dim=mixer.own.key_dim,
+            head_dim=mixer.own.value_dim,
+            norm=keep(mixer.norm.weight.detach().float()),
+            **_decay(mixer.decay, keep),
+            **_convolution(mixer.conv, keep),
+        )
+    if isinstance(mixer, Mamba):
+        return Recurrent(
+            kind=RecurrentKind.MAMBA,
+            inputs=matrix(mixer.inputs),
+            num_heads=mixer.own.num_heads,
+            num_groups=mixer.own.num_groups,
+            key_dim=mixer.own.state_dim,
+            head_dim=mixer.own.head_dim,
+            min_step=mixer.own.min_step,
+            max_step=mixer.own.max_step,
+            skip=keep(mixer.skip.weight.detach()),
+            norm=keep(mixer.norm.weight.detach().float()),
+            **_decay(mixer.decay, keep),
+            **_convolution(mixer.conv, keep),
+        )
+    raise InternalError(f"the native kernels do not know {type(mixer).__name__}")
+
+
+def _convolution(own: Values, keep: Callable[[Tensor], int]) -> dict[str, Any]:
+    """Return the fields of a convolution: its weight is [kernel_size, channels] there."""
+    channels, _, kernel_size = own.weight.shape
+    return {
+        "kernel": keep(own.weight.detach().float().squeeze(1).T),
+        "bias": None if own.bias is None else keep(own.bias.detach().float()),
+        "channels": channels,
+        "kernel_size": kernel_size,
+    }
+
+
+def _decay(own: Values, keep: Callable[[Tensor], int]) -> dict[str, Any]:
+    assert own.bias is not None  # each decay has one
+    return {"decay": keep(-own.weight.detach().exp()), "step_bias": keep(own.bias.detach())}
