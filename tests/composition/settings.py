@@ -60,10 +60,10 @@ class Models:
         return path
 
     def draft(self, family: str, method: str) -> Path:
-        """What guesses: the target itself, or a head on it."""
+        """What guesses: the target itself, or a head on it; for states a family without them."""
         target = self.checkpoint(family)
         if method == "draft_model":
-            return target
+            return self.checkpoint("llama") if family.endswith("states") else target
         path = self._folder / f"{target.name}-{method}"
         if not path.exists():
             write_random_head(path, target, HeadSpec(method=method))

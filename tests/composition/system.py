@@ -85,7 +85,8 @@ class System:
             return
         self._ask(PROMPT)
         if self.row["prefix from"] == "offload":
-            has_others = self.row["family"] not in WINDOWS_ONLY
+            # A worker that computes prompts keeps all of their blocks until others need them.
+            has_others = self.row["family"] not in WINDOWS_ONLY or not self._num_prefill
             for seed in range(NUM_FILLERS if has_others else NUM_WINDOW_FILLERS):
                 self._ask(prompt_of(300, seed=100 + seed))
 
