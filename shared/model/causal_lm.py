@@ -19,9 +19,10 @@ from shared.model.latent_attention import LatentAttention
 from shared.model.layers import NoNorm, Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
+from shared.model.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
 from shared.model.recurrent import RecurrentMixer, make_recurrent
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import PLACES, AttentionSpec, LatentAttentionSpec, NormPlace, QkNorm
+from shared.model.spec import PLACES, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

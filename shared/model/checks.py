@@ -11,13 +11,15 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
 from shared.model.checkpoint.headers import check_headers
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.spec import AttentionSpec, LatentAttentionSpec, NormPlace
+from shared.model.mixers import AttentionSpec, LatentAttentionSpec
+from shared.model.spec import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from shared.model.spec import AttentionSpec, DecoderSpec
+    from shared.model.mixers import AttentionSpec
+    from shared.model.spec import DecoderSpec
 
 DTYPES = ("float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")

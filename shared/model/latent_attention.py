@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import DecoderSpec, LatentAttentionSpec
+    from shared.model.mixers import LatentAttentionSpec
+    from shared.model.spec import DecoderSpec
 
 
 class LatentAttention(nn.Module):

@@ -15,7 +15,8 @@ from kernels.silu_mul import silu_mul
 from shared.errors import InternalError
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
-from shared.model.spec import Activation, NormKind, QkNorm
+from shared.model.mixers import QkNorm
+from shared.model.spec import Activation, NormKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from shared.model.linear.fused import FusedLinear
-from shared.model.spec import DeltaSpec, MambaSpec, ShortConvSpec
+from shared.model.mixers import DeltaSpec, MambaSpec, ShortConvSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from shared.model.attention.base import AttentionMetadata
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import DecoderSpec, RecurrentSpec
+    from shared.model.mixers import RecurrentSpec
+    from shared.model.spec import DecoderSpec
 
 #: Added to the square of the length of queries and keys that are normalised.
 _LENGTH_EPS = 1e-6

@@ -12,15 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shared.model.mixers import AttentionSpec, ShortConvSpec
 from shared.model.rope import RopeConfig
-from shared.model.spec import (
-    AttentionSpec,
-    DecoderSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-    ShortConvSpec,
-)
+from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -14,15 +14,9 @@ from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.narrow import Narrow
+from shared.model.mixers import AttentionSpec, QkNorm
 from shared.model.rope import RopeConfig
-from shared.model.spec import (
-    AttentionSpec,
-    DecoderSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-    QkNorm,
-)
+from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
 from tests.fakes.interpreted import report
 from tests.fakes.paged_driver import PagedDriver, make_metadata
 

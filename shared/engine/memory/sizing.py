@@ -13,7 +13,7 @@ from shared.errors import ConfigError
 from shared.kv.group_rules import GroupKind
 from shared.kv.identity import namespace_hash
 from shared.kv.layout import KVGroup, KVLayout
-from shared.model.spec import LatentAttentionSpec
+from shared.model.mixers import LatentAttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,13 +15,8 @@ from shared.model.checkpoint.files import SINGLE_NAME, find_checkpoint_files
 from shared.model.checkpoint.weights import stored_tensors
 from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
-from shared.model.spec import (
-    AttentionSpec,
-    FeedForwardSpec,
-    LatentAttentionSpec,
-    LayerSpec,
-    NormPlace,
-)
+from shared.model.mixers import AttentionSpec, LatentAttentionSpec
+from shared.model.spec import FeedForwardSpec, LayerSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

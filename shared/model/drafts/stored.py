@@ -19,7 +19,8 @@ from shared.model.checkpoint.weights import copy_stored, stored_tensors, tensor_
 from shared.model.families.dense.llama import LLAMA
 from shared.model.families.naming import Naming
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.spec import FeedForwardSpec, QkNorm
+from shared.model.mixers import QkNorm
+from shared.model.spec import FeedForwardSpec
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from shared.model.families.latent import latent_linears, latent_norms
 from shared.model.families.parts import Linear, recurrent_linears, recurrent_values
+from shared.model.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
 from shared.model.rope import head_order
-from shared.model.spec import PLACES, AttentionSpec, ExpertsSpec, LatentAttentionSpec, QkNorm
+from shared.model.spec import PLACES, ExpertsSpec
 from shared.model.weight_map import (
     EMBEDDING,
     HEAD,
@@ -25,13 +26,8 @@ from shared.model.weight_map import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shared.model.spec import (
-        DecoderSpec,
-        FeedForwardSpec,
-        LayerSpec,
-        Mixer,
-        NormSpec,
-    )
+    from shared.model.mixers import Mixer
+    from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
     from shared.model.weight_map import WeightMap
 
 

@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shared.errors import ModelLoadError
+from shared.model.mixers import AttentionSpec, Mixer, RecurrentSpec
 from shared.model.rope import RopeDefaults, read_rope
 from shared.model.spec import (
     Activation,
-    AttentionSpec,
     DecoderSpec,
     ExpertsSpec,
     FeedForwardSpec,
     LayerSpec,
-    Mixer,
     NormPlace,
     NormSpec,
-    RecurrentSpec,
 )
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from shared.errors import ModelLoadError
 from shared.model.families.sizes import check_size
-from shared.model.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
+from shared.model.mixers import AttentionSpec
+from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 if TYPE_CHECKING:
     from pathlib import Path

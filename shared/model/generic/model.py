@@ -14,7 +14,7 @@ from shared.errors import ModelLoadError
 from shared.model.generic.attention import NAME, Call, running
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
-from shared.model.spec import AttentionSpec, LayerSpec
+from shared.model.mixers import AttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec import DecoderSpec, LayerSpec
 
 
 class TransformersCausalLM:

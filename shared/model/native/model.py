@@ -11,9 +11,10 @@ import torch
 
 from kernels.native.library import Batch, Kind, KvFormat, Operation, Shape, Weights
 from shared.errors import InternalError
+from shared.model.mixers import AttentionSpec
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
-from shared.model.spec import AttentionSpec, NormKind
+from shared.model.spec import NormKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

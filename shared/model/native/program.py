@@ -20,7 +20,8 @@ from shared.model.spec import ExpertsSpec, NormPlace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shared.model.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec
+    from shared.model.mixers import AttentionSpec
+    from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec
 
 _PARALLEL = (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO)
 

@@ -14,14 +14,16 @@ from shared.model.families.sizes import (
     read_layer_types,
     read_sizes,
 )
+from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormKind, NormPlace, NormSpec, QkNorm
+from shared.model.spec import NormKind, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.spec import AttentionSpec, DecoderSpec
+    from shared.model.mixers import AttentionSpec
+    from shared.model.spec import DecoderSpec
 
 _COHERE, _COHERE2 = "CohereForCausalLM", "Cohere2ForCausalLM"
 _WINDOW, _PATTERN = 4096, 4

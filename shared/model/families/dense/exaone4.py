@@ -15,7 +15,8 @@ from shared.model.families.sizes import (
     read_layer_types,
     read_sizes,
 )
-from shared.model.spec import NormPlace, NormSpec, QkNorm
+from shared.model.mixers import QkNorm
+from shared.model.spec import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,15 +16,17 @@ from shared.model.families.sizes import (
     read_layer_types,
     read_sizes,
 )
+from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import NormKind, NormPlace, NormSpec, QkNorm
+from shared.model.spec import NormKind, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
+    from shared.model.mixers import AttentionSpec
     from shared.model.rope import RopeConfig
-    from shared.model.spec import AttentionSpec, DecoderSpec, FeedForwardSpec
+    from shared.model.spec import DecoderSpec, FeedForwardSpec
 
 _GEMMA, _GEMMA2, _GEMMA3 = "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"
 _HEAD_DIM, _SCALAR, _WINDOW = 256, 256, 4096

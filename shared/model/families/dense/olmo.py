@@ -15,14 +15,16 @@ from shared.model.families.sizes import (
     read_layer_types,
     read_sizes,
 )
+from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import NormKind, NormPlace, NormSpec, QkNorm
+from shared.model.spec import NormKind, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.spec import AttentionSpec, DecoderSpec
+    from shared.model.mixers import AttentionSpec
+    from shared.model.spec import DecoderSpec
 
 _OLMO, _OLMO2, _OLMO3 = "OlmoForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM"
 _EPS, _WINDOW, _THETA_3 = 1e-5, 4096, 500_000.0

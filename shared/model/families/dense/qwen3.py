@@ -9,7 +9,7 @@ from shared.model.families.base import Family
 from shared.model.families.dense.qwen2 import KV_HEADS, layer_windows
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.spec import QkNorm
+from shared.model.mixers import QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,14 +10,16 @@ from shared.model.families.dense.qwen2 import layer_windows
 from shared.model.families.experts.routers import read_deepseek_experts
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
+from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec, QkNorm
+from shared.model.spec import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.model.families.sizes import Sizes
-    from shared.model.spec import AttentionSpec, DecoderSpec
+    from shared.model.mixers import AttentionSpec
+    from shared.model.spec import DecoderSpec
 
 _GLM, _DOTS = "Glm4MoeForCausalLM", "Dots1ForCausalLM"
 

@@ -10,13 +10,15 @@ from shared.model.families.dense.qwen2 import layer_windows
 from shared.model.families.experts.routers import read_router, sparse_layers
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.spec import ExpertsSpec, FeedForwardSpec, QkNorm
+from shared.model.mixers import QkNorm
+from shared.model.spec import ExpertsSpec, FeedForwardSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.spec import AttentionSpec, DecoderSpec
+    from shared.model.mixers import AttentionSpec
+    from shared.model.spec import DecoderSpec
 
 _QWEN2, _QWEN3 = "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"
 _KV_HEADS_2, _KV_HEADS_3 = 16, 4

@@ -10,7 +10,8 @@ from shared.model.families.base import Family
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.recurrent.mamba_hybrid import as_float, check_heads
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.spec import FeedForwardSpec, LayerSpec, MambaSpec, NormPlace, NormSpec
+from shared.model.mixers import MambaSpec
+from shared.model.spec import FeedForwardSpec, LayerSpec, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

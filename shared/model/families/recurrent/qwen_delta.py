@@ -8,8 +8,9 @@ from shared.model.families.base import Family
 from shared.model.families.experts.routers import read_router, sparse_layers
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import LINEAR, decoder, read_activation, read_kinds, read_sizes
+from shared.model.mixers import DeltaSpec, QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import DeltaSpec, ExpertsSpec, FeedForwardSpec, NormKind, NormSpec, QkNorm
+from shared.model.spec import ExpertsSpec, FeedForwardSpec, NormKind, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

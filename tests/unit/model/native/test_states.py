@@ -11,8 +11,9 @@ import torch
 from shared.model.families.recurrent.qwen_delta import QWEN3_5
 from shared.model.families.registry import FAMILIES
 from shared.model.loader import load_model
+from shared.model.mixers import AttentionSpec, QkNorm
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.model.spec import AttentionSpec, NormKind, QkNorm
+from shared.model.spec import NormKind
 from tests.fakes.family_cases import CASES
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import random_model, random_prompt, save
