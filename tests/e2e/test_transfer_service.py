@@ -13,7 +13,7 @@ from shared.connector.registry import ConnectorSettings, create
 from shared.identity import WorkerId
 from shared.kv.identity import KVIdentity
 from shared.kv.memory import KVMemory
-from shared.rpc.wire import worker_id_from_wire
+from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 from shared.worker.peers.wire import layout_from_wire, ticket_to_wire
 from tests.e2e.asking import ask, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE
@@ -84,4 +84,44 @@ def test_a_missing_block_sends_nothing(cluster: Cluster, tmp_path: Path) -> None
         asyncio.run(fetch(cluster, prompt, tmp_path / "run"))
     assert refusal.value.code() is grpc.StatusCode.ABORTED
     assert "holds 2 of 5" in str(refusal.value.details())
+    cluster.wait_idle()
+
+
+async def refusals(cluster: Cluster, hashes: list[bytes]) -> list[grpc.aio.AioRpcError]:
+    """Ask for blocks by these hashes, and to send them into a ticket: both are to be refused."""
+    found = []
+    async with grpc.aio.insecure_channel(cluster.addresses["prefill-0"]) as channel:
+        stub: transfer_pb2_grpc.TransferAsyncStub = transfer_pb2_grpc.TransferStub(channel)
+        info = await worker_pb2_grpc.WorkerStub(channel).GetInfo(worker_pb2.GetInfoRequest())
+        ticket = transfer_pb2.TransferTicket(
+            transfer_id=bytes(16),
+            connector=info.peer.offers[0].connector,
+            sender=info.peer.worker,
+            receiver=worker_id_to_wire(ME),
+            num_blocks=len(hashes),
+            layout=info.peer.layout,
+        )
+        calls = (
+            stub.Lookup(transfer_pb2.LookupRequest(block_hashes=hashes), timeout=10),
+            stub.Send(transfer_pb2.SendRequest(ticket=ticket, block_hashes=hashes), timeout=10),
+        )
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await call
+            found.append(refusal.value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hashes", "message"),
+    [
+        ([bytes(32), bytes(33)], "a block hash has 32 bytes, not 33"),
+        ([bytes(32), b"\1" * 32, bytes(32)], "3 block hashes, 2 of them different"),
+    ],
+    ids=["a group's key", "a block twice"],
+)
+def test_what_is_no_prefix_is_refused(cluster: Cluster, hashes: list[bytes], message: str) -> None:
+    for refusal in asyncio.run(refusals(cluster, hashes)):
+        assert refusal.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert message in str(refusal.details())
     cluster.wait_idle()

@@ -12,7 +12,12 @@ from shared.errors import TransferError, TransferFailure
 from shared.rpc.cancellation import run_to_end
 from shared.worker.peers.compatibility import check_compatible
 from shared.worker.peers.outgoing import check_ticket
-from shared.worker.peers.wire import check_group_blocks, offer_from_wire, ticket_from_wire
+from shared.worker.peers.wire import (
+    check_group_blocks,
+    hashes_from_wire,
+    offer_from_wire,
+    ticket_from_wire,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +61,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
     ) -> transfer_pb2.LookupResponse:
         """Return how many leading blocks are cached here now."""
         num_blocks = await self._engine.count_cached(
-            tuple(request.block_hashes), first_block=request.first_block
+            hashes_from_wire(request.block_hashes), first_block=request.first_block
         )
         return transfer_pb2.LookupResponse(num_blocks=num_blocks)
 
@@ -67,7 +72,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
         ticket = ticket_from_wire(request.ticket)
         connector = check_ticket(ticket, self._worker, self._info, self._connectors)
         # Blocks of lower tiers are loaded into the pool, from which connectors send.
-        hashes, first = tuple(request.block_hashes), request.first_block
+        hashes, first = hashes_from_wire(request.block_hashes), request.first_block
         await self._engine.promote(hashes, first_block=first)
         pin, found = await self._engine.pin_cached(hashes, first_block=first)
         try:

@@ -8,6 +8,7 @@ from baton.v1 import transfer_pb2
 from shared.connector.base import Offer, Ticket
 from shared.errors import InvalidRequestError
 from shared.kv.group_rules import GroupKind
+from shared.kv.identity import HASH_BYTES
 from shared.kv.layout import LAYOUT_VERSION, KVGroup, KVLayout
 from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
@@ -153,6 +154,25 @@ def ticket_from_wire(message: transfer_pb2.TransferTicket) -> Ticket:
         num_blocks=message.num_blocks,
         layout=layout_from_wire(message.layout),
     )
+
+
+def hashes_from_wire(values: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the hashes of consecutive blocks of one prefix.
+
+    Raises:
+        InvalidRequestError: one is no hash, or comes twice: a prefix never repeats a block.
+    """
+    for value in values:
+        if len(value) != HASH_BYTES:
+            raise InvalidRequestError(
+                f"a block hash has {HASH_BYTES} bytes, not {len(value)}", param="block_hashes"
+            )
+    if len(set(values)) < len(values):
+        raise InvalidRequestError(
+            f"{len(values)} block hashes, {len(set(values))} of them different",
+            param="block_hashes",
+        )
+    return tuple(values)
 
 
 def offer_to_wire(offer: Offer) -> transfer_pb2.ConnectorOffer:

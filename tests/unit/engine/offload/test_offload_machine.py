@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from shared.engine.offload import build
+from shared.kv.identity import HASH_BYTES
 from shared.kv.tier import BlockTier
 from tests.fakes.engines import StepMode
 from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
@@ -83,14 +84,16 @@ class OffloadMachine(EngineMachine):
 
     @rule(data=st.data())
     def promote(self, data: st.DataObject) -> None:
-        held = offload_of(self.engine).snapshots()[BlockTier.DISK]
+        held = [
+            *{key[:HASH_BYTES]: None for key in offload_of(self.engine).snapshots()[BlockTier.DISK]}
+        ]
         self.promotions += 1
 
         def done() -> None:
             self.promoted += 1
 
-        keys = data.draw(st.lists(st.sampled_from(held), max_size=3, unique=True)) if held else []
-        self.engine.cached.promote(keys, done)
+        drawn = data.draw(st.lists(st.sampled_from(held), max_size=3, unique=True)) if held else []
+        self.engine.cached.promote(drawn, done)
 
     @precondition(lambda self: self.engine.stats().num_free_blocks == self.num_blocks)
     @rule()
