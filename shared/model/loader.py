@@ -235,7 +235,7 @@ def _wants_native(
             log.warning("slow_quantization", quantization=quantization, faster_here="int8")
         return False
     required = requires_native(backend, quantization, device.type)
-    if not required and not suits_this_cpu(dtype):
+    if not required and not suits_this_cpu():
         return False
     reason = why_not_native(spec, dtype, quantization, device)
     if reason is None:

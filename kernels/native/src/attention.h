@@ -103,7 +103,7 @@ class AttentionScratch {
     const Element* values[kChunk];
   } places[2];
   float largest[kQueryRows];  // of the scores so far, not scaled unless they are capped
-  F32x16 total[kQueryRows];   // of the weights so far, by lane
+  Floats total[kQueryRows];   // of the weights so far, by lane
 };
 
 template <class Dot>
@@ -137,7 +137,7 @@ class AttentionKernel {
     const int last_position = first_position + task.num_tokens - 1;
     load_query(task, start, s);
     std::fill(s.largest, s.largest + rows, kMasked);
-    std::fill(s.total, s.total + rows, F32x16{});
+    std::fill(s.total, s.total + rows, Floats{});
     if (sinks != nullptr) begin_with_sinks(task, rows, s);
     for (int panel = 0; panel < s.panels; ++panel) {
       float* out_rows = s.out.data() + size_t(panel) * kQueryRows * kPanel;
@@ -175,7 +175,7 @@ class AttentionKernel {
   }
 
  private:
-  static F32x16* vectors(float* data) { return reinterpret_cast<F32x16*>(data); }
+  static Floats* vectors(float* data) { return reinterpret_cast<Floats*>(data); }
 
   size_t head_row(const AttentionTask& task, int start, int row) const {
     return size_t(start + task.first_token + row / task.num_heads);
@@ -296,7 +296,7 @@ class AttentionKernel {
   static void pack_keys(const Element* const* keys, const Element* const* next, uint32_t* to,
                         int words) {
     int word = 0;
-#if defined(__AVX512F__)
+#if defined(__AVX__)
     for (; word + kLanes <= words; word += kLanes) {
       const uint32_t* rows[kLanes];
       for (int i = 0; i < kLanes; ++i) {
@@ -326,10 +326,10 @@ class AttentionKernel {
             fetch(next[2 * word] + dim);
             fetch(next[2 * word + 1] + dim);
           }
-          const U16x16 even = load<U16x16>(values[2 * word] + dim);
-          const U16x16 odd = load<U16x16>(values[2 * word + 1] + dim);
-          store(to, __builtin_convertvector(even, U32x16) |
-                        (__builtin_convertvector(odd, U32x16) << 16));
+          const Halves even = load<Halves>(values[2 * word] + dim);
+          const Halves odd = load<Halves>(values[2 * word + 1] + dim);
+          store(to, __builtin_convertvector(even, Words) |
+                        (__builtin_convertvector(odd, Words) << 16));
         } else {
           for (int i = 0; i < count; ++i)
             to[i] = uint32_t(values[2 * word][dim + i]) |
@@ -348,13 +348,13 @@ class AttentionKernel {
       return;
     }
     const bool partial = last < kChunk - 1 || (window && last - window >= 0);
-    F32x16 x[kVectors];
-    F32x16 largest = splat(kMasked);
+    Floats x[kVectors];
+    Floats largest = splat(kMasked);
     for (int v = 0; v < kVectors; ++v) {
       const float* from = s.scores.data() +
                           (size_t(v / kPanelVectors) * kQueryRows + row) * kPanel +
                           v % kPanelVectors * kLanes;
-      x[v] = load<F32x16>(from);
+      x[v] = load<Floats>(from);
       if (cap != 0.0f) x[v] = cap * tanh(x[v] * (scale / cap));
       if (partial) x[v] = hide(x[v], v * kLanes, last);
       largest = max(largest, x[v]);
@@ -363,10 +363,10 @@ class AttentionKernel {
     const float now = std::max(before, max_lane(largest));
     // e^(scale * (x - now)) as a power of two: one multiplication for all constants.
     const float steps = this->steps();
-    F32x16 sums{};
+    Floats sums{};
     Element* weights = reinterpret_cast<Element*>(s.weights.data() + row * kWordKeys);
     for (int v = 0; v < kVectors; ++v) {
-      const F32x16 weight = exp2((x[v] - now) * steps);
+      const Floats weight = exp2((x[v] - now) * steps);
       sums += weight;
       narrow(weights + v * kLanes, weight);
     }
@@ -375,18 +375,18 @@ class AttentionKernel {
       s.total[row] += sums;
       return;
     }
-    const F32x16 shrink = exp2(splat((before - now) * steps));
+    const Floats shrink = exp2(splat((before - now) * steps));
     s.total[row] = s.total[row] * shrink + sums;
     for (int panel = 0; panel < s.panels; ++panel) {
-      F32x16* row_out = vectors(s.out.data()) + (panel * kQueryRows + row) * kPanelVectors;
+      Floats* row_out = vectors(s.out.data()) + (panel * kQueryRows + row) * kPanelVectors;
       for (int v = 0; v < kPanelVectors; ++v) row_out[v] *= shrink;
     }
   }
 
   // The scores of keys from `first` of the chunk on, of which the row sees some.
-  F32x16 hide(F32x16 scores, int first, int last) const {
-    const I32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const I32x16 key = lanes + first;
+  Floats hide(Floats scores, int first, int last) const {
+    Ints key;
+    for (int lane = 0; lane < kLanes; ++lane) key[lane] = first + lane;
     const int oldest = window ? last - window : -kChunk;
     return (key <= last) & (key > oldest) ? scores
                                           : splat(-std::numeric_limits<float>::infinity());
@@ -400,7 +400,7 @@ class AttentionKernel {
           s.out.data() + (size_t(dim / kPanel) * kQueryRows + row) * kPanel + dim % kPanel;
       const int count = std::min(kLanes, cache.head_dim - dim);
       Element narrowed[kLanes];
-      narrow(narrowed, load<F32x16>(from) * factor);
+      narrow(narrowed, load<Floats>(from) * factor);
       std::memcpy(to + dim, narrowed, count * sizeof(Element));
     }
   }

@@ -146,7 +146,7 @@ class TypedDecoder final : public Decoder {
       put_operand(row, thread, size);
     });
     multiply<WeightDot>(pool_, operands(rows), *weights_.head,
-                        [&](int row, int column, F32x16* values) {
+                        [&](int row, int column, Floats* values) {
                           float* to = out + size_t(row) * vocab + column;
                           const int count = std::min(kPanel, vocab - column);
                           finish_logits(values);
@@ -218,7 +218,7 @@ class TypedDecoder final : public Decoder {
       for (int i = 0; i < size; ++i) to[i] *= shape_.embedding_multiplier;
   }
 
-  void finish_logits(F32x16* values) const {
+  void finish_logits(Floats* values) const {
     if (shape_.logit_multiplier != 1.0f)
       for (int v = 0; v < kPanelVectors; ++v) values[v] *= shape_.logit_multiplier;
     if (shape_.logit_cap != 0.0f)
@@ -317,7 +317,7 @@ class TypedDecoder final : public Decoder {
 
   void project_qkv(const Matrix& matrix, int rows) {
     multiply<WeightDot>(pool_, operands(rows), matrix,
-                        [&](int row, int column, const F32x16* values) {
+                        [&](int row, int column, const Floats* values) {
                           std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
                         });
   }
@@ -454,7 +454,7 @@ class TypedDecoder final : public Decoder {
       part.words += size_t(head) * step / ElementDot::kElements;
       products_.push_back({part, matrices[head], head * rows});
     }
-    multiply_each<ElementDot>(pool_, products_, [&](int pair, int column, const F32x16* values) {
+    multiply_each<ElementDot>(pool_, products_, [&](int pair, int column, const Floats* values) {
       const auto [to, left] = place(pair % rows, pair / rows, column);
       float wide[kPanel];
       for (int v = 0; v < kPanelVectors; ++v) store(wide + v * kLanes, values[v]);
@@ -476,7 +476,7 @@ class TypedDecoder final : public Decoder {
     project_qkv(*own.inputs, batch.num_tokens);
     if (own.rates)
       multiply<WeightDot>(pool_, operands(batch.num_tokens), *own.rates,
-                          [&](int row, int column, const F32x16* values) {
+                          [&](int row, int column, const Floats* values) {
                             std::memcpy(rates_.row(row) + column, values, kPanel * sizeof(float));
                           });
     const StateView states{batch.states[now.kv_group] + now.kv_place * own.state_size(),
@@ -518,24 +518,31 @@ class TypedDecoder final : public Decoder {
     else
       from = elements(input, rows);
     const bool apart = now.apart;
-    multiply<WeightDot>(pool_, from, matrix, [&](int row, int column, const F32x16* values) {
+    multiply<WeightDot>(pool_, from, matrix, [&](int row, int column, const Floats* values) {
       if (apart) {
         std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
         return;
       }
       float* to = x_.row(row) + column;
       for (int v = 0; v < kPanelVectors; ++v)
-        store(to + v * kLanes, load<F32x16>(to + v * kLanes) + values[v]);
+        store(to + v * kLanes, load<Floats>(to + v * kLanes) + values[v]);
     });
+  }
+
+  // The functions of the gates and ups that a panel holds.
+  static void put_gated(Element* to, Activation kind, const Floats* values) {
+    constexpr int kVectors = kPanelVectors / 2;
+    for (int v = 0; v < kVectors; ++v)
+      narrow(to + v * kLanes, gated(kind, values[v], values[v + kVectors]));
   }
 
   void gate(const Operation& now, int rows) {
     const Activation kind = now.activation;
     const bool paired = now.paired;
     multiply<WeightDot>(
-        pool_, operands(rows), *now.matrix, [&](int row, int column, const F32x16* values) {
+        pool_, operands(rows), *now.matrix, [&](int row, int column, const Floats* values) {
           if (paired) {
-            narrow(gated_.row(row) + column / 2, gated(kind, values[0], values[1]));
+            put_gated(gated_.row(row) + column / 2, kind, values);
             return;
           }
           for (int v = 0; v < kPanelVectors; ++v)
@@ -563,7 +570,7 @@ class TypedDecoder final : public Decoder {
     else
       from = operands(rows);
     multiply<ElementDot>(pool_, from, *experts.router,
-                         [&](int row, int column, const F32x16* values) {
+                         [&](int row, int column, const Floats* values) {
                            std::memcpy(scores_.row(row) + column, values, kPanel * sizeof(float));
                          });
     rows_of(rows, [&](int row, int thread) {
@@ -613,8 +620,8 @@ class TypedDecoder final : public Decoder {
       if (kQuantized) pair_scales_[pair] = operand_scales_[row];
     });
     plan_products(experts, experts.up, pair_operands(pairs));
-    multiply_each<WeightDot>(pool_, products_, [&](int pair, int column, const F32x16* values) {
-      narrow(pair_gated_.row(pair) + column / 2, gated(now.activation, values[0], values[1]));
+    multiply_each<WeightDot>(pool_, products_, [&](int pair, int column, const Floats* values) {
+      put_gated(pair_gated_.row(pair) + column / 2, now.activation, values);
     });
     if constexpr (kQuantized) {
       rows_of(pairs, [&](int pair, int thread) {
@@ -630,7 +637,7 @@ class TypedDecoder final : public Decoder {
     } else {
       plan_products(experts, experts.down, elements(pair_gated_, pairs));
     }
-    multiply_each<WeightDot>(pool_, products_, [&](int pair, int column, const F32x16* values) {
+    multiply_each<WeightDot>(pool_, products_, [&](int pair, int column, const Floats* values) {
       std::memcpy(pair_out_.row(pair) + column, values, kPanel * sizeof(float));
     });
     rows_of(rows, [&](int row, int) {

@@ -1,6 +1,9 @@
 // Products that every matrix kernel is made of. A "word" is 32 bits that lie along the inner
 // dimension: one float32, two bfloat16 or four int8. Each of them adds the product of one word of a
-// row with sixteen words, one per column, to sixteen accumulators.
+// row with a vector of words, one per column, to as many accumulators.
+//
+// Where the processor has no instruction for whole words, a word has several parts, and the product of
+// words is the sum of their parts' products in that order.
 //
 // An accumulator takes its words in the order of the inner dimension, whatever else is computed
 // beside it. So a row's result does not depend on the batch it is in: not on its size, not on how a
@@ -13,46 +16,75 @@ namespace baton {
 
 struct Float32Dot {
   using Element = float;
-  using Accumulator = F32x16;
+  using Accumulator = Floats;
   static constexpr int kElements = 1;
-  static Accumulator add(Accumulator sum, U32x16 row, U32x16 columns) {
-    return sum + bits_as<F32x16>(row) * bits_as<F32x16>(columns);
+  static constexpr bool kIsWider = false;
+  static constexpr int kParts = 1;
+  static Words row_part(Words row, int) { return row; }
+  static Words column_part(Words columns, int) { return columns; }
+  static Accumulator add(Accumulator sum, Words row, Words columns) {
+    return sum + bits_as<Floats>(row) * bits_as<Floats>(columns);
   }
 };
 
 struct BFloat16Dot {
   using Element = uint16_t;
-  using Accumulator = F32x16;
+  using Accumulator = Floats;
   static constexpr int kElements = 2;
-  static Accumulator add(Accumulator sum, U32x16 row, U32x16 columns) {
 #if defined(__AVX512BF16__)
-    return (F32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)row, (__m512bh)columns);
-#else
-    const F32x16 even = bits_as<F32x16>(row << 16) * bits_as<F32x16>(columns << 16);
-    const F32x16 odd = bits_as<F32x16>(row & 0xffff0000u) * bits_as<F32x16>(columns & 0xffff0000u);
-    return sum + even + odd;
-#endif
+  static constexpr bool kIsWider = false;
+  static constexpr int kParts = 1;
+  static Words row_part(Words row, int) { return row; }
+  static Words column_part(Words columns, int) { return columns; }
+  static Accumulator add(Accumulator sum, Words row, Words columns) {
+    return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)row, (__m512bh)columns);
   }
+#else
+  static constexpr bool kIsWider = true;
+  static constexpr int kParts = 2;
+  static Words row_part(Words row, int part) { return column_part(row, part); }
+  static Words column_part(Words columns, int part) {
+    return part == 0 ? columns << 16 : columns & 0xffff0000u;
+  }
+  static Accumulator add(Accumulator sum, Words row, Words columns) {
+    return Float32Dot::add(sum, row, columns);
+  }
+#endif
 };
 
 // Rows are unsigned (a signed value plus 128), columns signed.
 struct Int8Dot {
   using Element = int8_t;
-  using Accumulator = I32x16;
+  using Accumulator = Ints;
   static constexpr int kElements = 4;
-  static Accumulator add(Accumulator sum, U32x16 row, U32x16 columns) {
+  static constexpr bool kIsWider = false;
 #if defined(__AVX512VNNI__)
-    return (I32x16)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)row, (__m512i)columns);
+  static constexpr int kParts = 1;
+  static Words row_part(Words row, int) { return row; }
+  static Words column_part(Words columns, int) { return columns; }
+  static Accumulator add(Accumulator sum, Words row, Words columns) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)row, (__m512i)columns);
+  }
 #else
-    const I32x16 signed_columns = reinterpret_cast<I32x16>(columns);
-    for (int byte = 0; byte < 4; ++byte) {
-      const I32x16 r = reinterpret_cast<I32x16>((row >> (8 * byte)) & 0xffu);
-      const I32x16 c = (signed_columns << (24 - 8 * byte)) >> 24;
-      sum += r * c;
-    }
-    return sum;
+  // Bytes 0 and 2 of a word, then bytes 1 and 3, as two halves.
+  static constexpr int kParts = 2;
+  static Words row_part(Words row, int part) { return row >> (8 * part) & 0x00ff00ffu; }
+  static Words column_part(Words columns, int part) {
+    typedef int16_t SignedHalves __attribute__((vector_size(4 * kLanes)));
+    const SignedHalves halves = reinterpret_cast<SignedHalves>(columns);
+    return reinterpret_cast<Words>((part == 0 ? halves << 8 : halves) >> 8);
+  }
+  static Accumulator add(Accumulator sum, Words row, Words columns) {
+#if defined(__AVX512BW__)
+    return sum + (Ints)_mm512_madd_epi16((__m512i)row, (__m512i)columns);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    return sum + (Ints)_mm256_madd_epi16((__m256i)row, (__m256i)columns);
+#else
+    const Ints r = reinterpret_cast<Ints>(row), c = reinterpret_cast<Ints>(columns);
+    return sum + (r & 0xffff) * ((c << 16) >> 16) + (r >> 16) * (c >> 16);
 #endif
   }
+#endif
 };
 
 }  // namespace baton

@@ -76,7 +76,7 @@ inline void choose(const Experts& experts, float* scores, float* merits, Chosen*
   const float gate = experts.has_shared_gate ? scores[count] : 0.0f;
   const float largest = experts.is_sigmoid ? 0.0f : *std::max_element(scores, scores + count);
   for (int i = 0; i < count; i += kLanes) {
-    const F32x16 x = load<F32x16>(scores + i);
+    const Floats x = load<Floats>(scores + i);
     store(scores + i, experts.is_sigmoid ? 1.0f / (1.0f + exp2(x * -kLog2E))
                                          : exp2((x - largest) * kLog2E));
   }

@@ -13,55 +13,52 @@ namespace baton {
 
 enum class KvFormat { kElements = 0, kInt8 = 1, kFloat8 = 2 };
 
-typedef uint8_t U8x16 __attribute__((vector_size(16)));
-typedef int8_t I8x16 __attribute__((vector_size(16)));
-
-inline F32x16 round_even(F32x16 v) {
+inline Floats round_even(Floats v) {
 #if defined(__AVX512F__)
-  return (F32x16)_mm512_roundscale_ps((__m512)v, 0);
+  return (Floats)_mm512_roundscale_ps((__m512)v, 0);
 #else
-  const F32x16 shifted = v + 12582912.0f;  // 1.5 * 2^23 leaves no bits for a fraction
+  const Floats shifted = v + 12582912.0f;  // 1.5 * 2^23 leaves no bits for a fraction
   return shifted - 12582912.0f;
 #endif
 }
 
-inline F32x16 limited(F32x16 v, float largest) {
+inline Floats limited(Floats v, float largest) {
   return max(-max(-v, splat(-largest)), splat(-largest));
 }
 
 // -127 to 127.
 struct Int8Kv {
   static constexpr float kLargest = 127.0f;
-  static F32x16 decode(U8x16 stored) {
-    const I32x16 wide = __builtin_convertvector(reinterpret_cast<I8x16>(stored), I32x16);
-    return __builtin_convertvector(wide, F32x16);
+  static Floats decode(Bytes stored) {
+    const Ints wide = __builtin_convertvector(reinterpret_cast<SignedBytes>(stored), Ints);
+    return __builtin_convertvector(wide, Floats);
   }
-  static U8x16 encode(F32x16 scaled) {
-    const I32x16 whole = __builtin_convertvector(limited(round_even(scaled), kLargest), I32x16);
-    return __builtin_convertvector(reinterpret_cast<U32x16>(whole) & 0xffu, U8x16);
+  static Bytes encode(Floats scaled) {
+    const Ints whole = __builtin_convertvector(limited(round_even(scaled), kLargest), Ints);
+    return __builtin_convertvector(reinterpret_cast<Words>(whole) & 0xffu, Bytes);
   }
 };
 
 // float8_e4m3fn: a sign, 4 bits of exponent with bias 7, 3 of mantissa; multiples of 2^-9 below 2^-6.
 struct Float8Kv {
   static constexpr float kLargest = 448.0f;
-  static F32x16 decode(U8x16 stored) {
-    const U32x16 bits = __builtin_convertvector(stored, U32x16);
-    const U32x16 magnitude = bits & 0x7fu;
-    const U32x16 normal = (magnitude << 20) + (120u << 23);
-    const F32x16 small = __builtin_convertvector(reinterpret_cast<I32x16>(magnitude), F32x16) *
+  static Floats decode(Bytes stored) {
+    const Words bits = __builtin_convertvector(stored, Words);
+    const Words magnitude = bits & 0x7fu;
+    const Words normal = (magnitude << 20) + (120u << 23);
+    const Floats small = __builtin_convertvector(reinterpret_cast<Ints>(magnitude), Floats) *
                          (1.0f / 512.0f);
-    const U32x16 value = magnitude < 8u ? reinterpret_cast<U32x16>(small) : normal;
-    return bits_as<F32x16>(value | (bits & 0x80u) << 24);
+    const Words value = magnitude < 8u ? reinterpret_cast<Words>(small) : normal;
+    return bits_as<Floats>(value | (bits & 0x80u) << 24);
   }
-  static U8x16 encode(F32x16 scaled) {
-    const U32x16 bits = reinterpret_cast<U32x16>(limited(scaled, kLargest));
-    const U32x16 magnitude = bits & 0x7fffffffu;
-    const U32x16 normal = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
-    const F32x16 steps = round_even(bits_as<F32x16>(magnitude) * 512.0f);
-    const U32x16 small = reinterpret_cast<U32x16>(__builtin_convertvector(steps, I32x16));
-    const U32x16 code = magnitude < (121u << 23) ? small : normal;
-    return __builtin_convertvector(code | (bits >> 24 & 0x80u), U8x16);
+  static Bytes encode(Floats scaled) {
+    const Words bits = reinterpret_cast<Words>(limited(scaled, kLargest));
+    const Words magnitude = bits & 0x7fffffffu;
+    const Words normal = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
+    const Floats steps = round_even(bits_as<Floats>(magnitude) * 512.0f);
+    const Words small = reinterpret_cast<Words>(__builtin_convertvector(steps, Ints));
+    const Words code = magnitude < (121u << 23) ? small : normal;
+    return __builtin_convertvector(code | (bits >> 24 & 0x80u), Bytes);
   }
 };
 
@@ -74,26 +71,26 @@ inline void for_vectors(int size, Body&& body) {
   if (i < size) body(i, size - i);
 }
 
-inline F32x16 load_some(const float* from, int count) {
-  if (count == kLanes) return load<F32x16>(from);
+inline Floats load_some(const float* from, int count) {
+  if (count == kLanes) return load<Floats>(from);
   float lanes[kLanes] = {};
   std::memcpy(lanes, from, count * sizeof(float));
-  return load<F32x16>(lanes);
+  return load<Floats>(lanes);
 }
 
 // Stores a row of `size`, and the scale by which its values are to be multiplied.
 template <class Kv>
 inline void quantize_kv(uint8_t* values, float* scale, const float* from, int size) {
   constexpr float kLeast = 1e-30f;  // the factor of a smaller row would be infinite
-  F32x16 largest{};
+  Floats largest{};
   for_vectors(size, [&](int i, auto count) {
-    const F32x16 v = load_some(from + i, count);
+    const Floats v = load_some(from + i, count);
     largest = max(largest, max(v, -v));
   });
   const float peak = max_lane(largest);
   const float factor = peak > kLeast ? Kv::kLargest / peak : 0.0f;
   for_vectors(size, [&](int i, auto count) {
-    const U8x16 stored = Kv::encode(load_some(from + i, count) * factor);
+    const Bytes stored = Kv::encode(load_some(from + i, count) * factor);
     std::memcpy(values + i, &stored, count);
   });
   *scale = peak * (1.0f / Kv::kLargest);
@@ -103,7 +100,7 @@ inline void quantize_kv(uint8_t* values, float* scale, const float* from, int si
 template <class Kv, class Element>
 inline void dequantize_kv(Element* to, const uint8_t* values, float scale, int size) {
   for_vectors(size, [&](int i, auto count) {
-    U8x16 stored{};
+    Bytes stored{};
     std::memcpy(&stored, values + i, count);
     narrow(to + i, Kv::decode(stored) * scale);
   });

@@ -32,7 +32,7 @@ struct Matrix {
 // Packs weight [columns, inner], row-major, float32 or bfloat16 as `stored` says, into `kind`.
 //
 // int8 takes one scale per column, so that its largest value becomes 127. With `paired` the first and
-// the second half of the columns alternate in groups of kLanes: a panel then holds the gates and the
+// the second half of the columns alternate in groups of kHalfPanel: a panel then holds the gates and the
 // ups of the same units. bias: float32 [columns] or null.
 Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
                     const float* bias, bool paired);
@@ -42,12 +42,12 @@ inline int packed_column(int column, int columns, bool paired) {
   if (!paired) return column;
   const int half = columns / 2;
   const int unit = column < half ? column : column - half;
-  return unit / kLanes * kPanel + unit % kLanes + (column < half ? 0 : kLanes);
+  return unit / kHalfPanel * kPanel + unit % kHalfPanel + (column < half ? 0 : kHalfPanel);
 }
 
 // Columns after packing: pairs fill whole panels.
 inline int packed_columns(int columns, bool paired) {
-  return paired ? (columns / 2 + kLanes - 1) / kLanes * kPanel : columns;
+  return paired ? (columns / 2 + kHalfPanel - 1) / kHalfPanel * kPanel : columns;
 }
 
 // One column as float32 [inner]: a row of an embedding that is also the output head.

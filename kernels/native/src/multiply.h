@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "matrix.h"
+#include "rows.h"
 
 namespace baton {
 
@@ -23,6 +24,42 @@ constexpr int kTaskRows = 12 * kTileRows;
 constexpr int kPieceWords = 64;
 constexpr int kAheadWords = 32;
 
+// Words of a panel that are made float32 at a time: they and the rows stay in the first-level cache.
+constexpr int kWideWords = 32;
+
+// multiply_panel for bfloat16 without an instruction for it: what several groups of rows read is made
+// float32 once.
+inline void multiply_wide(const Rows& rows, int first, int count, const uint32_t* panel, int words,
+                          Floats* sums) {
+  alignas(64) uint32_t wide_panel[2 * kWideWords * kPanel];
+  alignas(64) uint32_t wide_rows[kTaskRows][2 * kWideWords];
+  for (int word = 0; word < words; word += kWideWords) {
+    const int piece = std::min(kWideWords, words - word);
+    for (int w = 0; w < piece; ++w) {
+      const uint32_t* from = panel + size_t(word + w) * kPanel;
+      for (int part = 0; part < 2; ++part)
+        for (int v = 0; v < kPanel; v += kLanes)
+          store(wide_panel + (2 * w + part) * kPanel + v,
+                BFloat16Dot::column_part(load<Words>(from + v), part));
+    }
+    for (int r = 0; r < count; ++r) {
+      const uint32_t* from = rows.words + size_t(first + r) * rows.stride + word;
+      widen_row(reinterpret_cast<float*>(wide_rows[r]), reinterpret_cast<const uint16_t*>(from),
+                2 * piece);
+    }
+    const uint32_t* ahead = panel + size_t(word + kWideWords) * kPanel;
+    for_row_groups(count, [&](int row, int n) {
+      auto* to = sums + row * kPanelVectors;
+      if (row == 0)
+        multiply_rows<Float32Dot, 1>(n, wide_rows[row], 2 * kWideWords, wide_panel, 2 * piece, to,
+                                     word == 0, ahead);
+      else
+        multiply_rows<Float32Dot, 0>(n, wide_rows[row], 2 * kWideWords, wide_panel, 2 * piece, to,
+                                     word == 0);
+    });
+  }
+}
+
 // sums: [count][kPanelVectors] of rows first.. against the whole panel.
 template <class Dot>
 void multiply_panel(const Rows& rows, int first, int count, const uint32_t* panel, int words,
@@ -31,6 +68,10 @@ void multiply_panel(const Rows& rows, int first, int count, const uint32_t* pane
   if (count <= kTileRows) {
     multiply_rows<Dot, 2>(count, start, rows.stride, panel, words, sums, true,
                           panel + kAheadWords * kPanel);
+    return;
+  }
+  if constexpr (Dot::kIsWider) {
+    multiply_wide(rows, first, count, panel, words, sums);
     return;
   }
   if (count > 4 * kTileRows) {  // the panel is read from a cache most of the time
@@ -50,7 +91,7 @@ void multiply_panel(const Rows& rows, int first, int count, const uint32_t* pane
       auto* to = sums + row * kPanelVectors;
       if (group < 2)
         multiply_rows<Dot, 1>(n, from, rows.stride, here, piece, to, word == 0,
-                              ahead + group * kPieceWords * kLanes);
+                              ahead + group * kPieceWords * kLineWords);
       else
         multiply_rows<Dot, 0>(n, from, rows.stride, here, piece, to, word == 0);
       ++group;
@@ -59,15 +100,15 @@ void multiply_panel(const Rows& rows, int first, int count, const uint32_t* pane
 }
 
 template <class Dot>
-inline F32x16 finish(const Matrix& matrix, const Rows& rows, int row, int column,
+inline Floats finish(const Matrix& matrix, const Rows& rows, int row, int column,
                      typename Dot::Accumulator sum) {
-  const F32x16 bias = load<F32x16>(matrix.bias.data() + column);
-  if constexpr (std::is_same_v<typename Dot::Accumulator, F32x16>) {
+  const Floats bias = load<Floats>(matrix.bias.data() + column);
+  if constexpr (std::is_same_v<typename Dot::Accumulator, Floats>) {
     return sum + bias;
   } else {
-    const I32x16 exact = sum - load<I32x16>(matrix.excess.data() + column);
-    const F32x16 scale = load<F32x16>(matrix.scales.data() + column) * rows.scales[row];
-    return __builtin_convertvector(exact, F32x16) * scale + bias;
+    const Ints exact = sum - load<Ints>(matrix.excess.data() + column);
+    const Floats scale = load<Floats>(matrix.scales.data() + column) * rows.scales[row];
+    return __builtin_convertvector(exact, Floats) * scale + bias;
   }
 }
 
@@ -82,7 +123,7 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block
   alignas(64) typename Dot::Accumulator sums[kTaskRows * kPanelVectors];
   multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
   for (int r = 0; r < count; ++r) {
-    F32x16 values[kPanelVectors];
+    Floats values[kPanelVectors];
     for (int v = 0; v < kPanelVectors; ++v)
       values[v] = finish<Dot>(matrix, rows, first + r, panel * kPanel + v * kLanes,
                               sums[r * kPanelVectors + v]);
@@ -122,7 +163,7 @@ void multiply_each(Pool& pool, const std::vector<Product>& products, Put&& put) 
     const int blocks = blocks_of(product.rows);
     const int own = task - (index ? ends[index - 1] : 0);
     multiply_block<Dot>(product.rows, *product.matrix, own / blocks, own % blocks,
-                        [&](int row, int column, const F32x16* values) {
+                        [&](int row, int column, const Floats* values) {
                           put(product.first + row, column, values);
                         });
   });

@@ -68,31 +68,13 @@ struct Recurrent {
 };
 
 // Channels of a convolution that one task takes.
-constexpr int kConvChannels = 16 * kLanes;
+constexpr int kConvChannels = 256;
 // Rows of S of Mamba-2 that one task takes.
-constexpr int kStateRows = kLanes;
-
-// The processor's own vectors. Where those of simd.h are longer, compilers keep sums of them in memory.
-#if defined(__AVX512F__)
-constexpr int kOwnLanes = 16;
-#elif defined(__AVX__)
-constexpr int kOwnLanes = 8;
-#else
-constexpr int kOwnLanes = 4;
-#endif
-typedef float OwnVector __attribute__((vector_size(4 * kOwnLanes)));
+constexpr int kStateRows = 16;
 
 // Columns of S of the delta rule that one task takes: with some hundred keys they stay in the
 // first-level cache.
-constexpr int kStateColumns = 4 * kOwnLanes;
-
-inline float sum_own(OwnVector v) {
-  float lanes[kOwnLanes];
-  store(lanes, v);
-  for (int width = kOwnLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  return lanes[0];
-}
+constexpr int kStateColumns = 4 * kLanes;
 
 // Memory of one thread.
 struct RecurrentScratch {
@@ -110,7 +92,7 @@ struct RecurrentScratch {
   }
 };
 
-inline void store_some(float* to, F32x16 v, int count) { std::memcpy(to, &v, count * sizeof(float)); }
+inline void store_some(float* to, Floats v, int count) { std::memcpy(to, &v, count * sizeof(float)); }
 
 // x, or log(1 + e^x) where that differs from x.
 inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
@@ -180,14 +162,14 @@ class RecurrentKernel {
         convolve(
             seq, first, count, scratch[thread],
             [&](const float* x, auto n) { return load_some(x, n) * load_some(x + 2 * width, n); },
-            [&](int row, int channel, F32x16 sum, auto n) {
+            [&](int row, int channel, Floats sum, auto n) {
               write(out.row(row) + channel, load_some(product.row(row) + width + channel, n) * sum, n);
             });
         return;
       }
       convolve(
           seq, first, count, scratch[thread], [](const float* x, auto n) { return load_some(x, n); },
-          [&](int row, int channel, F32x16 sum, auto n) {
+          [&](int row, int channel, Floats sum, auto n) {
             store_some(product.row(row) + own.first_channel() + channel, silu(sum), n);
           });
     });
@@ -216,7 +198,7 @@ class RecurrentKernel {
       for_vectors(count, [&](int i, auto n) {
         store_some(newest + i, read(x + i, n), n);
         const float* weights = own.kernel + first + i;
-        F32x16 sum = load_some(s.places[0] + i, n) * load_some(weights, n);
+        Floats sum = load_some(s.places[0] + i, n) * load_some(weights, n);
         for (int at = 1; at < size; ++at) {
           weights += own.channels;
           sum += load_some(s.places[at] + i, n) * load_some(weights, n);
@@ -282,24 +264,24 @@ class RecurrentKernel {
 
   void follow_token(float* part, const float* key, const float* query, float decay, float rate,
                     float* value, int count) const {
-    constexpr int kVectors = kStateColumns / kOwnLanes;
+    constexpr int kVectors = kStateColumns / kLanes;
     const int size = own.key_dim;
     float values[kStateColumns] = {};
     std::copy_n(value, count, values);
-    OwnVector known[kVectors] = {}, change[kVectors], result[kVectors] = {};
+    Floats known[kVectors] = {}, change[kVectors], result[kVectors] = {};
     for (int i = 0; i < size; ++i)
       for (int v = 0; v < kVectors; ++v)
-        known[v] += load<OwnVector>(part + i * kStateColumns + v * kOwnLanes) * key[i];
+        known[v] += load<Floats>(part + i * kStateColumns + v * kLanes) * key[i];
     for (int v = 0; v < kVectors; ++v)
-      change[v] = (load<OwnVector>(values + v * kOwnLanes) - known[v] * decay) * rate;
+      change[v] = (load<Floats>(values + v * kLanes) - known[v] * decay) * rate;
     for (int i = 0; i < size; ++i)
       for (int v = 0; v < kVectors; ++v) {
-        float* at = part + i * kStateColumns + v * kOwnLanes;
-        const OwnVector now = load<OwnVector>(at) * decay + change[v] * key[i];
+        float* at = part + i * kStateColumns + v * kLanes;
+        const Floats now = load<Floats>(at) * decay + change[v] * key[i];
         store(at, now);
         result[v] += now * query[i];
       }
-    for (int v = 0; v < kVectors; ++v) store(values + v * kOwnLanes, result[v]);
+    for (int v = 0; v < kVectors; ++v) store(values + v * kLanes, result[v]);
     std::copy_n(values, count, value);
   }
 
@@ -325,14 +307,14 @@ class RecurrentKernel {
       float* value = x + own.first_value() + head * own.head_dim + first;
       for (int i = 0; i < count; ++i) {
         const float input = value[i] * step;
-        OwnVector result{};
-        for (int n = 0; n < padded; n += kOwnLanes) {
+        Floats result{};
+        for (int n = 0; n < padded; n += kLanes) {
           float* at = part + i * padded + n;
-          const OwnVector now = load<OwnVector>(at) * decay + load<OwnVector>(key + n) * input;
+          const Floats now = load<Floats>(at) * decay + load<Floats>(key + n) * input;
           store(at, now);
-          result += now * load<OwnVector>(query + n);
+          result += now * load<Floats>(query + n);
         }
-        value[i] = sum_own(result) + own.skip[head] * value[i];
+        value[i] = sum(result) + own.skip[head] * value[i];
       }
     }
     for (int i = 0; i < count; ++i) std::copy_n(part + i * padded, size, after + size_t(i) * size);
@@ -364,7 +346,7 @@ class RecurrentKernel {
     narrow_row(out.row(row), x, own.inner_size());
   }
 
-  static void write(Element* to, F32x16 values, int count) {
+  static void write(Element* to, Floats values, int count) {
     Element narrowed[kLanes];
     narrow(narrowed, values);
     std::memcpy(to, narrowed, count * sizeof(Element));

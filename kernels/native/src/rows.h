@@ -23,10 +23,10 @@ struct Activations {
 // Rows are padded to whole vectors with zeros; sizes below are rounded up by the loops.
 
 inline float sum_of_squares(const float* x, int size) {
-  F32x16 total{};
+  Floats total{};
   int i = 0;
   for (; i + kLanes <= size; i += kLanes) {
-    const F32x16 v = load<F32x16>(x + i);
+    const Floats v = load<Floats>(x + i);
     total += v * v;
   }
   float result = sum(total);
@@ -42,9 +42,9 @@ inline void normalize(const float* x, const float* weight, int size, float eps, 
 
 // to = x less its mean, in place if wanted. What is left has its variance as the mean of its squares.
 inline void center(const float* x, int size, float* to) {
-  F32x16 total{};
+  Floats total{};
   int i = 0;
-  for (; i + kLanes <= size; i += kLanes) total += load<F32x16>(x + i);
+  for (; i + kLanes <= size; i += kLanes) total += load<Floats>(x + i);
   float mean = sum(total);
   for (; i < size; ++i) mean += x[i];
   mean /= float(size);
@@ -71,13 +71,13 @@ enum class Activation : int {
   kClamped = 5,  // of a gate g and an up u, see `gated`
 };
 
-inline F32x16 silu(F32x16 x) { return x / (1.0f + exp2(x * -kLog2E)); }
+inline Floats silu(Floats x) { return x / (1.0f + exp2(x * -kLog2E)); }
 
 // x times the normal distribution's share below x. The share below -|x| is t * p(t) * e^(-x^2 / 2) with
 // t = 1 / (1 + 0.3 |x|); p is fitted to the relative error, which is under 2e-7.
-inline F32x16 gelu(F32x16 x) {
-  const F32x16 t = 1.0f / (1.0f + 0.3f * max(x, -x));
-  F32x16 p = splat(3.5674806684e-2f);
+inline Floats gelu(Floats x) {
+  const Floats t = 1.0f / (1.0f + 0.3f * max(x, -x));
+  Floats p = splat(3.5674806684e-2f);
   p = p * t - 1.5720321238e-1f;
   p = p * t + 2.0635372400e-1f;
   p = p * t - 5.3683839738e-2f;
@@ -85,12 +85,12 @@ inline F32x16 gelu(F32x16 x) {
   p = p * t + 9.9913462996e-2f;
   p = p * t + 1.2075395882e-1f;
   p = p * t + 1.1962930113e-1f;
-  const F32x16 below = p * t * exp2(x * x * (-0.5f * kLog2E));
+  const Floats below = p * t * exp2(x * x * (-0.5f * kLog2E));
   return x * (x < 0.0f ? below : 1.0f - below);
 }
 
-inline F32x16 activate(Activation kind, F32x16 x) {
-  const F32x16 positive = x < 0.0f ? F32x16{} : x;
+inline Floats activate(Activation kind, Floats x) {
+  const Floats positive = x < 0.0f ? Floats{} : x;
   switch (kind) {
     case Activation::kSilu:
       return silu(x);
@@ -110,10 +110,10 @@ inline F32x16 activate(Activation kind, F32x16 x) {
 
 // The function of a gate and an up: act(gate) * up, or for kClamped, with g <= 7 and u in [-7, 7],
 // (u + 1) * g * sigmoid(1.702 * g).
-inline F32x16 gated(Activation kind, F32x16 gate, F32x16 up) {
+inline Floats gated(Activation kind, Floats gate, Floats up) {
   if (kind != Activation::kClamped) return activate(kind, gate) * up;
-  const F32x16 g = gate > 7.0f ? splat(7.0f) : gate;
-  const F32x16 u = up > 7.0f ? splat(7.0f) : up < -7.0f ? splat(-7.0f) : up;
+  const Floats g = gate > 7.0f ? splat(7.0f) : gate;
+  const Floats u = up > 7.0f ? splat(7.0f) : up < -7.0f ? splat(-7.0f) : up;
   return (u + 1.0f) * g / (1.0f + exp2(g * (-1.702f * kLog2E)));
 }
 
@@ -130,12 +130,12 @@ inline void rotate(float* x, const float* cos_sin, int head_dim) {
 template <class Element>
 inline void narrow_row(Element* to, const float* from, int size) {
   int i = 0;
-  for (; i + kLanes <= size; i += kLanes) narrow(to + i, load<F32x16>(from + i));
+  for (; i + kLanes <= size; i += kLanes) narrow(to + i, load<Floats>(from + i));
   if (i == size) return;
   float rest[kLanes] = {};
   Element narrowed[kLanes];
   std::memcpy(rest, from + i, (size - i) * sizeof(float));
-  narrow(narrowed, load<F32x16>(rest));
+  narrow(narrowed, load<Floats>(rest));
   std::memcpy(to + i, narrowed, (size - i) * sizeof(Element));
 }
 
@@ -148,19 +148,18 @@ inline void widen_row(float* to, const Element* from, int size) {
 
 // Symmetric int8 with one scale for the row, stored with 128 added. `size` is a multiple of kLanes.
 inline float quantize_row(uint8_t* to, const float* from, int size) {
-  F32x16 largest{};
+  Floats largest{};
   for (int i = 0; i < size; i += kLanes) {
-    const F32x16 v = load<F32x16>(from + i);
+    const Floats v = load<Floats>(from + i);
     largest = max(largest, max(v, -v));
   }
   const float scale = std::fmax(max_lane(largest), 1e-20f) / 127.0f;
   const float inverse = 1.0f / scale;
   for (int i = 0; i < size; i += kLanes) {
     // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
-    const F32x16 shifted = load<F32x16>(from + i) * inverse + (12582912.0f + 128.0f);
-    const U32x16 bits = reinterpret_cast<U32x16>(shifted) & 0xffu;
-    typedef uint8_t U8x16 __attribute__((vector_size(16)));
-    store(to + i, __builtin_convertvector(bits, U8x16));
+    const Floats shifted = load<Floats>(from + i) * inverse + (12582912.0f + 128.0f);
+    const Words bits = reinterpret_cast<Words>(shifted) & 0xffu;
+    store(to + i, __builtin_convertvector(bits, Bytes));
   }
   return scale;
 }

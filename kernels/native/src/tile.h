@@ -6,15 +6,42 @@
 namespace baton {
 
 constexpr int kPanel = 32;
+constexpr int kHalfPanel = kPanel / 2;
 constexpr int kPanelVectors = kPanel / kLanes;
 #if defined(__AVX512F__)
 constexpr int kTileRows = 14;  // 28 accumulators, 2 vectors of the panel, 1 of the row: of 32
+#elif defined(__AVX__)
+constexpr int kTileRows = 3;  // 12 accumulators, 3 vectors of the rows, 1 of the panel: of 16
 #else
-constexpr int kTileRows = 3;
+constexpr int kTileRows = 1;
 #endif
 
 inline int panels_of(int columns) { return (columns + kPanel - 1) / kPanel; }
 inline int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Adds the products of one part of a word. What there is less of, rows or vectors of the panel, is held
+// in registers.
+template <class Dot, int kRows>
+inline void add_part(const uint32_t* rows, size_t stride, const uint32_t* panel, int part,
+                     typename Dot::Accumulator (&acc)[kRows][kPanelVectors]) {
+  auto row = [&](int r) { return Dot::row_part(splat(rows[r * stride]), part); };
+  auto columns = [&](int v) { return Dot::column_part(load<Words>(panel + v * kLanes), part); };
+  if constexpr (kRows < kPanelVectors) {
+    Words held[kRows];
+    for (int r = 0; r < kRows; ++r) held[r] = row(r);
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Words now = columns(v);
+      for (int r = 0; r < kRows; ++r) acc[r][v] = Dot::add(acc[r][v], held[r], now);
+    }
+  } else {
+    Words held[kPanelVectors];
+    for (int v = 0; v < kPanelVectors; ++v) held[v] = columns(v);
+    for (int r = 0; r < kRows; ++r) {
+      const Words now = row(r);
+      for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = Dot::add(acc[r][v], now, held[v]);
+    }
+  }
+}
 
 // sums[row][column] (+)= rows[row][word] . panel[word][column] over `words`.
 //
@@ -30,14 +57,9 @@ inline void multiply_tile(const uint32_t* rows, size_t stride, const uint32_t* p
       acc[r][v] = first ? Accumulator{} : sums[r * kPanelVectors + v];
 #pragma GCC unroll 2
   for (int w = 0; w < words; ++w) {
-    for (int line = 0; line < kAhead; ++line) prefetch(ahead + (w * kAhead + line) * kLanes);
-    U32x16 columns[kPanelVectors];
-    for (int v = 0; v < kPanelVectors; ++v)
-      columns[v] = load<U32x16>(panel + w * kPanel + v * kLanes);
-    for (int r = 0; r < kRows; ++r) {
-      const U32x16 row = splat(rows[r * stride + w]);
-      for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = Dot::add(acc[r][v], row, columns[v]);
-    }
+    for (int line = 0; line < kAhead; ++line) prefetch(ahead + (w * kAhead + line) * kLineWords);
+    for (int part = 0; part < Dot::kParts; ++part)
+      add_part<Dot, kRows>(rows + w, stride, panel + w * kPanel, part, acc);
   }
   for (int r = 0; r < kRows; ++r)
     for (int v = 0; v < kPanelVectors; ++v) sums[r * kPanelVectors + v] = acc[r][v];
@@ -92,6 +114,27 @@ inline void transpose_words(const uint32_t* const rows[16], uint32_t* to) {
     _mm512_storeu_si512(to + (i + 4) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
     _mm512_storeu_si512(to + (i + 8) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
     _mm512_storeu_si512(to + (i + 12) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
+  }
+}
+#elif defined(__AVX__)
+// Writes the transpose of 8 rows of 8 words, each result row kPanel words after the last.
+inline void transpose_words(const uint32_t* const rows[8], uint32_t* to) {
+  __m256 r[8], t[8];
+  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(rows[i]));
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    float* const lower = reinterpret_cast<float*>(to + i * kPanel);
+    _mm256_storeu_ps(lower, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+    _mm256_storeu_ps(lower + 4 * kPanel, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
   }
 }
 #endif
