@@ -46,6 +46,7 @@ class Values(nn.Module):
 class RecurrentMixer(nn.Module):
     """A mixer with a state of constant size for each sequence."""
 
+    conv: Values
     #: The last product.
     out: FusedLinear
 
@@ -55,6 +56,8 @@ class RecurrentMixer(nn.Module):
         self.group, self.place = spec.kv_place(layer)
         #: Nothing is rotated.
         self.rope: int | None = None
+        #: Of what a state holds behind the convolution's rows.
+        self._held_shape: tuple[int, ...] = ()
         self._number = self.group - spec.num_token_groups
         self._num_kept = own.kernel_size - 1
         self._conv_size = self._num_kept * own.conv_width
@@ -79,20 +82,41 @@ class RecurrentMixer(nn.Module):
         """Return the result [num_tokens, hidden], and bring `state` [num_seqs, size] up to date."""
         raise NotImplementedError
 
-    def _convolve(self, rows: Tensor, state: Tensor, weights: Values) -> Tensor:
+    def _runs(
+        self,
+        rows: Tensor,
+        others: Sequence[Tensor],
+        state: Tensor,
+        lens: Sequence[int],
+        conv: Values,
+    ) -> Iterator[tuple[slice, Tensor, list[Tensor]]]:
+        """Yield runs of sequences with equal numbers n of tokens, their rows convolved.
+
+        rows, others: [num_tokens, ...]. Of each run: its tokens; what the states hold behind the
+        convolution's rows, in place; silu of the convolved rows, and the others, each
+        [num_seqs, n, ...].
+        """
+        for tokens, seqs in _equal_lens(lens):
+            split = (seqs.stop - seqs.start, -1)
+            own = rows[tokens].unflatten(0, split)
+            held = state[seqs, self._conv_size :].unflatten(1, self._held_shape)
+            seen = functional.silu(self._convolve(own, state[seqs]))
+            yield tokens, held, [seen, *(part[tokens].unflatten(0, split) for part in others)]
+
+    def _convolve(self, rows: Tensor, state: Tensor) -> Tensor:
         """Return the causal convolution, by channel, of float32 rows [num_seqs, n, channels].
 
         state: [num_seqs, state_size], of which the first numbers are the rows before these.
         """
         num, kept = rows.shape[1], self._num_kept
-        kernel = weights.weight.float().squeeze(1)
+        kernel = self.conv.weight.float().squeeze(1)
         last = state[:, : self._conv_size].unflatten(1, (kept, -1))
         seen = torch.cat((last, rows), dim=1)
         out = seen[:, :num] * kernel[:, 0]
         for at in range(1, kept + 1):
             out += seen[:, at : at + num] * kernel[:, at]
         last.copy_(seen[:, num:])
-        return out if weights.bias is None else out + weights.bias.float()
+        return out if self.conv.bias is None else out + self.conv.bias.float()
 
 
 class ShortConv(RecurrentMixer):
@@ -123,7 +147,7 @@ class ShortConv(RecurrentMixer):
         mixed = torch.empty_like(rows)
         for tokens, seqs in _equal_lens(lens):
             own = rows[tokens].unflatten(0, (seqs.stop - seqs.start, -1))
-            mixed[tokens] = self._convolve(own, state[seqs], self.conv).flatten(0, 1)
+            mixed[tokens] = self._convolve(own, state[seqs]).flatten(0, 1)
         out: Tensor = self.out(c * mixed.to(x.dtype))[0]
         return out
 
@@ -157,8 +181,10 @@ class GatedDelta(RecurrentMixer):
             method=method,
         )
         self.conv = Values(own.conv_width, 1, own.kernel_size, dtype=dtype)
+        #: By head: the logarithm of what a step is multiplied with, and what is added to the step.
         self.decay = Values(own.num_heads, bias=own.num_heads)
         self.norm = Values(own.value_dim, dtype=dtype)
+        self._held_shape = (own.num_heads, own.key_dim, own.value_dim)
         self.out = FusedLinear(
             in_size=own.value_size,
             out_sizes=(spec.hidden_size,),
@@ -176,16 +202,9 @@ class GatedDelta(RecurrentMixer):
         decays = (-self.decay.weight.exp() * steps).exp()
         rates, rows = rates.float().sigmoid(), rows.float()
         mixed = torch.empty(len(x), own.num_heads, own.value_dim, device=x.device)
-        for tokens, seqs in _equal_lens(lens):
-            num_seqs = seqs.stop - seqs.start
-            own_rows, own_decays, own_rates = (
-                part[tokens].unflatten(0, (num_seqs, -1)) for part in (rows, decays, rates)
-            )
-            seen = functional.silu(self._convolve(own_rows, state[seqs], self.conv))
+        runs = self._runs(rows, (decays, rates), state, lens)
+        for tokens, held, (seen, own_decays, own_rates) in runs:
             q, k, v = seen.split((own.key_size, own.key_size, own.value_size), dim=-1)
-            held = state[seqs, self._conv_size :].unflatten(
-                1, (own.num_heads, own.key_dim, own.value_dim)
-            )
             result = _follow_delta(
                 held,
                 _unit(q, own) * own.key_dim**-0.5,
@@ -225,8 +244,10 @@ class Mamba(RecurrentMixer):
         )
         conv_bias = width if own.conv_bias else None
         self.conv = Values(width, 1, own.kernel_size, bias=conv_bias, dtype=dtype)
+        #: See `GatedDelta`.
         self.decay = Values(own.num_heads, bias=own.num_heads)
         self.skip = Values(own.num_heads)
+        self._held_shape = (own.num_heads, own.head_dim, own.state_dim)
         self.norm = Values(own.inner_size, dtype=dtype)
         self.out = FusedLinear(
             in_size=own.inner_size,
@@ -244,17 +265,10 @@ class Mamba(RecurrentMixer):
         steps, rows = steps.clamp(own.min_step, own.max_step), rows.float()
         decays = (-self.decay.weight.exp() * steps).exp()
         mixed = torch.empty(len(x), own.num_heads, own.head_dim, device=x.device)
-        for tokens, seqs in _equal_lens(lens):
-            num_seqs = seqs.stop - seqs.start
-            own_rows, own_decays, own_steps = (
-                part[tokens].unflatten(0, (num_seqs, -1)) for part in (rows, decays, steps)
-            )
-            seen = functional.silu(self._convolve(own_rows, state[seqs], self.conv))
+        runs = self._runs(rows, (decays, steps), state, lens)
+        for tokens, held, (seen, own_decays, own_steps) in runs:
             value, b, c = seen.split((own.inner_size, own.group_size, own.group_size), dim=-1)
             value = value.unflatten(-1, (own.num_heads, -1))
-            held = state[seqs, self._conv_size :].unflatten(
-                1, (own.num_heads, own.head_dim, own.state_dim)
-            )
             b, c = (part.unflatten(-1, (own.num_groups, -1)) for part in (b, c))
             result = _follow_mamba(held, value * own_steps[..., None], b, c, own_decays)
             mixed[tokens] = (result + self.skip.weight[:, None] * value).flatten(0, 1)

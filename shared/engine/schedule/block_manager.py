@@ -11,7 +11,6 @@ from shared.engine.offload.load_plan import NO_LOAD
 from shared.engine.prompt_states import PlacedStates
 from shared.engine.schedule.block_tables import BlockTables
 from shared.errors import InternalError
-from shared.kv.group_rules import StateRule
 from shared.kv.identity import block_key, block_keys
 
 if TYPE_CHECKING:
@@ -74,13 +73,13 @@ class BlockManager:
         self._offload = offload
         self.block_size = block_size
         self._num_groups = cache.num_groups
-        self._stateful = [g for g, rule in enumerate(cache.rules) if isinstance(rule, StateRule)]
-        #: Groups whose tables get more blocks as a sequence grows.
-        self._num_growing = max(1, self._num_groups - len(self._stateful))
         self._has_windows = any(rule.reach is not None for rule in cache.rules)
         self._tables = BlockTables(
             pool, cache.rules, block_size=block_size, max_step_tokens=max_step_tokens
         )
+        self._stateful = self._tables.stateful
+        #: Groups whose tables get more blocks as a sequence grows.
+        self._num_growing = max(1, self._num_groups - len(self._stateful))
         #: By key: the block that the step being scheduled fills.
         self._scheduled: dict[bytes, int] = {}
 
@@ -101,11 +100,11 @@ class BlockManager:
 
     def will_compute(self, seq: Sequence, num_tokens: int, *, num_spare_blocks: int) -> None:
         """Prepare for the step being scheduled, which computes the sequence up to `num_tokens`."""
-        self._place_state(seq, num_tokens, num_spare_blocks)
+        self._bring_state_block(seq, num_tokens, num_spare_blocks)
         if num_tokens - seq.num_launched_tokens > 1:  # blocks of outputs are rarely shared
             self._will_fill(seq, num_tokens)
 
-    def _place_state(self, seq: Sequence, num_tokens: int, num_spare_blocks: int) -> None:
+    def _bring_state_block(self, seq: Sequence, num_tokens: int, num_spare_blocks: int) -> None:
         if self._stateful:
             spare = num_spare_blocks * self._num_growing
             self._tables.states.place(seq, num_tokens, num_spare_blocks=spare)
@@ -234,7 +233,7 @@ class BlockManager:
         for group, own in enumerate(places):
             self._tables.fill(seq, group, own)
         if num_tokens:
-            self._place_state(seq, seq.num_tokens + num_tokens, num_spare_blocks)
+            self._bring_state_block(seq, seq.num_tokens + num_tokens, num_spare_blocks)
         return num_tokens
 
     def shrink(self, seq: Sequence) -> None:

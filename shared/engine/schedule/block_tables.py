@@ -45,10 +45,11 @@ class BlockTables:
         self._pool = pool
         self._rules = tuple(rules)
         self._windowed = [group for group, rule in enumerate(rules) if rule.reach is not None]
-        self._stateful = {group for group, rule in enumerate(rules) if isinstance(rule, StateRule)}
+        #: The groups with states.
+        self.stateful = [group for group, rule in enumerate(rules) if isinstance(rule, StateRule)]
         self._block_size = block_size
         self._max_step_tokens = max_step_tokens
-        self.states = StateTables(pool, sorted(self._stateful), block_size=block_size)
+        self.states = StateTables(pool, self.stateful, block_size=block_size)
 
     def to_admit(self, seq: Sequence, found: PrefixBlocks, num_loaded: int) -> list[Seq[int]]:
         """Return the places of each table that a new sequence needs besides the blocks found.
@@ -72,7 +73,7 @@ class BlockTables:
         end = self._num_blocks(num_tokens)
         found: list[Seq[int]] = []
         for group, (table, first) in enumerate(zip(seq.tables, seq.num_filled, strict=True)):
-            if group in self._stateful:
+            if group in self.stateful:
                 found.append(())
             elif first == len(table):
                 found.append(range(first, end))
@@ -94,7 +95,7 @@ class BlockTables:
                     table[place] = block
             if seq.row is not None:  # otherwise the runner gets the whole tables
                 seq.new_places.extend((group, place) for place in places)
-        if group in self._stateful:
+        if group in self.stateful:
             seq.num_filled[group] = _NO_LIMIT
             return
         if self._rules[group].reach is None:
@@ -127,7 +128,7 @@ class BlockTables:
             seq.num_emptied[group] = end
             seq.num_filled[group] = max(seq.num_filled[group], end)
             self._pool.release(released)
-            if group in self._stateful:
+            if group in self.stateful:
                 continue
             ahead = range(seq.num_filled[group], len(table))
             empty = (place for place in ahead if table[place] < 0)
@@ -135,12 +136,12 @@ class BlockTables:
 
     def shorten(self, seq: Sequence, num_blocks: int) -> None:
         """Release the blocks behind so many places. A state's own block moves to the last one."""
-        if self._stateful and seq.state_places.own >= num_blocks:
+        if self.stateful and seq.state_places.own >= num_blocks:
             self.states.move(seq, num_blocks - 1)
         for group, table in enumerate(seq.tables):
             self._pool.release([block for block in table[num_blocks:] if block >= 0])
             del table[num_blocks:]
-            if group not in self._stateful:
+            if group not in self.stateful:
                 seq.num_filled[group] = min(seq.num_filled[group], num_blocks)
 
     def free(self, seq: Sequence) -> None:
@@ -164,7 +165,7 @@ class BlockTables:
         end = self._num_blocks(seq.num_tokens)
         if rule.reach is None:
             return range(num_hit, end)
-        if group in self._stateful:
+        if group in self.stateful:
             seq.state_places.own = end - 1
             stop = num_hit + num_loaded
             return [stop - 1, end - 1] if num_loaded else [end - 1]

@@ -88,13 +88,9 @@ class StateRollback:
             again.token_ids += plan.token_ids[starts[place] : starts[place] + num]
             end = (first + num - 1) // self._block_size
             again.new_blocks += [
-                NewBlocks(row, self._first_group + number, end, _one(int(written[index])))
+                NewBlocks(row, self._first_group + number, end, array("i", [int(written[index])]))
                 for number, written in enumerate(kept.written)
             ]
         if again.rows:
             with batches.lend(again) as batch:
                 model.forward(batch.token_ids, batch.positions, self._caches, batch.metadata)
-
-
-def _one(block: int) -> array[int]:
-    return array("i", [block])

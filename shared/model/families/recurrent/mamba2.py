@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import ModelLoadError
 from shared.model.families.base import Family
 from shared.model.families.naming import LLAMA_PARTS, Naming
-from shared.model.families.recurrent.mamba_hybrid import as_float, check_heads
+from shared.model.families.recurrent.mamba_hybrid import check_heads, read_step_limits
 from shared.model.families.sizes import decoder, read_activation, read_sizes
 from shared.model.mixers import MambaSpec
 from shared.model.spec import FeedForwardSpec, LayerSpec, NormPlace, NormSpec
@@ -53,7 +53,7 @@ def describe_mamba(raw: Mapping[str, Any]) -> DecoderSpec:
         kernel_size=int(raw.get("conv_kernel", 4)),
         conv_bias=bool(raw.get("use_conv_bias", True)),
         bias=bool(raw.get("use_bias", False)),
-        **_limits(raw),
+        **read_step_limits(raw),
     )
     check_heads(mamba, int(raw.get("expand", 2)) * sizes.hidden_size)
     return decoder(
@@ -132,11 +132,6 @@ def _pairs(kinds: Sequence[str]) -> Iterator[tuple[str, int, bool]]:
             yield kind, number, number + 1 < len(kinds) and kinds[number + 1] == "mlp"
         elif not number or kinds[number - 1] == "mlp":
             raise ModelLoadError(f"layer {number} is a feed-forward that follows no mixer")
-
-
-def _limits(raw: Mapping[str, Any]) -> dict[str, float]:
-    low, high = raw.get("time_step_limit") or (0.0, float("inf"))
-    return {"min_step": as_float(low), "max_step": as_float(high)}
 
 
 _MIXER = {

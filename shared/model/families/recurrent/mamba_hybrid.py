@@ -79,6 +79,12 @@ def describe_bamba(raw: Mapping[str, Any]) -> DecoderSpec:
     )
 
 
+def read_step_limits(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return the least and the largest step of a `MambaSpec`."""
+    low, high = raw.get("time_step_limit") or (0.0, float("inf"))
+    return {"min_step": as_float(low), "max_step": as_float(high)}
+
+
 def read_mamba(raw: Mapping[str, Any], hidden_size: int) -> MambaSpec:
     """Mamba-2 as most configs spell it.
 
@@ -87,7 +93,6 @@ def read_mamba(raw: Mapping[str, Any], hidden_size: int) -> MambaSpec:
     """
     heads, inner = int(raw.get("mamba_n_heads", 128)), int(raw.get("mamba_expand", 2)) * hidden_size
     head_dim = raw.get("mamba_d_head", "auto")
-    low, high = raw.get("time_step_limit") or (0.0, float("inf"))
     found = MambaSpec(
         num_heads=heads,
         head_dim=inner // heads if head_dim == "auto" else int(head_dim),
@@ -96,8 +101,7 @@ def read_mamba(raw: Mapping[str, Any], hidden_size: int) -> MambaSpec:
         kernel_size=int(raw.get("mamba_d_conv", 4)),
         conv_bias=bool(raw.get("mamba_conv_bias", True)),
         bias=bool(raw.get("mamba_proj_bias", False)),
-        min_step=as_float(low),
-        max_step=as_float(high),
+        **read_step_limits(raw),
     )
     check_heads(found, inner)
     return found
