@@ -31,14 +31,14 @@ class Buffer {
     const size_t huge = size_t(2) << 20;
     // A kernel may prefetch past the end, and a vector store may round up to a cache line.
     const size_t wanted = size * sizeof(T) + 64;
-    const size_t alignment = wanted >= huge ? huge : 64;
-    const size_t bytes = (wanted + alignment - 1) / alignment * alignment;
-    data_ = static_cast<T*>(std::aligned_alloc(alignment, bytes));
-    if (data_ == nullptr) throw std::bad_alloc();
+    void* data = nullptr;
+    if (posix_memalign(&data, wanted >= huge ? huge : 64, wanted) != 0) throw std::bad_alloc();
+    data_ = static_cast<T*>(data);
 #if defined(MADV_HUGEPAGE)
-    if (alignment == huge) madvise(data_, bytes, MADV_HUGEPAGE);
+    // Only huge pages that are used whole: the last one could be almost empty.
+    if (wanted >= huge) madvise(data, wanted / huge * huge, MADV_HUGEPAGE);
 #endif
-    std::memset(static_cast<void*>(data_), 0, bytes);
+    std::memset(data, 0, wanted);
     size_ = size;
   }
 
